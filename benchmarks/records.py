@@ -17,7 +17,7 @@ from outrider import Local, Pool, compute, instance_info, log_metrics
 from outrider.engine.report.page import write_report
 from outrider.engine.runs.metrics import read_metrics
 from outrider.engine.runs.names import runs_folder
-from outrider.engine.runs.reader import Run, found_runs
+from outrider.engine.runs.reader import Run, runs_in
 
 from .calls import SUBMITS
 from .figures import Bar, Figure, summarize
@@ -176,7 +176,7 @@ def detached(rounds: int) -> list[Figure]:
 
 
 def newest() -> Run:
-    return found_runs(runs_folder())[-1]
+    return runs_in(runs_folder())[-1]
 
 
 def outrider(*arguments: str) -> str:

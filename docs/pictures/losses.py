@@ -42,10 +42,10 @@ def recorded() -> Recording:
     from outrider.engine.runs.lines import EVENTS
     from outrider.engine.runs.metrics import read_metrics
     from outrider.engine.runs.names import runs_folder
-    from outrider.engine.runs.reader import found_runs
+    from outrider.engine.runs.reader import runs_in
 
     report = json.loads(REPORT.read_text())
-    run = [run for run in found_runs(runs_folder()) if run.id.rpartition("-")[0].endswith("13_preemptions")][-1]
+    run = [run for run in runs_in(runs_folder()) if run.id.rpartition("-")[0].endswith("13_preemptions")][-1]
     events = list(events_in((run.directory / EVENTS).read_bytes()))
     generations = [event for event in events if isinstance(event, GenerationStarted)]
     began = generations[0].at

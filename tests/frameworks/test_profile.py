@@ -17,7 +17,7 @@ from outrider import Local, Pool, compute, instance_info, plugins
 from outrider.engine.cli.profile import take_profile
 from outrider.engine.profiles.merged import Merged, facts, lines_of
 from outrider.engine.runs.names import runs_folder
-from outrider.engine.runs.reader import found_runs
+from outrider.engine.runs.reader import runs_in
 
 pytestmark = pytest.mark.anyio
 RANKS, SLEEP_S, TIMES = 4, 0.03, 10
@@ -64,7 +64,7 @@ async def profiles(folder: Path, sleepers: list[str], tries: int = 1) -> list[Me
         while len([*folder.glob("begun-*")]) < RANKS:
             assert not running.done()
             await asyncio.sleep(0.05)
-        (run,) = found_runs(runs_folder())
+        (run,) = runs_in(runs_folder())
         for sleeper in sleepers:
             (folder / "sleeper").write_text(sleeper)
             for _ in range(tries):
@@ -136,7 +136,7 @@ async def test_kernels_of_a_gpu_are_in_the_trace(folder: Path) -> None:
         while not (folder / "begun-0").exists():
             assert not running.done(), await running
             await asyncio.sleep(0.05)
-        (run,) = found_runs(runs_folder())
+        (run,) = runs_in(runs_folder())
         found = [await asyncio.to_thread(take_profile, run, steps=5, seconds=30.0) for _ in range(2)]
         (folder / "end").touch()
         await running

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from bars.site import until
 
-from outrider.engine.runs.reader import found_runs
+from outrider.engine.runs.reader import runs_in
 
 pytestmark = pytest.mark.anyio
 COMMAND = [sys.executable, "-c", "from outrider.engine.cli.main import main; main()"]
@@ -92,7 +92,7 @@ async def test_a_torchrun_script_runs_on_machines_that_are_gone_afterwards(cloud
 async def test_a_detached_run_that_is_stopped_leaves_no_instance(cloud, lab, project, tmp_path, ready):
     code, out, err = await outrider(project, "run", "--detach", "--nodes", "2", *ON_AWS, "slow.py")
     assert code == 0, err
-    (run,) = found_runs(tmp_path / "state" / "runs")
+    (run,) = runs_in(tmp_path / "state" / "runs")
     assert out.strip() == run.id
     printed = run.directory / "logs" / "rank-001.log"
     await until(

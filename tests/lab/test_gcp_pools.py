@@ -14,7 +14,7 @@ from bars.site import said, until, watched
 
 from outrider import Pool, compute, events, instance_info, preemption
 from outrider.engine.runs.event_reading import events_in
-from outrider.engine.runs.reader import found_runs
+from outrider.engine.runs.reader import runs_in
 
 pytestmark = pytest.mark.anyio
 NOTICE_S = 30.0  # as Google's
@@ -121,7 +121,7 @@ async def test_the_training_of_digits_survives_two_preemptions(gce, hypervisor, 
         if process.returncode is None:
             process.kill()
             await process.wait()
-    (run,) = found_runs(tmp_path / "state" / "runs")
+    (run,) = runs_in(tmp_path / "state" / "runs")
     seen = [*events_in((run.directory / "events.jsonl").read_bytes())]
     # On a busy computer others than the two may be late or lost, and are replaced by right.
     replaced = {each.node for each in seen if isinstance(each, REPLACED)}

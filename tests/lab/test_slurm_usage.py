@@ -12,7 +12,7 @@ from outrider.engine.observe.descriptions import describe
 from outrider.engine.report.contents import read_contents
 from outrider.engine.report.page import page
 from outrider.engine.runs.names import runs_folder
-from outrider.engine.runs.reader import found_runs
+from outrider.engine.runs.reader import runs_in
 from outrider.engine.runs.writer import RunWriter
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ async def test_efficiency_is_that_of_sacct_and_seff(cluster, tmp_path, capfd):
     assert f"outrider: {describe(told)}\n" in capfd.readouterr().err
     with capfd.disabled():
         print(f"\n{job}\n{used}\n{told}; seff's {seff:.4f}")
-    (run,) = found_runs(runs_folder())
+    (run,) = runs_in(runs_folder())
     shown = page(read_contents(run))
     assert "2 nodes have used" in shown
     assert "How well each node was used" in shown
@@ -104,5 +104,5 @@ async def test_a_site_without_accounting_is_said_to_have_none(cluster, tmp_path)
     made = cluster(nodes=1)
     async with Pool(provider=slurm(made, tmp_path), nodes=1, run="used", console="silent") as pool:
         assert await pool.run(uses(0.0, 1)) == MB
-    (run,) = found_runs(runs_folder())
+    (run,) = runs_in(runs_folder())
     assert "How well the nodes were used is not known: the cluster keeps no accounting" in page(read_contents(run))

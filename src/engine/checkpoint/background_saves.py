@@ -47,13 +47,13 @@ class BackgroundSaves:
     def __init__(
         self, participant: Participant, *, keep: int, completed: Callable[[int, int], object] = lambda *_: None
     ) -> None:
-        """``completed`` is called on rank 0 with the step of each checkpoint that is complete, and its bytes."""
+        """Prepare. ``completed``: called on rank 0 with the step and bytes of each complete checkpoint."""
         self.participant = participant
         self._store = participant.store
         self._keep = keep
         self._completed = completed
         self._thread: threading.Thread | None = None
-        self._hurry = threading.Event()  # set: do not wait to see what other ranks write
+        self._hurry = threading.Event()  # set: do not wait for the parts of other ranks
         self._failure: CheckpointError | None = None
         self._incomplete: dict[CheckpointId, WrittenParts] = {}  # on rank 0, which completes them
         self._newest: CheckpointId | None = None
@@ -68,9 +68,9 @@ class BackgroundSaves:
         self._thread.start()  # no daemon: a script ends only when its last save is written
 
     def wait_written(self, *, hurry: bool) -> None:
-        """Return when this rank's part is written, or raise why it could not be.
+        """Return when this rank's part is written, or raise its error.
 
-        ``hurry``: do not wait to see what other ranks have written.
+        ``hurry``: do not wait for the parts of other ranks.
         """
         if self._thread is not None:
             if hurry:
@@ -82,7 +82,7 @@ class BackgroundSaves:
             raise failure
 
     def wait_complete(self) -> None:
-        """Return when every rank's part of the latest save is written, and the manifest; or raise what is missing."""
+        """Return when all parts and the manifest of the latest save are written; or raise an error about the rest."""
         self.wait_written(hurry=False)
         newest, self._newest = self._newest, None
         if newest is None:
@@ -122,7 +122,7 @@ class BackgroundSaves:
             self._failure.__cause__ = error
 
     def _write(self, at: CheckpointId, snapshot: Snapshot) -> None:
-        """Write this rank's part: first its share, then contents that it needs and no rank has written."""
+        """Write this rank's part: first its share, then the contents that it needs and no rank has written."""
         self.participant.check()
         snapshot.hash()
         ranks = self.participant.term.size
@@ -177,7 +177,7 @@ class BackgroundSaves:
             raise
 
     def _complete(self) -> str | None:
-        """Complete what is possible, forget what is older; return what the newest incomplete one lacks, or None."""
+        """Complete checkpoints, drop older ones; return what the newest incomplete one lacks, or None."""
         lacks = {at: self._complete_one(at, self._incomplete[at]) for at in sorted(self._incomplete)}
         done = [at for at, lack in lacks.items() if lack is None]
         if done:
@@ -214,7 +214,7 @@ class BackgroundSaves:
         return None
 
     def _clean(self) -> None:
-        """Delete what is not needed any more, each checkpoint's manifest first, so that nobody loads half of one."""
+        """Delete obsolete checkpoints, each one's manifest first, so that no reader loads half a checkpoint."""
         store, term = self._store, self.participant.term.number
         keys = store.names()
         done, remains = records.to_delete(keys, store.folders(), term=term, keep=self._keep)

@@ -157,14 +157,14 @@ class Checkpoint:
         """
         self._join()
         if self._in_memory is not None and not self._loads:
-            found = self._in_memory.load(into)
-            if found is not None:
+            resumed = self._in_memory.load(into)
+            if resumed is not None:
                 self._loads += 1
                 self._only_in_memory = True
                 with self._lock:
-                    self._interval.resumed(found.step, time.monotonic())
+                    self._interval.resumed(resumed.step, time.monotonic())
                 threading.Thread(target=self._begin_later, daemon=True, name="outrider-checkpoint-term").start()
-                return found
+                return resumed
         saves = self._begun()
         if self._loads:
             saves.wait_complete()

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from ..node.context import TaskContext
     from ..node.log_sender import LogSender
 
-SLOTS = 2  # one with the newest state that is complete, and one that is written
+SLOTS = 2  # one with the newest complete state, and one being written
 LOOKS_S = 0.005  # between two looks at whether a state was copied, at most
 
 
 def opened(run: str, rank: int, ranks: int, every: int | None, copies: int) -> MemorySaves | None:
-    """Return what keeps the states of a rank in memory; None outside of a rank's own process."""
+    """Return the object that keeps a rank's states in memory; None outside of a rank's own process."""
     task = context.current()
     if task is None or task.log is None or not task.log.here or ranks == 1:
         return None
@@ -44,7 +44,7 @@ class MemorySaves:
     def __init__(
         self, run: str, rank: int, ranks: int, task: TaskContext, node: LogSender, *, every: int | None, copies: int
     ) -> None:
-        """Keep each step that is due after ``every`` steps; None: as many as can be without waiting."""
+        """Keep each step that is due after ``every`` steps; None: as many as possible without waiting."""
         self._run, self._rank, self._ranks = run, rank, ranks
         self._task, self._node = task, node
         self._copies = copies
@@ -53,9 +53,9 @@ class MemorySaves:
         self._interval = MemoryInterval(every or 1)
         self._waits = None if every is None else MemoryWaits(run, every)
         self._slots = [Slot(self._ranks_here) for _ in range(SLOTS)]
-        self._last: Slot | None = None  # into which the state before was copied
+        self._last: Slot | None = None  # with the copy of the state before
         self._copied: SimpleQueue[tuple[Slot, Snapshot, int, int] | None] = SimpleQueue()  # for the node; None: the end
-        self._thread: threading.Thread | None = None  # hands over what was copied
+        self._thread: threading.Thread | None = None  # hands over copied states
         self._handing_over = False
         self._again, self._step = 0, -1
         self._resumed_from: tuple[str, int, int] | None = None  # the blob, its bytes and step, until a newer state
@@ -64,7 +64,7 @@ class MemorySaves:
         self._off = False
 
     def load(self, into: object) -> Loaded | None:
-        """Return what all ranks of this generation resume from; None: it is not in memory.
+        """Return the state from which all ranks of this generation resume; None: it is not in memory.
 
         Raises `CheckpointError` where the state is sharded otherwise than ``into``, `SerializationError` where it
         cannot be unpickled here.
@@ -72,24 +72,24 @@ class MemorySaves:
         offer = self._offer()
         if offer is None:
             return None
-        name, told = offer
+        name, fields = offer
         try:
-            if told["sharded"] and into is None:  # it is to come back whole, and the other shards are elsewhere
+            if fields["sharded"] and into is None:  # a whole state is wanted, but the other shards are elsewhere
                 return None
-            state = restored(blobs.lent_mapping(name), told["size_bytes"], into)
-            self._resumed_from = name, told["size_bytes"], told["step"]
+            state = restored(blobs.lent_mapping(name), fields["size_bytes"], into)
+            self._resumed_from = name, fields["size_bytes"], fields["step"]
         finally:
             if self._resumed_from is None:
                 blobs.drop_shared([name])
-        self.resumed(told["step"])
-        return Loaded(told["step"], state)
+        self.resumed(fields["step"])
+        return Loaded(fields["step"], state)
 
     def _offer(self) -> tuple[str, Any] | None:
         prefix = f"checkpoint:{self._task.attempt}:"
         for name in blobs.lent(prefix):
-            told = json.loads(name.removeprefix(prefix))
-            if told["run"] == self._run:
-                return name, told
+            fields = json.loads(name.removeprefix(prefix))
+            if fields["run"] == self._run:
+                return name, fields
         return None
 
     def resumed(self, step: int) -> None:
@@ -129,7 +129,7 @@ class MemorySaves:
         """Return a slot for the next state; None: the state before is still on its way."""
         if self._handing_over:
             return None
-        waits = self._waits is not None and not self._waits.given_up
+        waits = self._waits is not None and not self._waits.is_abandoned
         if waits and self._last is not None and not self._last.safe:
             return None
         return next((each for each in self._slots if each.free), None)
@@ -141,13 +141,13 @@ class MemorySaves:
             now = time.monotonic()
         if slot is not None:
             self._tell(waits.waited(began, now))
-        elif not waits.given_up:
+        elif not waits.is_abandoned:
             self._tell(waits.gave_up())
         return slot
 
-    def _tell(self, said: str) -> None:
-        if said and not self._rank:  # all ranks wait for the same
-            warnings.warn(said, RuntimeWarning, stacklevel=5)
+    def _tell(self, warning: str) -> None:
+        if warning and not self._rank:  # all ranks wait for the same
+            warnings.warn(warning, RuntimeWarning, stacklevel=5)
 
     def newest(self) -> tuple[int, KeptSnapshot] | None:
         """Return the step and state that this rank kept last, or resumed from; None: ranks may not have the same one.
@@ -172,7 +172,7 @@ class MemorySaves:
         self._storing[step] = self._again
 
     def stored(self, step: int) -> None:
-        """Tell that a checkpoint is complete in the storage: a later generation resumes from nothing older."""
+        """Note that a checkpoint is complete in the storage: later generations resume from nothing older."""
         if self._node.here:
             with suppress(OSError):
                 self._node.tell(Stored(self._task.attempt, self._run, self._storing.pop(step, self._again), step))
@@ -204,7 +204,7 @@ class MemorySaves:
             del copied  # the state would be kept until the next one
 
     def _hand_over(self, slot: Slot, snapshot: Snapshot, again: int, step: int) -> None:
-        """Give the node what was copied. If there is no memory for it, no state is kept there from now on."""
+        """Give the node a copied state. If there is no memory for it, no state is kept there from now on."""
         try:
             size_bytes, digest = slot.finish(snapshot, self._rank)
             if self._is_too_much(slot.capacity_bytes):

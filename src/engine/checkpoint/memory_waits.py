@@ -1,4 +1,4 @@
-"""The waits of saves until the state before is on its nodes, and what the user is told. No I/O, no clock.
+"""The waits of saves until the state before is on its nodes, and the warnings about them. No I/O, no clock.
 
 A rank that is to keep each due step has room for one state that is not copied yet: the next save waits for it. So of
 the steps whose `save` has returned at most one is not on all nodes that were asked for.
@@ -12,25 +12,25 @@ from __future__ import annotations
 from math import ceil
 
 WAIT_S = 30.0
-SAVES = 50  # over which the time that was waited is summed up
-SHARE = 0.1  # of the time, from which on the user is told
+SAVES = 50  # over which the waiting time is summed up
+SHARE = 0.1  # of the time spent waiting, from which on the user is warned
 
 
 class MemoryWaits:
     def __init__(self, run: str, every: int) -> None:
         self._run, self._every = run, every
-        self.given_up = self._told = False
+        self.is_abandoned = self._has_warned = False
         self._saves = 0
         self._waited_s = 0.0
         self._since: float | None = None
 
     def rest_s(self, began: float, now: float) -> float:
         """Return for how long a save that began to wait at ``began`` may go on."""
-        return 0.0 if self.given_up else began + WAIT_S - now
+        return 0.0 if self.is_abandoned else began + WAIT_S - now
 
     def gave_up(self) -> str:
-        """Note that a save has waited for as long as it may; return what the user is to be told of it."""
-        self.given_up = True
+        """Note that a save has waited for the whole `WAIT_S`; return a warning for the user."""
+        self.is_abandoned = True
         return (
             f"A state of {self._run!r} was not on its nodes within {WAIT_S:g} s. From now on no save waits for that, "
             "and steps are left out that would have to wait: after a loss more than one may be done again. "
@@ -38,7 +38,7 @@ class MemoryWaits:
         )
 
     def waited(self, began: float, now: float) -> str:
-        """Note a wait that went well, also one of no time; return what the user is to be told, for the most part ""."""
+        """Note a successful wait, even of no time; return a warning for the user, usually empty."""
         if self._since is None:
             self._since = began
         self._saves += 1
@@ -47,9 +47,9 @@ class MemoryWaits:
             return ""
         took_s, waited_s = now - self._since, self._waited_s
         self._saves, self._waited_s, self._since = 0, 0.0, now
-        if self._told or waited_s < SHARE * took_s:
+        if self._has_warned or waited_s < SHARE * took_s:
             return ""
-        self._told = True
+        self._has_warned = True
         without = ceil(self._every * took_s / max(took_s - waited_s, took_s / 1000))
         return (
             f"The training of {self._run!r} has waited for {waited_s:.1f} of the last {took_s:.1f} s until its states "

@@ -1,4 +1,4 @@
-"""The part that a process takes in a run: which world and rank it is, its term, and whether that is over."""
+"""The role of a process in a run: its world, rank and term, and whether the term is over."""
 
 from __future__ import annotations
 

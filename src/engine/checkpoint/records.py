@@ -67,8 +67,8 @@ class CheckpointId(NamedTuple):
     @classmethod
     def of(cls, key: str) -> CheckpointId | None:
         """The checkpoint that the file ``key`` belongs to; None for other files."""
-        found = _FOLDER.fullmatch(key.partition("/")[0])
-        return None if found is None else cls(int(found[2]), int(found[1]), int(found[3] or 0))
+        match = _FOLDER.fullmatch(key.partition("/")[0])
+        return None if match is None else cls(int(match[2]), int(match[1]), int(match[3] or 0))
 
 
 def term_key(number: int) -> str:
@@ -76,7 +76,7 @@ def term_key(number: int) -> str:
 
 
 def term_numbers(keys: Iterable[str]) -> set[int]:
-    return {int(found[1]) for key in keys if (found := _TERM.fullmatch(key)) is not None}
+    return {int(match[1]) for key in keys if (match := _TERM.fullmatch(key)) is not None}
 
 
 def is_part(name: str) -> bool:
@@ -218,12 +218,12 @@ def checked(data: bytes, name: str, wanted: tuple[int, str]) -> bytes:
 
 def complete(keys: Iterable[str]) -> list[CheckpointId]:
     """The complete checkpoints among the files of a run, newest first."""
-    found = {at for key in keys if key.endswith(f"/{MANIFEST}") and (at := CheckpointId.of(key)) is not None}
-    return sorted(found, reverse=True)
+    result = {at for key in keys if key.endswith(f"/{MANIFEST}") and (at := CheckpointId.of(key)) is not None}
+    return sorted(result, reverse=True)
 
 
 def admission(world: World, rank: int, terms: Sequence[Term]) -> Term | None:
-    """Decide who has the run when a rank of ``world`` comes, from the ``terms`` that exist.
+    """Decide which term has the run when a rank of ``world`` comes, from the existing ``terms``.
 
     The term of another world fences this one. That of ``world`` is one of ``terms``, or on rank 0 the next one, which
     it must create; None while rank 0 has not. Within one broadcast (or task) the later generation (or attempt) wins,
@@ -301,14 +301,14 @@ def to_delete(
 
 
 def old_terms(keys: Iterable[str], term: int) -> list[int]:
-    """The terms whose files nobody needs any more."""
+    """The terms with obsolete files."""
     return sorted(number for number in term_numbers(keys) if number <= term - TERMS_KEPT)
 
 
 def verdict(votes: Mapping[int, str], ranks: int) -> str | None:
-    """Count the ranks' votes, each "" or what is wrong with a checkpoint.
+    """Count the ranks' votes, each "" or the defect of a checkpoint.
 
-    Return what is wrong, "" where every rank has read it (CKPT-4), or None while votes are missing.
+    Return the defect, "" if every rank has read the checkpoint (CKPT-4), or None while votes are missing.
     """
     if against := [f"rank {rank}: {reason}" for rank, reason in sorted(votes.items()) if reason]:
         return "; ".join(against)

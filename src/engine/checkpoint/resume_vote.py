@@ -98,9 +98,9 @@ class ResumeVote:
         votes: dict[int, str] = {}
         for _ in polls(self._store, self._participant.within_s):
             for key in self._store.names(self._folder):
-                found = _VOTE.fullmatch(key.rpartition("/")[2])
-                if found is not None and int(found[1]) == number:
-                    votes[int(found[2])] = self._store.get(key).decode() if found[3] == "bad" else ""
+                match = _VOTE.fullmatch(key.rpartition("/")[2])
+                if match is not None and int(match[1]) == number:
+                    votes[int(match[2])] = self._store.get(key).decode() if match[3] == "bad" else ""
             if (result := verdict(votes, self._participant.term.size)) is not None:
                 return result
         silent = sorted(set(range(self._participant.term.size)) - set(votes))

@@ -31,22 +31,22 @@ class SaveInterval:
         self._steps, self._seconds = steps, seconds
         self._alone, self._leads = alone, leads
         self._lead_s = lead_s
-        self._asked: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
+        self._recent_steps: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
         self._announced: set[int] = set()
         self.urgent = False  # at the last step that was asked about
         self.resumed(0, now)
 
     def resumed(self, step: int, now: float) -> None:
         self._last, self._last_at = step, now
-        self._asked.clear()
+        self._recent_steps.clear()
         self._announced.clear()
         self._wants_announcement = self._answer = False
 
     def due(self, step: int, now: float, urgent: Callable[[], bool]) -> bool:
         """Return whether ``step`` is saved. A second call for the same step gives the same answer."""
-        if self._asked and self._asked[-1][1] == step:
+        if self._recent_steps and self._recent_steps[-1][1] == step:
             return self._answer
-        self._asked.append((now, step))
+        self._recent_steps.append((now, step))
         before, self.urgent = self.urgent, urgent()
         late = self._seconds is not None and now - self._last_at >= self._seconds
         reached = {target for target in self._announced if target <= step}
@@ -68,19 +68,21 @@ class SaveInterval:
     def saved(self, step: int, now: float) -> None:
         """Note that ``step`` was saved, whether it was due or not: it is not due a second time."""
         self._last, self._last_at = step, now
-        if self._asked and self._asked[-1][1] == step:
+        if self._recent_steps and self._recent_steps[-1][1] == step:
             self._answer = False
 
     def next_announcement(self) -> int | None:
         """The step that rank 0 must announce, or None."""
-        if not self._wants_announcement or len(self._asked) < 2:  # two steps at least, to know how fast training is
+        if (
+            not self._wants_announcement or len(self._recent_steps) < 2
+        ):  # two steps at least, to know how fast training is
             return None
-        (then, first), (now, step) = self._asked[0], self._asked[-1]
+        (then, first), (now, step) = self._recent_steps[0], self._recent_steps[-1]
         rate = (step - first) / (now - then) if now > then else 0.0
         return step + max(1, ceil(rate * self._lead_s))
 
     def announced(self, target: int) -> None:
-        if self._asked and self._asked[-1][1] >= target:
+        if self._recent_steps and self._recent_steps[-1][1] >= target:
             self._lead_s *= 2
             self._wants_announcement = True
         else:

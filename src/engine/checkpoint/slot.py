@@ -38,12 +38,12 @@ class Slot(CopyMemory):
         self._ranks = ranks
         self.fd = -1
         self._mapping: mmap.mmap | None = None
-        self._at = HEAD_BYTES  # where the next content goes
-        self._asked: dict[int, int] = {}  # where the entries that were asked for would lie
-        self._places: dict[int, int] = {}  # of those that do
+        self._at = HEAD_BYTES  # place of the next content
+        self._reserved: dict[int, int] = {}  # places of the requested entries, if they fit
+        self._places: dict[int, int] = {}  # places of the entries in the slot
         self._blocks: dict[int, tuple[int, int, memoryview]] = {}  # where each begins, and its size
-        self._sums: Sums | None = None  # of what is copied
-        self._recorded: tuple[object, bytes] = None, b""  # the latest record, and what it is of
+        self._sums: Sums | None = None  # of the copied contents
+        self._recorded: tuple[object, bytes] = None, b""  # the entries of the latest record, and the record
 
     @property
     def free(self) -> bool:
@@ -51,7 +51,7 @@ class Slot(CopyMemory):
 
     @property
     def safe(self) -> bool:
-        """Return whether what it was taken with is on as many nodes as was asked for, or is wanted no more."""
+        """Return whether the slot's state is on all requested nodes, or is not wanted any more."""
         return self.free or (self._mapping is not None and self._mapping[1:2] == SAFE)
 
     @property
@@ -60,14 +60,14 @@ class Slot(CopyMemory):
 
     def begin(self) -> None:
         """Begin to write another state."""
-        self._at, self._asked, self._places = HEAD_BYTES, {}, {}
+        self._at, self._reserved, self._places = HEAD_BYTES, {}, {}
         self._sums = None
         if self._mapping is not None and "numpy" in sys.modules and cores_are_busy(self._ranks):
             self._sums = Sums(self._mapping)
 
     def block(self, index: int, size_bytes: int) -> memoryview | None:
-        """Return where an entry lies; None if there is no room for it, and `finish` has to make some."""
-        at = self._asked.setdefault(index, self._at)
+        """Return the memory of an entry; None: there is no room, and `finish` must make some."""
+        at = self._reserved.setdefault(index, self._at)
         self._at = at + size_bytes + -size_bytes % ALIGN_BYTES
         if self._mapping is None or self._at + SLACK_BYTES // 2 > len(self._mapping):
             return None
@@ -113,7 +113,7 @@ class Slot(CopyMemory):
             self._sums.take(end)
 
     def finish(self, snapshot: Snapshot, rank: int) -> tuple[int, int]:
-        """Write what the snapshot has elsewhere, and the record; return the part's bytes and digest.
+        """Write the snapshot's contents from elsewhere, and the record; return the part's bytes and digest.
 
         It may take long, so it does not belong in the training's thread. An OSError: there is no memory for it.
         """
@@ -137,7 +137,7 @@ class Slot(CopyMemory):
         )
 
     def _record(self, rank: int, entries: list[Entry], starts: dict[int, int]) -> bytes:
-        """Return the record of the entries. It is the one before, for the most part: to write it takes a while."""
+        """Return the record of the entries, usually the one before: encoding takes a while."""
         of = rank, entries, starts
         if self._recorded[0] != of:
             named = [entry._replace(digest=str(index)) for index, entry in enumerate(entries)]
@@ -146,7 +146,7 @@ class Slot(CopyMemory):
         return self._recorded[1]
 
     def reserve(self, size_bytes: int, *, keep: bool = False) -> None:
-        """Make room for a state, with what is in the slot if it is to be kept. An OSError: there is none."""
+        """Make room for a state, and ``keep`` the slot's contents. OSError: there is no room."""
         fd = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(fd, 0, size_bytes)  # a page that is lacking later would end the process by SIGBUS

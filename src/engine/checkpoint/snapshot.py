@@ -1,4 +1,4 @@
-"""A rank's state as what is written of it, its pickle with large buffers and tensors beside it, and back, verified."""
+"""A rank's state in its written form (a pickle, with large buffers and tensors beside it), and back, verified."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def _explained(state: object, error: Exception) -> Exception:
         return error
     try:
         values.dump(state, "state", by_reference=False)
-    except values.Unpicklable as found:
-        return pickling_error(found, "checkpoint", "The state")
+    except values.Unpicklable as unpicklable:
+        return pickling_error(unpicklable, "checkpoint", "The state")
     return error
 
 

@@ -1,4 +1,4 @@
-"""The storage of checkpoints: what it must do, which one a path or URL means, and the one that is a folder."""
+"""The storage of checkpoints: its interface, the choice by path or URL, and the implementation in a folder."""
 
 from __future__ import annotations
 
@@ -155,12 +155,12 @@ class FileStore:
         """The keys of all files, or an error: a key that is left out would count as never saved."""
         with self._translated("listed"):
             try:
-                found = list(_files(self._folder / folder))
+                paths = list(_files(self._folder / folder))
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                found = list(_files(self._folder / folder))  # another host removed a folder: NFS says ESTALE then
-            return [f"{folder}/{name}" if folder else name for name in found]
+                paths = list(_files(self._folder / folder))  # another host removed a folder: NFS says ESTALE then
+            return [f"{folder}/{name}" if folder else name for name in paths]
 
     def folders(self) -> list[str]:
         with self._translated("listed"), suppress(FileNotFoundError), os.scandir(self._folder) as entries:

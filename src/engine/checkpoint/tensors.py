@@ -139,14 +139,14 @@ def _name(dtype: Any) -> str:
 
 def located(state: object) -> list[tuple[Any, list[str | int]]]:
     """Find (tensor, path) of each tensor in nested dicts and sequences; its first place counts."""
-    found: dict[int, tuple[Any, list[str | int]]] = {}
+    result: dict[int, tuple[Any, list[str | int]]] = {}
     names: set[str] = set()
 
     def visit(value: object, path: list[str | int], name: str) -> None:
         if isinstance(value, torch.Tensor):
-            if path and name not in names and id(value) not in found:
+            if path and name not in names and id(value) not in result:
                 names.add(name)
-                found[id(value)] = value, path
+                result[id(value)] = value, path
         elif isinstance(value, Mapping):
             prefix = f"{name}." if path else ""
             for key, each in value.items():
@@ -157,7 +157,7 @@ def located(state: object) -> list[tuple[Any, list[str | int]]]:
                 visit(each, [*path, index], f"{prefix}{index}")
 
     visit(state, [], "")
-    return list(found.values())
+    return list(result.values())
 
 
 class TensorLoader:
@@ -190,13 +190,13 @@ class TensorLoader:
             self._fill(target, entry)
             return target
         if entry.sharded:
-            made = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
-            self._copy_shards(entry, made, [0] * made.dim())
+            tensor = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+            self._copy_shards(entry, tensor, [0] * tensor.dim())
         else:
-            made = self._opened(entry)
+            tensor = self._opened(entry)
         if is_parameter:
-            return torch.nn.Parameter(made, requires_grad=requires_grad)
-        return made.requires_grad_(requires_grad)
+            return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+        return tensor.requires_grad_(requires_grad)
 
     def finish(self) -> None:
         """Raise ValueError where ``into`` has tensors that the checkpoint does not have."""
@@ -240,12 +240,12 @@ class TensorLoader:
         """The shards of a tensor; this rank's own where several ranks saved the same one."""
         if not entry.sharded:
             return [entry]
-        found: dict[tuple[int, ...], Entry] = {}
+        by_offset: dict[tuple[int, ...], Entry] = {}
         for part in (self._own, *self._parts.values()):
             for each in part.entries:
                 if each.name == entry.name and not each.vacant:
-                    found.setdefault(each.offset, each)
-        return list(found.values())
+                    by_offset.setdefault(each.offset, each)
+        return list(by_offset.values())
 
     def _opened(self, entry: Entry) -> Any:
         data = self._read(entry)

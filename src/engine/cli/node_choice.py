@@ -18,7 +18,7 @@ from ..client.adoption import machines_kept, machines_left
 from ..runs.lines import EVENTS, parsed_events
 from ..runs.names import runs_folder
 from ..runs.nodes import LivingNode, RunNodes, nodes_now
-from ..runs.reader import Run, found_runs, read_json, runs_meant
+from ..runs.reader import Run, read_json, runs_in, runs_meant
 from .container_command import InContainer, container_of
 from .ssh_command import Way
 
@@ -61,7 +61,7 @@ def reached(wanted: str, *, node: int | None = None, rank: int | None = None) ->
         SpecError: there are none; says what there is.
         OSError: the state folder cannot be read.
     """
-    machines, runs = Machines.known(), found_runs(runs_folder())
+    machines, runs = Machines.known(), runs_in(runs_folder())
     meant = runs_meant(wanted, runs)
     living = [run for run in meant if run.owner == "alive"]
     if len(living) > 1:

@@ -14,7 +14,7 @@ from ...providers.pool_lock import Owner, Place
 from ...providers.private import state_root
 from ..api.settings import is_named
 from ..runs.names import runs_folder
-from ..runs.reader import Run, found_runs, read_json
+from ..runs.reader import Run, read_json, runs_in
 from ..runs.status import Spending
 from .orphans import FoundPool
 
@@ -117,7 +117,7 @@ def pools_here(found: Sequence[FoundPool]) -> list[ShownPool]:
         OSError: that cannot be read.
     """
     now = time.time()
-    seen = [each for run in found_runs(runs_folder()) if (each := _seen(run, now)) is not None]
+    seen = [each for run in runs_in(runs_folder()) if (each := _seen(run, now)) is not None]
     return joined(found, seen, living_pools(state_root()), now=now, host=socket.gethostname())
 
 

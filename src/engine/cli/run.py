@@ -237,12 +237,12 @@ def _detached(planned: Planned, *, as_json: bool) -> int:
     start = detach(record_name(settings), partial(_driven, planned), clean)
     if as_json:
         record = runs_folder() / start.run if start.run else None
-        _tell(record, start.code, clean(plain(start.said)), None, time.monotonic() - began)
+        _tell(record, start.code, clean(plain(start.message)), None, time.monotonic() - began)
     elif start.run:
         print(start.run, flush=True)
     if start.code:
         found = f"; {runs_folder() / start.run / DRIVER_LOG} has all of it" if start.run else ""
-        print(f"outrider: the run has ended at once: {clean(plain(start.said))}{found}", file=sys.stderr)
+        print(f"outrider: the run has ended at once: {clean(plain(start.message))}{found}", file=sys.stderr)
         return start.code
     for words in ("logs -f", "wait", "stop") if not as_json else ():
         print(f"  outrider {words} {start.run}", file=sys.stderr)

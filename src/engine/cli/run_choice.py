@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from ..api.checks import refuse
 from ..runs.names import runs_folder
-from ..runs.reader import Run, found_runs, runs_meant
+from ..runs.reader import Run, runs_in, runs_meant
 from .failures import refused
 
 COMPLETED = 50  # ids
@@ -19,7 +19,7 @@ LONGEST_S = 1e8  # that a command waits: three years, which the system's calls t
 def run_words(_: object) -> dict[str, str]:
     """Return the words that name a run, for the completion of shells: names, and the ids of the newest runs."""
     try:
-        runs = found_runs(runs_folder())[::-1]
+        runs = runs_in(runs_folder())[::-1]
     except OSError:
         return {}
     names = {run.name: f"the newest run of this name, {run.id}" for run in reversed(runs)}
@@ -45,7 +45,7 @@ def checked_timeout(timeout: float) -> float:
 def chosen_run(wanted: str) -> Run:
     """Return the run that is meant; exit with 2 where it is none, or several."""
     folder = runs_folder()
-    meant = runs_meant(wanted, found_runs(folder))
+    meant = runs_meant(wanted, runs_in(folder))
     if len(meant) == 1:
         return meant[0]
     if meant:

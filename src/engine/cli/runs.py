@@ -19,7 +19,7 @@ from ..observe.use import HEAD, use_of
 from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS
 from ..runs.names import runs_folder
-from ..runs.reader import Owned, Run, found_runs
+from ..runs.reader import Owned, Run, runs_in
 from ..runs.retention import remove
 from ..trackers.state_file import StateFile, trackers_in
 from .exit_codes import DONE, WRONG
@@ -66,7 +66,7 @@ def runs(
     if limit is not None and limit < 1:
         raise refused(f"--limit takes how many runs are shown, at least 1, not {limit}")
     run = next(iter(words), None)
-    found = found_runs(runs_folder()) if run is None else [chosen_run(run)]
+    found = runs_in(runs_folder()) if run is None else [chosen_run(run)]
     owners: list[Owned | None] = [None if each.ended else each.owner for each in found]
     kept = [place for place, each in enumerate(found) if not failed or has_failed(each, owners[place])]
     kept = kept[-limit:] if limit else kept

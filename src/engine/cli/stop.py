@@ -12,7 +12,7 @@ from ..api.language import worded
 from ..api.printable import plain
 from ..runs.control import NoAnswer, Refused, ask
 from ..runs.names import runs_folder
-from ..runs.reader import Run, found_runs, read_json, run_of
+from ..runs.reader import Run, read_json, run_of, runs_in
 from .exit_codes import NOTHING, SOMETHING, UNKNOWN
 from .flags import AsJson
 from .run_choice import RunWord, checked_timeout, chosen_run
@@ -92,7 +92,7 @@ def _living_namesakes(run: Run, wanted: str) -> list[str]:
     """Return the ids of older runs that live, where their name is all that was written: one of them may be meant."""
     if wanted != run.name or wanted == run.id:
         return []
-    return [each.id for each in found_runs(runs_folder()) if each.name == wanted and each.owner == "alive"]
+    return [each.id for each in runs_in(runs_folder()) if each.name == wanted and each.owner == "alive"]
 
 
 def _without_owner(run: Run, now: float) -> tuple[int, str]:

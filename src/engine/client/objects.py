@@ -52,7 +52,7 @@ class Objects:
         while (received := await self._received(at)) is None:
             await self._have([stored])
             at = stored.at
-        name = at.made_by or "pool.put"
+        name = at.producer or "pool.put"
         if received.is_long_to_load:
             return await in_thread(load_large, received, name, abandon=True)
         return load_value(received, name)
@@ -71,7 +71,7 @@ class Objects:
             at.lose(home)
             return None
         except (OSError, LookupError, RuntimeError) as error:
-            story = f"What {at.made_by} has returned could not be fetched: {type(error).__name__}: {error}"
+            story = f"What {at.producer} has returned could not be fetched: {type(error).__name__}: {error}"
             raise TransferError(f"{story}. See whether this computer and the node have memory left.") from error
 
     def keep(self, at: Whereabouts) -> StoredObject:
@@ -83,7 +83,7 @@ class Objects:
         return self.reference(self._small(bytes(outcome.data), outcome.sizes, made_by))
 
     def _small(self, data: bytes, sizes: tuple[int, ...] | None, made_by: str) -> StoredObject:
-        return self.keep(Whereabouts("", sizes, len(data), small=data, made_by=made_by))
+        return self.keep(Whereabouts("", sizes, len(data), small=data, producer=made_by))
 
     def _free(self, at: Whereabouts) -> None:
         """Free an object's bytes, from whatever thread noticed that nobody refers to it any more."""

@@ -32,7 +32,7 @@ class Reference(Generic[T]):
     def __repr__(self) -> str:
         at = self._stored.at
         where = " (lost)" if at.lost else f" on node {at.home.node}" if at.home is not None else ""
-        made_by = f" of {at.made_by.partition(' on node ')[0]}" if at.made_by else ""
+        made_by = f" of {at.producer.partition(' on node ')[0]}" if at.producer else ""
         return f"<{type(self).__name__}{made_by}: {at.size_bytes:,} bytes{where}>"
 
 

@@ -354,12 +354,12 @@ def _forbidden(payload: Payload, options: Options) -> str:
 
 
 def _source(stored: StoredObject) -> Origin | Given:
-    return Given(weakref.ref(stored), stored.at.made_by) if stored.origin is None else stored.origin
+    return Given(weakref.ref(stored), stored.at.producer) if stored.origin is None else stored.origin
 
 
 def _at(call: RememberedCall) -> Whereabouts:
     """Return where the result of a call is: nowhere."""
-    return Whereabouts(call.name, None, 0, made_by=_made_by(call, call.node))
+    return Whereabouts(call.name, None, 0, producer=_made_by(call, call.node))
 
 
 def _made_by(call: RememberedCall, node: NodeId) -> str:
@@ -370,12 +370,12 @@ def _as_object(received: Received, call: RememberedCall, job: JobId, node: NodeI
     """Return a result that is small, for once, as an object that nodes are sent."""
     name, size_bytes = f"{call.name}-{job}", len(received.data)
     blob = Blob(name, [received.data], size_bytes)
-    return Whereabouts(name, received.sizes or (size_bytes,), size_bytes, blob=blob, made_by=_made_by(call, node))
+    return Whereabouts(name, received.sizes or (size_bytes,), size_bytes, blob=blob, producer=_made_by(call, node))
 
 
 def _lost(at: Whereabouts, so: str, task: str = "") -> NodeLost:
     story = f"{at.story[0].upper()}{at.story[1:]}"
-    return NodeLost(f"{story}, and {so}", task=task or at.made_by.partition(" on node ")[0])
+    return NodeLost(f"{story}, and {so}", task=task or at.producer.partition(" on node ")[0])
 
 
 def _seen(task: asyncio.Future[Any]) -> None:

@@ -72,9 +72,9 @@ async def bootstrap(
     """Leave the host with a running executor for ``pool``'s ``node``, within the image's ``bootstrap_timeout``.
 
     ``machine`` identifies the host within the pool: executors that earlier nodes of the pool left there are ended.
-    ``address``: how the pool's other nodes reach this one; None: it finds out itself. ``lease_file``: a file there that
-    keeps the machine alive while the executor renews it; empty: none. When this is cancelled or the connection is
-    lost, everything it started on the host ends; a further call goes on with what is there already.
+    ``address``: the address of the node for the pool's other nodes; None: the node finds it itself. ``lease_file``: a
+    file there that keeps the machine alive while the executor renews it; empty: none. On cancellation, or when the
+    connection is lost, everything started on the host ends; a further call continues with the files that are there.
 
     Raises:
         BootstrapError: this host, or this image, cannot do it; says what to do.
@@ -143,10 +143,10 @@ class _Bootstrap:
     # --- before there is an installer -------------------------------------------------------------------------------
 
     async def _probe(self) -> HostFacts:
-        asked = self.prepared.image.python
+        python = self.prepared.image.python
         required = self.prepared.requirements
         packages = () if required is None else map(hashes.name_of, required.of_plugins)
-        argv = probe.arguments(self.prepared.minor, asked if asked.startswith("/") else "", packages)
+        argv = probe.arguments(self.prepared.minor, python if python.startswith("/") else "", packages)
         ended = await self._host.run(argv, stdin=probe.SCRIPT)
         try:
             host = probe.parse(ended.stdout)

@@ -1,4 +1,4 @@
-"""Files that this computer keeps for hosts: wheels and uv for later pools, and copies of what a pool includes."""
+"""Files that this computer keeps for hosts: wheels and uv for later pools, and copies of a pool's included files."""
 
 from __future__ import annotations
 

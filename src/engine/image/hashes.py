@@ -29,23 +29,23 @@ def has_option(requirement: str) -> bool:
 
 
 def hashes_in(requirement: str) -> frozenset[Hash]:
-    found = (*_OPTION.findall(requirement), *_FRAGMENT.findall(requirement))
-    return frozenset(Hash(algorithm.lower(), value.lower()) for algorithm, value in found)
+    pairs = (*_OPTION.findall(requirement), *_FRAGMENT.findall(requirement))
+    return frozenset(Hash(algorithm.lower(), value.lower()) for algorithm, value in pairs)
 
 
 def name_of(requirement: str) -> str:
     """The package's name, as uv writes it; of a URL without a name, that in the file's name."""
-    found = _FILE.match(requirement) or _NAME.match(requirement)
-    return re.sub(r"[-_.]+", "-", found[found.re.groups]).lower() if found else requirement
+    match = _FILE.match(requirement) or _NAME.match(requirement)
+    return re.sub(r"[-_.]+", "-", match[match.re.groups]).lower() if match else requirement
 
 
 def hashes_by_package(requirements: Iterable[str]) -> dict[str, frozenset[Hash]]:
     """All hashes of each package that has any. A package may be there several times, for different systems."""
     known: dict[str, frozenset[Hash]] = {}
     for line in requirements:
-        if found := hashes_in(line):
+        if hashes := hashes_in(line):
             name = name_of(line)
-            known[name] = known.get(name, frozenset()) | found
+            known[name] = known.get(name, frozenset()) | hashes
     return known
 
 

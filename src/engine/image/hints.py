@@ -1,4 +1,4 @@
-"""Errors of a bootstrap as users read them, with the next step, chosen by what the failed commands printed."""
+"""Errors of a bootstrap for users, with the next step, chosen by the output of the failed commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, TypedDict
 
 from ..api.errors import BootstrapError
 
-INSTALL = "pip install uv"  # it came with Outrider, but for platforms that it has no wheel for
+INSTALL = "pip install uv"  # Outrider depends on it, except on platforms without a wheel
 LOG_LINES = 20  # of the end of a command's output, in an error's message
 
 

@@ -51,16 +51,16 @@ class Root(NamedTuple):
 
 
 def roots(image: Image) -> list[Root]:
-    found: dict[PurePosixPath, Root] = {}
+    by_place: dict[PurePosixPath, Root] = {}
     for include in image.includes:
         for root in _roots_of(include):
-            other = found.setdefault(root.place, root)
+            other = by_place.setdefault(root.place, root)
             if other.source != root.source:
                 raise SpecError(
                     f"Image(includes=...): {other.source} and {root.source} would both be {root.place} on the nodes: "
                     "rename one, or include a folder that contains them."
                 )
-    return list(found.values())
+    return list(by_place.values())
 
 
 def scan(image: Image) -> Includes:
@@ -93,8 +93,8 @@ def on_this_computer(image: Image) -> Image:
     added = [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
     if not added:
         return image
-    asked = revealed(image.env.get("PYTHONPATH", ""))
-    path = os.pathsep.join(filter(None, [asked, *added]))
+    user_path = revealed(image.env.get("PYTHONPATH", ""))
+    path = os.pathsep.join(filter(None, [user_path, *added]))
     return replace(image, env={**image.env, "PYTHONPATH": path})
 
 
@@ -119,12 +119,12 @@ def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
 def _module(name: str) -> Iterator[Root]:
     """The file of a module, or the folders of a package, at the place that makes its name importable."""
     parts = name.split(".")
-    locations, origin = _found(name, parts[0], None)
+    locations, origin = _located(name, parts[0], None)
     for depth in range(2, len(parts) + 1):
         if origin is not None:
             whole = ".".join(parts[: depth - 1])
             raise SpecError(f"Image(includes=...): {name} is a part of the package {whole}: include all of {whole!r}.")
-        locations, origin = _found(name, ".".join(parts[:depth]), locations)
+        locations, origin = _located(name, ".".join(parts[:depth]), locations)
     if locations:
         for location in locations:
             yield Root(Path(location).resolve(), PurePosixPath(*parts))
@@ -136,7 +136,7 @@ def _module(name: str) -> Iterator[Root]:
         yield Root(Path(origin).resolve(), PurePosixPath(*parts[:-1], Path(origin).name))
 
 
-def _found(asked: str, name: str, search: Sequence[str] | None) -> tuple[list[str] | None, str | None]:
+def _located(wanted: str, name: str, search: Sequence[str] | None) -> tuple[list[str] | None, str | None]:
     """(folders, file) of a module: of the loaded one, or else as an import would find it."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if spec is None and search is not None:
@@ -145,7 +145,7 @@ def _found(asked: str, name: str, search: Sequence[str] | None) -> tuple[list[st
         spec = find_spec(name)
     if spec is None:
         raise SpecError(
-            f"Image(includes=...): {asked!r} is neither a file here ({Path(asked).absolute()}) "
+            f"Image(includes=...): {wanted!r} is neither a file here ({Path(wanted).absolute()}) "
             "nor a module that can be imported: check its name, or install it here."
         )
     locations = spec.submodule_search_locations

@@ -1,4 +1,4 @@
-"""Decide what a host gets: `prepare` reads the image, once per pool; the probe of a host makes it an install plan."""
+"""The install plan of a host: `prepare` reads the image, once per pool; the probe of a host decides the rest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Prepared:
     runtime: outrider_archive.OutriderArchive
     includes: Includes
     requirements: Requirements | None  # None: neither the image nor a plugin asks for packages
-    uv: Uv | None  # None: not installed here, and not needed so far
+    uv: Uv | None  # None: not installed here, and not needed yet
     wheel_cache: WheelCache  # wheels, and uv for other platforms, fetched when the first node needs them
     hidden: list[str]  # texts that no output may show: secrets in every form
     volumes: tuple[Volume, ...] = ()
@@ -88,15 +88,17 @@ class PythonChoice:
 
 
 def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
-    asked, wanted = prepared.image.python, prepared.minor
-    if asked.startswith("/"):
-        given = next((python for python in host.pythons if python.asked), None)
-        if given is None:
-            raise _refused(f"Image(python={asked!r}) is not a Python there", "correct the path, or leave python out")
-        if not _fits(given, wanted):
-            raise _other_python(given, wanted)
-        return _on(prepared, given, isolated=False)
-    exact = asked if asked.count(".") == 2 else None
+    requested, wanted = prepared.image.python, prepared.minor
+    if requested.startswith("/"):
+        chosen = next((python for python in host.pythons if python.is_requested), None)
+        if chosen is None:
+            raise _refused(
+                f"Image(python={requested!r}) is not a Python there", "correct the path, or leave python out"
+            )
+        if not _fits(chosen, wanted):
+            raise _other_python(chosen, wanted)
+        return _on(prepared, chosen, isolated=False)
+    exact = requested if requested.count(".") == 2 else None
     for python in host.pythons:
         if _fits(python, wanted) and exact in (None, python.version):
             return _on(prepared, python, isolated=prepared.image.has_packages)
@@ -112,7 +114,7 @@ def _on(prepared: Prepared, python: Python, *, isolated: bool) -> PythonChoice:
     """The choice of a Python of the host, whose own packages tasks see where the environment is not isolated."""
     required = _required(prepared, frozenset() if isolated else python.packages)
     if required is None:
-        return PythonChoice(python, python.path, environment=False, isolated=not python.asked)
+        return PythonChoice(python, python.path, environment=False, isolated=not python.is_requested)
     if prepared.uv is None:
         lacking = ", ".join(required.text.split())
         raise _refused(
@@ -187,7 +189,7 @@ def _fits(python: Python, minor: str) -> bool:
 def _other_python(python: Python, wanted: str) -> BootstrapError:
     shown = python.version if python.implementation == "cpython" else f"{python.implementation} {python.version}"
     reason = f"its Python is {shown} ({python.path}), and this program's is {wanted}, whose bytecode it cannot run"
-    if python.asked:
+    if python.is_requested:
         return _refused(reason, f"name a Python {wanted} there in Image(python=...), or leave python out")
     return _refused(reason, f"install Python {wanted} there, or run this program with {python.minor}, or {_BRING_IT}")
 

@@ -1,4 +1,4 @@
-"""Check an image against this computer, on which nothing is installed for a pool: what `Local` has is what is here."""
+"""The check of an image against this computer: for `Local`, nothing is installed, so everything must be here."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ..api.checks import refuse
 from ..api.image import Image
 from .requirements import Collected
 
-_NOT_HERE = ("lock", "run")  # what cannot be looked up, and what would change this computer
+_NOT_HERE = ("lock", "run")  # cannot be checked; would change this computer
 _HASHES = re.compile(r"\s+--hash.*", re.DOTALL)
 _DPKG_S = 10.0
 
 
 def refuse_what_is_lacking(image: Image) -> None:
-    """Refuse an image that asks for more than this program's Python and this computer's Debian packages have.
+    """Refuse an image whose packages this program's Python or this computer's Debian packages lack.
 
     Raises:
-        SpecError: names all that is lacking, and the commands that install it.
+        SpecError: names everything that is missing, and the commands that install it.
     """
-    if asked := [f"{name}=" for name in _NOT_HERE if getattr(image, name)]:
+    if settings := [f"{name}=" for name in _NOT_HERE if getattr(image, name)]:
         refuse(
-            f"Image({', '.join(asked)}): tasks of Local() run in this program's own environment, where nothing is "
+            f"Image({', '.join(settings)}): tasks of Local() run in this program's own environment, where nothing is "
             "installed and no command is run for a pool. Leave it out; pip=, requirements= and apt= are looked up here."
         )
     if not _is_ours(image.python):
@@ -60,10 +60,10 @@ def _is_ours(python: str) -> bool:
 
 def _lacking_packages(image: Image) -> Iterator[tuple[str, str]]:
     """The requirements that are not met here, as pip takes them, and as people read them."""
-    found = Collected(image)
-    for line in found.lines:
+    collected = Collected(image)
+    for line in collected.lines:
         yield from _unmet(_HASHES.sub("", line))
-    for line in found.constraints:
+    for line in collected.constraints:
         yield from ((line, has) for line, has in _unmet(_HASHES.sub("", line)) if line != has)
 
 
@@ -75,14 +75,14 @@ def _unmet(line: str, extra: str = "") -> Iterator[tuple[str, str]]:
         return
     if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
         return
-    asked = str(wanted).partition(";")[0].strip()
+    requirement = str(wanted).partition(";")[0].strip()
     try:
         version = metadata.version(wanted.name)
     except metadata.PackageNotFoundError:
-        yield asked, asked
+        yield requirement, requirement
         return
     if not wanted.specifier.contains(version, prereleases=True):
-        yield asked, f"{asked} ({version} is here)"
+        yield requirement, f"{requirement} ({version} is here)"
         return
     for name in wanted.extras:
         for each in metadata.requires(wanted.name) or ():
@@ -93,8 +93,8 @@ def _unmet(line: str, extra: str = "") -> Iterator[tuple[str, str]]:
 def _lacking_debian_packages(image: Image) -> Iterator[str]:
     """The packages that dpkg does not know as installed; none where this computer has no dpkg."""
     program = shutil.which("dpkg-query")
-    for asked in image.apt if program is not None else ():
-        name, sign, version = re.fullmatch(r"([^=/]+)([=/]?)(.*)", asked).groups()  # type: ignore[union-attr]
+    for requirement in image.apt if program is not None else ():
+        name, sign, version = re.fullmatch(r"([^=/]+)([=/]?)(.*)", requirement).groups()  # type: ignore[union-attr]
         shown = subprocess.run(  # noqa: S603  Debian's own
             [str(program), "--show", "--showformat", "${db:Status-Status} ${Version}\n", "--", name],
             capture_output=True,
@@ -104,4 +104,4 @@ def _lacking_debian_packages(image: Image) -> Iterator[str]:
         ).stdout
         here = [line.partition(" ")[2] for line in shown.splitlines() if line.startswith("installed ")]
         if not here or (sign == "=" and version not in here):
-            yield asked
+            yield requirement

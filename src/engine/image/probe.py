@@ -82,7 +82,7 @@ class Python(NamedTuple):
     version: str  # "3.11.2"
     implementation: str  # "cpython"
     path: str
-    asked: bool = False  # it is the interpreter that the user named
+    is_requested: bool = False  # it is the interpreter that the user named
     packages: frozenset[str] = frozenset()  # those of the packages asked for that it has
 
     @property
@@ -108,8 +108,8 @@ class HostFacts(NamedTuple):
         return f"{self.system}-{self.machine}-{self.libc.replace(' ', '-')}".lower()
 
 
-def arguments(minor: str, asked: str, packages: Iterable[str] = ()) -> list[str]:
-    return ["sh", "-s", "--", minor, asked, *packages]
+def arguments(minor: str, requested: str, packages: Iterable[str] = ()) -> list[str]:
+    return ["sh", "-s", "--", minor, requested, *packages]
 
 
 def parse(stdout: bytes) -> HostFacts:
@@ -129,8 +129,8 @@ def parse(stdout: bytes) -> HostFacts:
         word, _, rest = line.partition(" ")
         if word == "have":
             present.append(rest)
-        elif found := re.fullmatch(r"(?:python|asked) (\d+\.\d+\.\d+) (\S+) (.+)", line, re.ASCII):
-            pythons.append(Python(found[1], found[2], found[3], asked=word == "asked"))
+        elif match := re.fullmatch(r"(?:python|asked) (\d+\.\d+\.\d+) (\S+) (.+)", line, re.ASCII):
+            pythons.append(Python(match[1], match[2], match[3], is_requested=word == "asked"))
         elif word == "package" and pythons:
             pythons[-1] = pythons[-1]._replace(packages=pythons[-1].packages | {rest})
         elif word not in facts:  # a message of several lines may repeat a word

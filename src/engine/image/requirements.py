@@ -61,8 +61,8 @@ class Requirements:
 
     def uv_environment(self, folders: Sequence[Path] = ()) -> dict[str, str]:
         """Variables for uv: its indexes by preference, whose passwords arguments would show, and those in the text."""
-        found = {"UV_INDEX": " ".join(map(revealed, self.urls)), "UV_FIND_LINKS": ",".join(map(str, folders))}
-        return {**{name: value for name, value in found.items() if value}, **self.variables}
+        variables = {"UV_INDEX": " ".join(map(revealed, self.urls)), "UV_FIND_LINKS": ",".join(map(str, folders))}
+        return {**{name: value for name, value in variables.items() if value}, **self.variables}
 
     def identity(self) -> list[object]:
         """The values that decide whether two environments are the same: without passwords, with the local wheels."""
@@ -127,9 +127,9 @@ class Uv(NamedTuple):
 
 
 async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] = ()) -> Requirements | None:
-    """Read the requirements of an image; None where neither it nor a plugin asks for packages. ``of_plugins``: of each.
+    """Read the requirements of an image; None if neither it nor a plugin has any. ``of_plugins``: of each plugin.
 
-    The image's own win: what it names is left out of the plugins', and with hashes, or in a lock, it names all.
+    The image's own win: packages that it names are left out of the plugins'; with hashes, or a lock, it names all.
     """
     if not image.has_packages and not any(of_plugins):
         return None
@@ -138,7 +138,7 @@ async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] 
         return await _locked(Path(image.lock), uv, image.pip_indexes)
     urls, folders = _indexes(image.pip_indexes)
     reader = await in_thread(Collected, image, abandon=True)
-    found = (*folders, *reader.folders)
+    all_folders = (*folders, *reader.folders)
     all_hashed = any(map(hashes.has_option, reader.lines))
     if all_hashed:
         _check_hashed(reader.lines)
@@ -146,19 +146,21 @@ async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] 
         "".join(f"{line}\n" for line in reader.lines),
         "".join(f"{line}\n" for line in reader.constraints),
         urls,
-        found,
+        all_folders,
         only_folders=bool(folders) and not urls,
         all_hashed=all_hashed,
         variables=reader.variables,
-        listed=_listed(found),
+        listed=_listed(all_folders),
         wheels=tuple(reader.wheels),
         of_plugins=() if all_hashed else _unnamed(of_plugins, reader.lines, reader.constraints),
     )
 
 
 def _unnamed(of_plugins: Sequence[Sequence[str]], lines: Sequence[str], constraints: Sequence[str]) -> tuple[str, ...]:
-    """The packages that the image does not name. Where it decides on one of a plugin's, by a name or a constraint, the
-    others come in whatever version goes with it: what is installed here may not.
+    """Return the packages of plugins that the image does not name.
+
+    If the image decides on one package of a plugin, by a name or a constraint, the plugin's others come in any version
+    that fits: the version installed here may not.
     """
     named, constrained = ({_project(line) for line in each if line[0] != "-"} for each in (lines, constraints))
     decided, free = named | constrained, set[str]()
@@ -175,7 +177,7 @@ def _any_version(requirement: str) -> str:
 
 
 def _project(requirement: str) -> str:
-    """The package's name, without what says for which devices it is built: tensorflow-cpu has tensorflow's files."""
+    """The package's name without its kind of devices: tensorflow-cpu has tensorflow's files."""
     return hashes.name_of(requirement).removesuffix("-cpu").removesuffix("-gpu")
 
 
@@ -188,10 +190,10 @@ def without_password(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _indexes(given: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...], tuple[Path, ...]]:
+def _indexes(indexes: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...], tuple[Path, ...]]:
     urls: list[str | Secret] = []
     folders: list[Path] = []
-    for index in given:
+    for index in indexes:
         text = revealed(index)
         if text.startswith(("http://", "https://")):
             urls.append(index)
@@ -305,8 +307,8 @@ async def _locked(path: Path, uv: Uv, indexes: Sequence[str | Secret]) -> Requir
         export = ("export", "--frozen", "--no-dev", "--no-emit-project", "--no-emit-local", "--format", "pylock.toml")
         uv_lock, pylock = pylock, await uv.run("--quiet", *export, "--no-header", "--directory", str(path.parent))
     lock = locks.parse(path, pylock, uv_lock=uv_lock)
-    asked = await uv.run("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n")
-    default = next((line.split(" ", 1)[1] for line in asked.splitlines() if "index-url " in line), "")
+    output = await uv.run("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n")
+    default = next((line.split(" ", 1)[1] for line in output.splitlines() if "index-url " in line), "")
     known = {without_password(revealed(index)).rstrip("/") for index in (*indexes, default)}
     urls, folders = _indexes(
         [*indexes, *(index for index in lock.indexes if without_password(index).rstrip("/") not in known)]

@@ -144,7 +144,7 @@ async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Sel
         try:
             wheels = await asyncio.gather(*map(fetching.wheel, packages))
         finally:  # cancelled, or one download failed: a thread that went on would keep the program from ending
-            fetching.given_up.set()
+            fetching.cancelled.set()
     pinned = [
         f"{package['name']}=={wheel.name.split('-')[1]} --hash=sha256:{wheel.sha256}\n"
         for package, wheel in zip(packages, wheels, strict=True)
@@ -156,10 +156,10 @@ class _Fetching:
     """The wheels of one resolution are fetched, and compared with the user's hashes, which uv disregards there."""
 
     def __init__(self, wanted: Requirements, folder: Path) -> None:
-        self._wanted, self._folder = wanted, folder  # what uv names by a relative path is in the folder
+        self._wanted, self._folder = wanted, folder  # uv's relative paths are in the folder
         self._hashes = hashes_by_package((*wanted.text.splitlines(), *wanted.constraints.splitlines()))
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self.given_up = threading.Event()
+        self.cancelled = threading.Event()
 
     async def wheel(self, package: Mapping[str, Any]) -> Wheel:
         entries = package.get("wheels") or ([package["archive"]] if "archive" in package else [])
@@ -178,7 +178,7 @@ class _Fetching:
             path = Path(unquote(urlsplit(url).path))
             wheel = Wheel(name, expected or await in_thread(sha256, path, abandon=True), path)
         else:
-            fetched = partial(_fetched, name, url, expected, self._wanted.urls, self.given_up, hashes=hashes)
+            fetched = partial(_fetched, name, url, expected, self._wanted.urls, self.cancelled, hashes=hashes)
             async with self._slots:
                 wheel = await in_thread(fetched, abandon=True)
         await in_thread(_compare, package["name"], wheel, hashes, self._wanted, abandon=True)
@@ -220,14 +220,14 @@ def _fetched(
     url: str,
     expected: str | None,
     indexes: Sequence[str | Secret],
-    given_up: threading.Event,
+    cancelled: threading.Event,
     *,
     hashes: frozenset[Hash] = frozenset(),
 ) -> Wheel:
     """A wheel from the cache, or from the network into the cache, with its digest verified.
 
-    ``expected``: the SHA-256 that its index says. If it says none, what was fetched from there before may be another
-    file than the user's ``hashes`` mean.
+    ``expected``: the SHA-256 in its index. Without one, a file fetched earlier from there may be another than the one
+    of the user's ``hashes``.
     """
     store = client_cache() / "wheels"
     key = expected or hashlib.sha256(url.encode()).hexdigest()
@@ -238,7 +238,7 @@ def _fetched(
     if not is_kept:
         try:
             with written(path) as beside:
-                _download(url, beside, indexes, given_up)
+                _download(url, beside, indexes, cancelled)
                 if expected is not None and sha256(beside) != expected:
                     raise OSError("it is not the file that the index says it is")
         except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
@@ -249,24 +249,24 @@ def _fetched(
     return Wheel(name, expected or sha256(path), path)
 
 
-def _download(url: str, target: Path, indexes: Sequence[str | Secret], given_up: threading.Event) -> None:
+def _download(url: str, target: Path, indexes: Sequence[str | Secret], cancelled: threading.Event) -> None:
     for left in reversed(range(_TRIES)):
         try:
-            _downloaded(url, target, indexes, given_up)
+            _downloaded(url, target, indexes, cancelled)
         except (OSError, http.client.HTTPException):
-            if not left or given_up.is_set():
+            if not left or cancelled.is_set():
                 raise
         else:
             return
 
 
-def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], given_up: threading.Event) -> None:
+def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], cancelled: threading.Event) -> None:
     request = urllib.request.Request(without_password(url))  # noqa: S310 - an index named it; file URLs are gone by now
     if password := _credentials(url, indexes):
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(password.encode()).decode())
     with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer, target.open("wb") as file:  # noqa: S310
         while data := answer.read1(_CHUNK_BYTES):
-            if given_up.is_set():
+            if cancelled.is_set():
                 raise InterruptedError("nobody waits for it any more")
             file.write(data)
         if missing := getattr(answer, "length", 0):
@@ -288,10 +288,10 @@ def _credentials(url: str, indexes: Sequence[str | Secret]) -> str:
     if is_plain and not any(each.scheme == "http" for each in there):
         return ""
     try:
-        found = netrc.netrc().authenticators(urlsplit(url).hostname or "")
+        entry = netrc.netrc().authenticators(urlsplit(url).hostname or "")
     except (OSError, netrc.NetrcParseError):
         return ""
-    return f"{found[0]}:{found[2]}" if found else ""
+    return f"{entry[0]}:{entry[2]}" if entry else ""
 
 
 def _refused(reason: str, hint: str) -> BootstrapError:

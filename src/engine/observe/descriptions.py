@@ -1,4 +1,4 @@
-"""Events in words: a line for each that people want to read."""
+"""Events in words: one line for each event of interest to people."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ...actors import events as ev
 from ..api.printable import one_line
 
 LONG_S = 5.0  # steps of preparing a node that took this long get a line
-TOLD = 50  # causes that are remembered
-NEWS = 3  # new reasons for which machines wait in a queue that have a line each in `QUEUE_S`
-QUEUE_S = 60.0  # between lines of what else changes there, as the expected starts do all the time
-REPEATED_CHARS = 20  # of a cause that is looked for in others: shorter ones may be there by chance
+REMEMBERED = 50  # causes that are remembered
+NEWS = 3  # lines about new reasons for waiting in a queue, in each `QUEUE_S`
+QUEUE_S = 60.0  # between lines about other changes of a queue, such as expected starts
+REPEATED_CHARS = 20  # of a cause to be found inside another: shorter ones may match by chance
 
 
 class Descriptions:
-    """The lines of one pool. A cause that a line before has told is named and not told again."""
+    """The lines of one pool. A cause that an earlier line has given is replaced by a reference to that line."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}  # cause -> of what it was told
+        self._subjects: dict[str, str] = {}  # cause -> subject of its line
         self._queue = _Queue()
-        self._waits: dict[int, str] = {}  # what broadcasts wait for that have a line, by their job
+        self._waits: dict[int, str] = {}  # reasons for waiting that have a line, by the broadcast's job
 
     def line(self, event: ev.Event) -> str | None:
         if isinstance(event, ev.NodeFailed):
@@ -38,7 +38,7 @@ class Descriptions:
         return describe(event)
 
     def _is_new(self, event: ev.BroadcastWaits) -> bool:
-        """Return whether a wait has a line: one broadcast's alone, of those that wait for the same."""
+        """Return whether a wait gets a line: one for all broadcasts that wait for the same."""
         has_line = event.job in self._waits
         if event.ended:
             self._waits.pop(event.job, None)
@@ -48,49 +48,50 @@ class Descriptions:
         return has_line
 
     def _once(self, cause: str, subject: str) -> str:
-        """Return the cause, with a reference in place of what has been told: all of it, or the part that explains."""
-        for told, of in self._told.items():
-            if told == cause or (len(told) >= REPEATED_CHARS and told in cause):
-                return cause.replace(told, f"the same as for {of}")
+        """Return the cause, with a reference in place of a part (or all) that an earlier line has given."""
+        for earlier, of in self._subjects.items():
+            if earlier == cause or (len(earlier) >= REPEATED_CHARS and earlier in cause):
+                return cause.replace(earlier, f"the same as for {of}")
         if cause:
-            self._told[cause] = subject
-        if len(self._told) > TOLD:
-            del self._told[next(iter(self._told))]
+            self._subjects[cause] = subject
+        if len(self._subjects) > REMEMBERED:
+            del self._subjects[next(iter(self._subjects))]
         return cause
 
 
 class _Queue:
-    """The lines of what machines wait for in a queue: one for each reason, as the nodes of one job wait for the same. A
-    scheduler that recalculates changes reasons and expected starts of many at once: of that there is a line at times.
+    """The lines about machines in a queue: one for each reason, because the nodes of one job share it.
+
+    A scheduler changes reasons and expected starts of many machines at once: that gets a line now and then.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[int, ev.NodeQueued] = {}
-        self._told: set[str] = set()  # reasons
-        self._hidden = False  # whether a reason has had no line since the last one
-        self._last = ""  # line
-        self._told_at: deque[float] = deque(maxlen=NEWS)
+        self._reported: set[str] = set()  # reasons
+        self._hidden = False  # whether a reason got no line since the last line
+        self._last = ""  # the last line
+        self._reported_at: deque[float] = deque(maxlen=NEWS)
 
     def line(self, event: ev.NodeQueued) -> str | None:
         self._waiting[event.node] = event
-        news = event.reason not in self._told
+        news = event.reason not in self._reported
         line = queued(event) if news and not self._hidden else self._of_all(event)
-        often = len(self._told_at) == NEWS and event.at - self._told_at[0] < QUEUE_S
-        early = bool(self._told_at) and event.at - self._told_at[-1] < QUEUE_S
+        often = len(self._reported_at) == NEWS and event.at - self._reported_at[0] < QUEUE_S
+        early = bool(self._reported_at) and event.at - self._reported_at[-1] < QUEUE_S
         if line == self._last or (often if news else early):
             self._hidden |= news
             return None
         self._hidden = False
-        self._told.add(event.reason)
-        self._told_at.append(event.at)
+        self._reported.add(event.reason)
+        self._reported_at.append(event.at)
         self._last = line
         return line
 
     def left(self, event: ev.NodeEvent) -> None:
-        """Handle that a machine that may have waited does no longer."""
+        """Handle that a machine, which may have waited, has left the queue."""
         self._waiting.pop(event.node, None)
         if isinstance(event, ev.NodeStarted) or not self._waiting:
-            self._told.clear()
+            self._reported.clear()
             self._last = ""
 
     def _of_all(self, event: ev.NodeQueued) -> str:
@@ -195,11 +196,11 @@ def _of_node(event: ev.NodeEvent) -> str | None:  # noqa: PLR0911 - a table
 def pool_use(event: ev.PoolUsed) -> str:
     """Return how well nodes were used, as in "2 nodes have used 43 % of their processors and 20 % of their memory"."""
     used = [(event.cpu, "processors"), (event.memory, "memory")]
-    said = " and ".join(
+    amounts = " and ".join(
         f"{percent(part)} of {'its' if event.nodes == 1 else 'their'} {of}" for part, of in used if part is not None
     )
     unknown = f"; not known of all: {_line(event.unknown)}" if event.unknown else ""
-    return f"{count(event.nodes, 'node')} {'has' if event.nodes == 1 else 'have'} used {said or 'nothing'}{unknown}"
+    return f"{count(event.nodes, 'node')} {'has' if event.nodes == 1 else 'have'} used {amounts or 'nothing'}{unknown}"
 
 
 def percent(part: float) -> str:
@@ -215,7 +216,7 @@ def queued(event: ev.NodeQueued) -> str:
 
 
 def clock_time(at: float, now: float) -> str:
-    """Return a unix time as people say it here: with its day if that is another one than that of ``now``."""
+    """Return a unix time in local time, with its day if that is not the day of ``now``."""
     try:
         day, today = time.localtime(at), time.localtime(now)
         return time.strftime("%H:%M" if day[:3] == today[:3] else "%Y-%m-%d %H:%M", day)
@@ -241,16 +242,16 @@ def _of_job(event: ev.JobEvent) -> str | None:
 
 def _stalled(event: ev.Stalled) -> str:
     of = f"{len(event.ranks)} ranks of " if len(event.ranks) > 1 else ""
-    told = f"{of}{one_line(event.function) or f'job {event.job}'}: no sign of life for {seconds(event.quiet_s)}"
-    told += "" if event.rank is None else f"; rank {event.rank} is stuck: {_line(event.reason)}"
-    return f"{told}; it is run again" if event.restart else told
+    text = f"{of}{one_line(event.function) or f'job {event.job}'}: no sign of life for {seconds(event.quiet_s)}"
+    text += "" if event.rank is None else f"; rank {event.rank} is stuck: {_line(event.reason)}"
+    return f"{text}; it is run again" if event.restart else text
 
 
 def _tracker(event: ev.TrackerBehind) -> str:
     lacks = count(event.points, "point") if event.points else "something"
-    told = f"{_line(event.tracker)} lacks {lacks} of this run"
-    told += f" ({_line(event.problem)})" if event.problem else ""
-    return f"{told}: {_line(event.command)} sends it" if event.command else told
+    text = f"{_line(event.tracker)} lacks {lacks} of this run"
+    text += f" ({_line(event.problem)})" if event.problem else ""
+    return f"{text}: {_line(event.command)} sends it" if event.command else text
 
 
 def _rerouted(event: ev.TransferRerouted) -> str:
@@ -262,8 +263,9 @@ def _rerouted(event: ev.TransferRerouted) -> str:
 
 
 def upload(event: ev.UploadProgress) -> str:
-    """Return large arguments on their way in words, as in "sending 1.2 GB of arguments to 4 nodes: 43 %, 85.0 MB/s";
-    and nothing where they end with none that has come, as their node is lost.
+    """Return the state of large arguments, as in "sending 1.2 GB of arguments to 4 nodes: 43 %, 85.0 MB/s".
+
+    Return an empty text where no arguments arrived because their node is lost.
     """
     if not event.total_bytes:
         return ""

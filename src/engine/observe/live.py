@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 INTERVAL_S = 0.125
-FAILURES = 20  # that get a line
+FAILURES = 20  # with a line of their own
 
 _terminal = Lock()  # held by the one sink of this process that draws: a terminal has room for one live table
 
@@ -45,7 +45,7 @@ class RichSink(Sink):
 
     @classmethod
     def claim(cls, facts: PoolFacts | None = None) -> RichSink | None:
-        """Return a sink that has the terminal until it is closed; None where another sink has it."""
+        """Return a sink that owns the terminal until it is closed; None: another sink owns it."""
         if not _terminal.acquire(blocking=False):
             return None
         sink = cls(facts)
@@ -68,7 +68,7 @@ class RichSink(Sink):
             self._writer.put(f"outrider: {worded(line)}\n", STDERR)
 
     def _tell_failure(self, event: ev.JobFailed) -> None:
-        """Print a line for each of the first failures. The table counts them all, and whoever awaits one has it."""
+        """Print a line for each of the first failures. The table counts all, and awaiting a call raises its failure."""
         self._failures += 1
         if self._failures <= FAILURES:
             self._writer.put(f"outrider: {worded(failure_line(event))}\n", STDERR)

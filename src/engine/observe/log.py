@@ -1,9 +1,9 @@
-"""Events as log records of the standard logger "outrider", whatever the application has configured.
+"""Events as records of the standard logger "outrider", whatever logging the application has set up.
 
-A message is the event's name and its fields as `key=value`, and what the application has bound to structlog's context
-variables. All this is also in ``record.outrider``, for formatters that write JSON. What tasks print goes to the logger
-"outrider.task", a record per line: the message says where the line comes from, ``text`` in ``record.outrider`` is the
-line alone.
+A message has the event's name, its fields as `key=value`, and the values bound to structlog's context variables. All
+this is also in ``record.outrider``, for formatters that write JSON. The output of tasks goes to the logger
+"outrider.task", one record per line: the message has the line with its origin, and ``text`` in ``record.outrider`` is
+the line alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _DETAILS = (
 
 
 class LogSink(Sink):
-    """A sink that logs events. Where no handler listens it does nothing."""
+    """A sink that logs events. Without a handler it does nothing."""
 
     def __init__(self) -> None:
         self.tasks = _has_handler(_LOGGER, logging.DEBUG)
@@ -92,8 +92,10 @@ def _shown(value: object) -> str:
 
 
 def shows_prints() -> bool:
-    """Return whether the log shows people what tasks print. pytest's handlers keep records for its report: that shows
-    them beside what a test has printed, and `capsys` has the latter alone.
+    """Return whether the log shows the output of tasks to people.
+
+    pytest's handlers do not count: its report shows their records beside a test's own output, and `capsys` sees only
+    the latter.
     """
     return any(type(handler).__module__ != "_pytest.logging" for handler in _handlers(_PRINTED, logging.INFO))
 
@@ -103,7 +105,7 @@ def _has_handler(logger: logging.Logger, level: int) -> bool:
 
 
 def _handlers(logger: logging.Logger, level: int) -> Iterator[logging.Handler]:
-    """The handlers that would receive a record of ``level``."""
+    """Yield the handlers that would receive a record of ``level``."""
     above: logging.Logger | None = logger if logger.isEnabledFor(level) else None
     while above is not None:
         for handler in above.handlers:

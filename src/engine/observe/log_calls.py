@@ -1,7 +1,7 @@
 """The functions that log, in tasks and outside of them: `log_metrics`, `log_params`, `log_text`, `log_artifact`.
 
-In a task, records go through its worker's pipe. A process that a task has started, by a fork or otherwise, writes them
-to the socket that its environment names. Elsewhere they are the program's own.
+In a task, records go through its worker's pipe. A process started by a task, by a fork or otherwise, writes them to the
+socket that its environment names. Elsewhere they are the program's own.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     chosen = checked_name((Path(path).name or "file") if name is None else name)
     task = context.current()
     if task is not None and task.log is not None and task.log.here and not task.log.wanted:
-        os.close(_opened(Path(path)))  # it may raise as it does with a record
+        os.close(_opened(Path(path)))  # raises the same errors as with a record
         context.signed(task)
         return
     fd, size_bytes, digest = _copied(Path(path))
@@ -114,7 +114,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
 
 
 def has_lost() -> bool:
-    """Return whether something that this process has logged is lost."""
+    """Return whether a log record of this process is lost."""
     return _Elsewhere.warned
 
 
@@ -154,7 +154,7 @@ def _log_elsewhere(record: Packed, fd: int | None = None) -> None:
 
 
 def _is_program() -> bool:
-    """Return whether a pool of this process has a record: then it logs there, also in a task of another pool."""
+    """Return whether a pool of this process has a record: the process logs there, even in a task of another pool."""
     module = sys.modules.get("outrider.engine.observe.program_log")
     return module is not None and module.is_here()
 
@@ -178,12 +178,12 @@ def _sent(path: str, line: bytes, fds: list[int]) -> None:
         client.send(line, fds)
     except (ConnectionError, TimeoutError, BlockingIOError):
         raise
-    except OSError:  # whoever started this process has closed its descriptors, this one too
+    except OSError:  # the parent process has closed all descriptors
         client.send(line, fds)
 
 
 def _warn(why: str) -> None:
-    """Say once that what this process logs is lost: who trains goes on."""
+    """Warn once that the log records of this process are lost. The training goes on."""
     if not _Elsewhere.warned:
         _Elsewhere.warned = True
         with suppress(Exception):  # no stderr

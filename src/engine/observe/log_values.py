@@ -1,4 +1,4 @@
-"""Checks of what users log: numbers, names, steps and params, in words that name what is wrong. No I/O."""
+"""Checks of logged numbers, names, steps and params, with errors that name the mistake. No I/O."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def checked_step(step: SupportsIndex | None) -> int | None:
     """Return the step as an integer.
 
     Raises:
-        TypeError: it is none.
-        ValueError: it is out of range.
+        TypeError: the step is no integer.
+        ValueError: the step is out of range.
     """
     if step is None or type(step) is int:
         number = step
@@ -55,7 +55,7 @@ def checked_name(name: str) -> str:
     """Return the name.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: it is no valid name.
     """
     if not isinstance(name, str):
         raise TypeError(f"a name is a text, not {_kind(name)}")
@@ -76,24 +76,24 @@ def checked_text(text: str) -> str:
 
 
 def checked_params(params: Mapping[str, Any]) -> str:
-    """Return the params as a JSON object. What JSON has no form for becomes a text.
+    """Return the params as a JSON object. Values that JSON cannot represent become texts.
 
     Raises:
         TypeError, ValueError: they are no mapping, have other names than texts, or are too large.
     """
     if not isinstance(params, Mapping):
         raise TypeError(f"log_params takes a mapping of names to values, not {_kind(params)}")
-    said = json.dumps({checked_name(name): _plain(value) for name, value in params.items()}, ensure_ascii=False)
-    if len(said) > TEXT_CHARS:
+    encoded = json.dumps({checked_name(name): _plain(value) for name, value in params.items()}, ensure_ascii=False)
+    if len(encoded) > TEXT_CHARS:
         raise ValueError(
-            f"log_params takes at most {TEXT_CHARS} characters of JSON at a time, and these are {len(said)}: write "
+            f"log_params takes at most {TEXT_CHARS} characters of JSON at a time, and these are {len(encoded)}: write "
             "them to a file, and give that to log_artifact"
         )
-    return said
+    return encoded
 
 
 def _plain(value: Any, depth: int = 8) -> Any:
-    """Return a param as JSON has it; nan and infinities, and whatever else JSON lacks, as texts."""
+    """Return a param as a JSON value; nan, infinities and other values that JSON lacks become texts."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -116,7 +116,7 @@ def _know(name: object) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a single number as a float: of Python, numpy, torch, jax, or whatever says what it is as one."""
+    """Return a single number as a float: of Python, numpy, torch, jax, or any type with ``__float__``."""
     if isinstance(value, str | bytes | bytearray):
         raise TypeError(f"log_metrics: {name!r} is a text, {value[:40]!r}: log_text takes texts, log_params settings")
     item = getattr(value, "item", None)  # of arrays and tensors, also where they have one dimension and one element

@@ -1,4 +1,4 @@
-"""The newest values of what tasks log, for a display that is drawn now and then."""
+"""The newest logged values of tasks, for a display that is drawn now and then."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..wire.log_records import Metrics, unpacked
 if TYPE_CHECKING:
     from ..runs.logged import Origin
 
-WAITING = 64  # messages that are kept until they are read: where more come, the oldest of them are not read
-NAMES = 100  # of metrics that are kept
-JOBS = 1000  # whose lowest rank is known
+WAITING = 64  # unread messages that are kept: beyond that the oldest are dropped
+NAMES = 100  # of metrics, at most
+JOBS = 1000  # for which the lowest rank is remembered
 
 
 class Newest(NamedTuple):
-    """``origin`` and ``step``: of the record that came last. ``values``: of each metric, the first to come first."""
+    """The newest values. ``origin`` and ``step``: of the last record. ``values``: by metric, in order of arrival."""
 
     origin: Origin
     step: int | None
@@ -25,7 +25,7 @@ class Newest(NamedTuple):
 
 
 class NewestMetrics:
-    """The newest value of each metric. Of a broadcast one rank counts: the lowest that logs any, rank 0 as a rule."""
+    """The newest value of each metric. Of a broadcast only the lowest logging rank counts, usually rank 0."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Origin, bytes]] = deque(maxlen=WAITING)
@@ -33,7 +33,7 @@ class NewestMetrics:
         self._newest: Newest | None = None
 
     def add(self, origin: Origin, records: bytes) -> None:
-        """Keep records as they came, unread. Called on the event loop."""
+        """Keep records unread. Called on the event loop."""
         if origin.rank is not None:
             lowest = self._lowest.get(origin.job)
             if lowest is not None and origin.rank > lowest:
@@ -44,7 +44,7 @@ class NewestMetrics:
         self._waiting.append((origin, records))
 
     def read(self) -> Newest | None:
-        """Read what has come, and return the newest values; None: there are none. Called by the thread that draws."""
+        """Read the kept records, and return the newest values; None: no values yet. Called by the drawing thread."""
         while self._waiting:
             origin, records = self._waiting.popleft()
             for record in unpacked(records, 0.0):

@@ -1,7 +1,7 @@
-"""The table of a pool in a notebook: one display in the cell that has opened it, updated while the pool lives.
+"""The table of a pool in a notebook: one display in the cell that opened the pool, updated while the pool lives.
 
-What tasks print appears below the cell that runs, as what the cell itself prints does, but no more of it than
-`CELL_LINES` lines: of the rest the display has the last lines, and the record of the run all.
+The output of tasks appears below the running cell, like the cell's own output, up to `CELL_LINES` lines. Of the rest,
+the display shows the last lines; the record of the run has all lines.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .prints import marked, origin
 from .sink import PoolFacts, Sink, Writer
 
 INTERVAL_S = 0.5
-IDLE_S = 60.0  # between states of a pool in which nothing is under way: notebooks save each change
-CELL_LINES, CELL_CHARS = 1000, 200_000  # of what tasks print that one cell shows
+IDLE_S = 60.0  # between updates of an idle pool: notebooks save each change
+CELL_LINES, CELL_CHARS = 1000, 200_000  # of task output below one cell
 TAIL = 8  # lines
 NEWS = 5
-FAILURES = 20  # that are told of
-WAIT_S = 1.0  # at the end of a cell, for the thread that prints and draws
+FAILURES = 20  # with a line of their own
+WAIT_S = 1.0  # at the end of a cell, for the thread that draws and prints
 
 
 class NotebookSink(Sink):
@@ -52,7 +52,7 @@ class NotebookSink(Sink):
         self._news: deque[str] = deque(maxlen=NEWS)
         self._failures = 0
         self._spending = Spending()
-        self._spent = 0.0  # USD that are shown
+        self._spent = 0.0  # shown USD
         self._error: BaseException | None = None
         self._cell = CellOutput()
         self._display = CellDisplay()
@@ -91,7 +91,7 @@ class NotebookSink(Sink):
         report_unshown(self._writer, self._facts)
 
     def _cell_ended(self, *_: object) -> None:
-        """Show what there is when a cell ends: what comes later is not in a notebook that a program runs and saves."""
+        """Draw when a cell ends: later updates are missing from a notebook that a program runs and saves."""
         self._writer.catch_up(WAIT_S)
         if self._drawing.acquire(timeout=WAIT_S):
             try:
@@ -145,18 +145,16 @@ class NotebookSink(Sink):
 
 
 class CellOutput:
-    """The share of what tasks print that is shown below each cell, and the last lines of the rest. No I/O."""
+    """The task output shown below each cell, and the last lines of the rest. No I/O."""
 
     def __init__(self) -> None:
         self._cell = ""
         self._lines = self._chars = 0
         self.hidden = 0  # lines
-        self.tail: deque[str] = deque(maxlen=TAIL)  # of these
+        self.tail: deque[str] = deque(maxlen=TAIL)  # the last hidden lines
 
     def take(self, text: str, cell: str) -> tuple[str, bool]:
-        """Return what of these whole lines is shown below ``cell``, and whether it is the first time that some of this
-        cell's are not.
-        """
+        """Return the part of these whole lines to show below ``cell``, and whether this is its first hidden line."""
         if cell != self._cell:
             self._cell, self._lines, self._chars, self.hidden = cell, 0, 0, 0
             self.tail.clear()
@@ -176,11 +174,11 @@ class CellOutput:
 
 
 class CellDisplay:
-    """One display of IPython's, which is imported already where there is a notebook.
+    """One IPython display. In a notebook, IPython is imported already.
 
-    A display appears in the cell that has opened the pool, also where that is done by a task of its own that another
-    cell's code has overtaken. Updates are sent in the name of the cell that runs, or of the last one: programs that run
-    notebooks take no notice of others, and find the display by its id.
+    A display appears in the cell that opened the pool, even if a background task did that while another cell ran.
+    Updates are sent in the name of the running cell, or of the last one: programs that run notebooks ignore others, and
+    find the display by its id.
     """
 
     def __init__(self) -> None:
@@ -190,9 +188,7 @@ class CellDisplay:
         self.cell = ""
 
     def open(self, cell_ended: Callable[..., object]) -> None:
-        """Note that the display is to be in the cell whose code calls this. ``cell_ended`` is called at each cell's
-        end.
-        """
+        """Bind the display to the cell whose code calls this. ``cell_ended`` is called at each cell's end."""
         self._opened = copy_context()
         self.cell = _cell()
         _shell().events.register("post_run_cell", cell_ended)
@@ -204,7 +200,7 @@ class CellDisplay:
             _tell(error)
 
     def running_cell(self) -> str:
-        """Return an id of the cell that runs, or has run last."""
+        """Return an id of the running cell, or of the last one."""
         return Context().run(_cell)
 
     def show(self, html: str, text: str) -> None:
@@ -222,7 +218,7 @@ def _shell() -> Any:
 
 
 def _cell() -> str:
-    """Return an id of the cell whose code calls this; in a context of no cell, of the one that runs or has run last."""
+    """Return an id of the cell whose code calls this; outside of cells' contexts, of the running or last cell."""
     try:
         return str(_shell().display_pub.parent_header["msg_id"])
     except Exception as error:  # noqa: BLE001  of another kernel than IPython's own, or before its first cell
@@ -231,7 +227,7 @@ def _cell() -> str:
 
 
 def _ended(error: BaseException | None) -> str:
-    """Say how a pool has ended."""
+    """Return how a pool ended, in words."""
     match error:
         case None:
             return "ended"

@@ -1,7 +1,7 @@
 """Pools and jobs as HTML for notebooks: small, without script and style sheet, and readable on light and dark ground.
 
-Notebooks that are not trusted, and pages that show saved ones, take scripts, classes and pictures out: so there are
-plain elements with the few styles that stay. Words have the notebook's own colour, and only dots have one of ours.
+Untrusted notebooks, and pages that show saved ones, strip scripts, classes and pictures: so the HTML has plain elements
+with the few styles that remain. Words keep the notebook's own colour; only dots have colours set here.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ _CELL = "border:0;padding:0 1em 0 0;background:none;white-space:nowrap;text-alig
 
 @dataclass(slots=True)
 class Story:
-    """The rest that a display tells, besides its table. ``ended``: how, in words; empty: it has not ended. ``news``:
-    lines of what has happened, the newest last. ``unfinished``: lines that tasks have not ended. ``hidden``: how many
-    lines of tasks are shown nowhere else, and ``tail`` the last of them. ``record``: the id of the run's record.
+    """The parts of a display besides its table.
+
+    ``ended``: how the pool ended, in words; empty: it has not. ``news``: lines about events, the newest last.
+    ``unfinished``: lines that tasks have not ended yet. ``hidden``: how many lines of tasks are not shown below a cell,
+    and ``tail`` the last of them. ``record``: the id of the run's record.
     """
 
     spent: float = 0.0
@@ -48,10 +50,10 @@ class Story:
 
 
 def pool_page(view: PoolView, story: Story, now: float) -> tuple[str, str]:
-    """Return a pool's display: as HTML, and as one line of text for where no HTML is shown. Takes the view's lock."""
+    """Return a pool's display as HTML, and as one line of text for displays without HTML. Takes the view's lock."""
     with view.lock:
-        said = _said(view, story, now)
-        parts = [_line(f"<b>outrider</b> {_text(said)}")]
+        headline = _headline(view, story, now)
+        parts = [_line(f"<b>outrider</b> {_text(headline)}")]
         if view.phase != "closed":
             parts += _living(view, now)
     if story.metrics is not None:
@@ -63,11 +65,11 @@ def pool_page(view: PoolView, story: Story, now: float) -> tuple[str, str]:
         parts.append(_lines(story.tail))
     if story.record and view.phase == "closed":
         parts.append(_line(f"<code>outrider report {_text(story.record)}</code>", dim=True))
-    return _page(parts), f"outrider {said}"
+    return _page(parts), f"outrider {headline}"
 
 
 def snapshot_page(pool: PoolSnapshot, described: str, cost: tuple[float, float], record: str) -> str:
-    """Return a pool as it is at one moment. ``cost``: USD spent, and per hour."""
+    """Return a pool's state at one moment. ``cost``: USD spent, and per hour."""
     spent = _cost(*cost)
     nodes = pool.nodes[:ROWS]
     rows = [
@@ -95,35 +97,35 @@ def simple_page(what: str, described: str) -> str:
 
 
 def job_page(function: str, job: int, state: str) -> str:
-    """``state``: under way, returned, failed or cancelled."""
+    """Return a job. ``state``: under way, returned, failed or cancelled."""
     return _page([_line(f"{_dot(JOB_COLOURS.get(state, QUIET))}<b>job {job}</b> {_text(f'{function}: {state}')}")])
 
 
-def _said(view: PoolView, story: Story, now: float) -> str:
-    """Return the pool in a line. While nothing is under way its age is told in minutes."""
-    said = [one_line(view.name), one_line(view.provider)]
+def _headline(view: PoolView, story: Story, now: float) -> str:
+    """Return the pool in one line. The age of an idle pool is in minutes."""
+    parts = [one_line(view.name), one_line(view.provider)]
     age_s = (view.closed_at or now) - view.opened_at
     if view.phase == "closed":
-        said.append(f"{story.ended or 'ended'} after {seconds(age_s)}")
+        parts.append(f"{story.ended or 'ended'} after {seconds(age_s)}")
     else:
         others = "".join(f", {nodes} {state}" for state, nodes in view.others.items())
-        said.append(f"{view.ready} of {count(view.desired, 'node')} ready{others}")
+        parts.append(f"{view.ready} of {count(view.desired, 'node')} ready{others}")
     if view.wanted:
         of = "" if view.maps or view.phase == "closed" else f" of {view.wanted:,}"
-        said.append(f"{view.done:,}{of} {'task' if view.wanted == 1 else 'tasks'} done")
+        parts.append(f"{view.done:,}{of} {'task' if view.wanted == 1 else 'tasks'} done")
     if view.failed:
-        said.append(f"{view.failed:,} failed")
+        parts.append(f"{view.failed:,} failed")
     if view.cancelled:
-        said.append(f"{view.cancelled:,} cancelled")
+        parts.append(f"{view.cancelled:,} cancelled")
     if cost := _cost(story.spent, 0.0 if view.phase == "closed" else story.hourly):
-        said.append(cost)
+        parts.append(cost)
     if view.phase not in ("ready", "closed"):
-        said.append(view.phase)
+        parts.append(view.phase)
     if view.busy:
-        said.append(seconds(age_s))
+        parts.append(seconds(age_s))
     elif view.phase != "closed" and age_s >= 60:
-        said.append(f"open for {count(int(age_s / 60), 'minute')}")
-    return " · ".join(filter(None, said))
+        parts.append(f"open for {count(int(age_s / 60), 'minute')}")
+    return " · ".join(filter(None, parts))
 
 
 def _living(view: PoolView, now: float) -> Iterable[str]:
@@ -149,7 +151,7 @@ def _node_cells(row: Row, now: float) -> tuple[str, ...]:
 
 
 def _doing(row: Row, now: float) -> str:
-    """Return what a node does, in a line."""
+    """Return a node's present activity in one line."""
     if row.step is not None and row.state in {"launching", "late"}:
         step, since, text = row.step
         return f"{step} {seconds(now - since)}{f' · {text}' if text else ''}"
@@ -168,32 +170,32 @@ def _doing(row: Row, now: float) -> str:
 
 def _map(progress: Progress, now: float) -> str:
     of = "" if progress.total is None else f" of {progress.total:,}"
-    said = [f"map {progress.function}: {progress.done:,}{of}"]
+    parts = [f"map {progress.function}: {progress.done:,}{of}"]
     if progress.failed:
-        said.append(f"{progress.failed:,} failed")
+        parts.append(f"{progress.failed:,} failed")
     if rate := progress.rate(now):
-        said.append(per_second(rate))
+        parts.append(per_second(rate))
     if (left_s := progress.left_s(now)) is not None:
-        said.append(f"{seconds(left_s)} left")
+        parts.append(f"{seconds(left_s)} left")
     bar = ""
     if progress.total:
         bar = f'<progress max="{progress.total}" value="{min(progress.done, progress.total)}"></progress> '
-    return bar + _text(" · ".join(said))
+    return bar + _text(" · ".join(parts))
 
 
 def _metrics(newest: Newest) -> str:
     shown = [*newest.values.items()][:METRICS]
-    said = [f"<b>{_text(name)}</b> {value:.4g}" for name, value in shown]
+    parts = [f"<b>{_text(name)}</b> {value:.4g}" for name, value in shown]
     if more := len(newest.values) - len(shown):
-        said.append(f"{more} more")
+        parts.append(f"{more} more")
     step = "" if newest.step is None else f"step {newest.step:,}"
     rank = "" if newest.origin.rank is None else f"rank {newest.origin.rank}"
     of = ", ".join(filter(None, (step, rank, one_line(newest.origin.function))))
-    return _line(" · ".join(said) + (f" <span {_DIM}>{_text(of)}</span>" if of else ""))
+    return _line(" · ".join(parts) + (f" <span {_DIM}>{_text(of)}</span>" if of else ""))
 
 
 def _cost(spent: float, hourly: float) -> str:
-    """Return USD, or nothing where machines cost nothing."""
+    """Return USD; empty: the machines cost nothing."""
     if not spent and not hourly:
         return ""
     return f"{cents(spent)} USD" + (f", {cents(hourly)} USD/h" if hourly else "")

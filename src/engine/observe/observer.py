@@ -1,4 +1,4 @@
-"""Turn events of actors into what users see: complete events, the console, and the pool's present state."""
+"""The link from actors to users: completes events, feeds the console, and keeps the pool's present state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .sink import Sink
     from .traces import Traces
 
-KEPT = 10_000  # events that a slow reader may be behind before it misses the oldest
+KEPT = 10_000  # unread events of a slow reader, beyond which it misses the oldest
 LOOK_S = 0.02  # between looks at whether the reader of stdout has caught up
 POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
 
@@ -50,7 +50,7 @@ class NodeState:
     hostname: str = ""
     address: str = ""
     accelerators: int = 0
-    sent_bytes: int = 0  # to it, since it was reached; what nodes of this computer map is not sent
+    sent_bytes: int = 0  # to it, since it was reached; without data that nodes on this computer map
     received_bytes: int = 0  # from it
     facts: Mapping[str, str] | None = None  # facts from the provider: pid, zone, type, price, ...
 
@@ -99,30 +99,30 @@ class Observer:
     def __init__(self, console: ConsoleOption, *, slots: int) -> None:
         self._console: ConsoleOption = console
         self._sinks: Sequence[Sink] = ()
-        self.listener: Callable[[ev.Event], object] = lambda _: None  # hears all events but those of jobs
+        self.listener: Callable[[ev.Event], object] = lambda _: None  # receives all events but those of jobs
         self._record: RecordSink | None = None
-        self.traces: Traces | None = None  # to be set before it is opened
-        self.failure: BaseException | None = None  # what has ended the pool, perhaps long before its block ends
-        self._recorded: dict[int, str] = {}  # the calls under way whose events the record has, by their job
+        self.traces: Traces | None = None  # to be set before `open`
+        self.failure: BaseException | None = None  # the error that ended the pool, perhaps long before its block ends
+        self._recorded: dict[int, str] = {}  # recorded calls under way, by job
         self._slots_each = slots
-        self._readers: list[asyncio.Queue[ev.Event | None]] = []  # None: no more come
+        self._readers: list[asyncio.Queue[ev.Event | None]] = []  # None: the end
         self._pool, self._state, self._desired, self._began = "", "starting", 0, time.time()
         self._nodes: dict[int, NodeState] = {}
         self._seats = Seats()
         self._launched: dict[int, float] = {}
-        self._numbers: dict[str, int] = {}  # of nodes, also of those that have ended, by their machine
-        self._steps: dict[int, tuple[str, float, str]] = {}  # of preparing nodes: which, since when, its last line
+        self._numbers: dict[str, int] = {}  # of nodes, also of ended ones, by machine
+        self._steps: dict[int, tuple[str, float, str]] = {}  # of preparing nodes: the step, its begin, its last line
         self._names: dict[int, str] = {}
-        self._failed_ranks: dict[int, Settled] = {}  # the first of each broadcast, which was reported
-        self._waits: dict[int, ev.BroadcastWaits] = {}  # of broadcasts that have waited for long, by their job
+        self._failed_ranks: dict[int, Settled] = {}  # the first failure of each broadcast, already reported
+        self._waits: dict[int, ev.BroadcastWaits] = {}  # of broadcasts that have waited for long, by job
         self.submitted = self.finished = 0
         self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
         self.logs = TaskLogs(lambda: self._record)
-        self._all = False  # whether somebody wants the events of every call; the record takes a choice
-        self.tasks = self.jobs = False  # whether there are calls whose events are wanted; whether there may be
+        self._all = False  # whether a sink wants the events of every call; the record takes a selection
+        self.tasks = self.jobs = False  # whether calls with wanted events are under way; whether there may be some
 
     def open(self, record: RecordSink | None = None, spending: Callable[[], Spending] = Spending) -> None:
-        """``spending``: the pool's cost, at present."""
+        """Begin. ``spending``: returns the pool's present cost."""
         facts = PoolFacts(spending, record=lambda: self.record_folder, failure=lambda: self.failure)
         self._sinks = sinks(self._console, facts)
         if self.traces is not None:
@@ -136,11 +136,10 @@ class Observer:
     async def aclose(
         self, error: BaseException | None = None, *, is_ending: Callable[[], bool] = lambda: False
     ) -> None:
-        """Close, and meanwhile let the event loop go on: a record waits for its disk. ``error``: what the pool's block
-        ends with. A cancelled caller waits too.
+        """Close without blocking the event loop: a record waits for its disk. A cancelled caller waits, too.
 
-        Wait for the reader of stdout, as `print` does, unless the program is to end: by ``error``, by a cancellation
-        meanwhile, or as ``is_ending`` says.
+        Wait for the reader of stdout, as `print` does, unless the program is ending: by ``error`` (of the pool's
+        block), by a cancellation during the wait, or if ``is_ending`` returns true.
         """
         try:
             if self._record is not None:
@@ -226,14 +225,14 @@ class Observer:
         self._steps[event.node] = event.phase, since, event.text or (text if phase == event.phase else "")
 
     def preparing(self, node: int) -> Preparing | None:
-        """Return the step of preparing a node that is under way."""
+        """Return the present step of preparing a node."""
         if (step := self._steps.get(node)) is None:
             return None
         phase, since, text = step
         return Preparing(phase, text, max(0.0, time.time() - since))
 
     def node_of(self, machine: str) -> int | None:
-        """Return the number of the node that a machine is, or was."""
+        """Return the number of the present or former node on a machine."""
         return self._numbers.get(machine)
 
     def wants(self, job: int) -> bool:
@@ -249,25 +248,25 @@ class Observer:
                 self.traces.began(job, name)
 
     def job_over(self, job: int, ending: Ending | Sequence[Ending] | None = None, name: str = "") -> None:
-        """``ending``: how, for a broadcast that of each rank; None: it never began. ``name``: the function's."""
+        """Handle the end of a job. ``ending``: of each rank of a broadcast; None: no begin. ``name``: function."""
         self.finished += 1
-        told = self._names.pop(job, None) if self._names else None
+        known_name = self._names.pop(job, None) if self._names else None
         if self._recorded and self._recorded.pop(job, None) is not None:
             self.tasks = self._all or bool(self._recorded)
-        if told is not None and self.traces is not None:
-            self.traces.ended(job, told, ending)
-        if ending is None or (told is None and self._record is None):
+        if known_name is not None and self.traces is not None:
+            self.traces.ended(job, known_name, ending)
+        if ending is None or (known_name is None and self._record is None):
             return
         if type(ending) is Settled and ending.verdict is Verdict.RETURNED:
             return
         reported = self._failed_ranks.pop(job, None)
         if reported is not None and not isinstance(ending, Settled | GaveUp):
             ending = [each for each in ending if each is not reported]
-        for failure in failures(job, told or name, ending):
+        for failure in failures(job, known_name or name, ending):
             self(failure)
 
     def rank_failed(self, job: int, name: str, ending: Ending) -> None:
-        """Report a rank of a broadcast that fails, if it is the first: the others may go on for long."""
+        """Report the first failing rank of a broadcast at once: the others may go on for long."""
         reported = self._failed_ranks.get(job)
         if not isinstance(ending, Settled) or (reported is not None and reported.generation == ending.generation):
             return
@@ -285,7 +284,7 @@ class Observer:
         return None if self._record is None else self._record.folder
 
     def job_counts(self) -> tuple[int, int]:
-        """Return how many jobs were submitted, and how many of them have ended."""
+        """Return the numbers of submitted and of ended jobs."""
         return self.submitted, self.finished
 
     def unfinished(self) -> int:
@@ -352,8 +351,9 @@ def _put(reader: asyncio.Queue[ev.Event | None], event: ev.Event | None) -> None
 
 
 def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Sink]:
-    """Return a sink for the log, and one for what ``console`` asks for. A second live table becomes lines above the
-    first one; in a notebook each pool has a table. Their modules are imported here, not before.
+    """Return a sink for the log, and one for ``console``; import their modules only here.
+
+    A second live table becomes lines above the first one; in a notebook each pool has a table.
     """
     from .log import LogSink
 
@@ -375,8 +375,8 @@ def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Si
 
 
 def automatic() -> Literal["rich", "plain", "prints"]:
-    """Return what ``console="auto"`` shows. On a terminal and in a notebook a table; in applications that have set up
-    logging what tasks print, and nothing else; elsewhere plain lines.
+    """Return the console for ``console="auto"``: a table on a terminal and in a notebook; only the output of tasks in
+    applications that have set up logging; elsewhere plain lines.
     """
     match surroundings():
         case "terminal" | "notebook":
@@ -391,6 +391,6 @@ E = TypeVar("E", bound=ev.Event)
 
 
 def completed(event: E, at: float, known: dict[str, Any]) -> E:
-    """Return the event as users see it: with its time and the ``known`` fields, and without control characters."""
+    """Return the event for users: with its time and the ``known`` fields, and without control characters."""
     facts = {each.name: getattr(event, each.name) for each in fields(event)} | known | {"at": event.at or at}
     return type(event)(**{name: all_plain(value) for name, value in facts.items()})

@@ -16,15 +16,15 @@ from .prints import Printed, UnfinishedLines, marked
 from .sink import PoolFacts, Sink, Writer
 
 STDOUT, STDERR = 1, 2
-UNFINISHED_S = 10.0  # between states of a line without an end: a progress bar in a file is to be short
-REFRESH_S = 1.0  # between looks at which are due
+UNFINISHED_S = 10.0  # between states of an unfinished line: a progress bar must not fill a file
+REFRESH_S = 1.0  # between checks for due lines
 REPORT_S = 2.0  # for the line about lines that were not shown
 
 
 class PrintsSink(Sink):
-    """A sink for what tasks print, where the log does not show it already: for notebooks, and applications that log.
+    """A sink for the output of tasks, unless the log shows it already: for notebooks, and applications that log.
 
-    A line without an end is shown every `UNFINISHED_S`.
+    The state of an unfinished line is shown every `UNFINISHED_S`.
     """
 
     def __init__(self, facts: PoolFacts | None = None) -> None:
@@ -55,14 +55,14 @@ class PrintsSink(Sink):
 
 
 class PlainSink(PrintsSink):
-    """A sink for pipes, files and CI logs: what tasks print, and what happens to the pool."""
+    """A sink for pipes, files and CI logs: the output of tasks, and the pool's events."""
 
     def __init__(self, facts: PoolFacts | None = None) -> None:
         super().__init__(facts)
         self._descriptions = Descriptions()
         self._opened_at: float | None = None
         self._ready = False
-        self._upload_told_at: float | None = None  # None: the next one is told of
+        self._upload_reported_at: float | None = None  # None: the next one is reported
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -76,7 +76,7 @@ class PlainSink(PrintsSink):
             case ev.UploadProgress():
                 self._tell_upload(event)
                 return
-            case ev.NodeReady() if self._ready:  # before that, `PoolReady` counts the nodes
+            case ev.NodeReady() if self._ready:  # earlier nodes are counted by `PoolReady`
                 self._print_line(f"node {event.node} ready, {event.ready} of {count(event.wanted, 'node')}")
             case ev.PoolClosed() if self._opened_at is not None:
                 self._print_line(f"closed after {seconds(event.at - self._opened_at)}")
@@ -84,11 +84,11 @@ class PlainSink(PrintsSink):
             self._print_line(line)
 
     def _tell_upload(self, event: ev.UploadProgress) -> None:
-        """Print the first state of large arguments on their way, one each `UNFINISHED_S`, and the end."""
-        if event.ended or self._upload_told_at is None or event.at - self._upload_told_at >= UNFINISHED_S:
+        """Print the progress of large arguments: the first state, one every `UNFINISHED_S`, and the end."""
+        if event.ended or self._upload_reported_at is None or event.at - self._upload_reported_at >= UNFINISHED_S:
             if line := upload(event):
                 self._print_line(line)
-            self._upload_told_at = None if event.ended else event.at
+            self._upload_reported_at = None if event.ended else event.at
 
     def _print_line(self, line: str) -> None:
         self._writer.put(f"outrider: {worded(line)}\n", STDERR)
@@ -100,7 +100,7 @@ def write_plain(text: str, stream: int, dropped: int) -> None:
 
     Raises:
         ValueError: there is no such stream, or it is closed.
-        OSError: nobody reads it any more, for one.
+        OSError: the stream has no reader any more, for one.
     """
     if dropped:
         print(f"outrider: {count(dropped, 'line')} of output not shown, stdout was too slow", file=sys.stderr)
@@ -117,7 +117,7 @@ def write_plain(text: str, stream: int, dropped: int) -> None:
 
 
 def blocks_as_print() -> bool:
-    """Return whether stdout is a pipe, a file or a terminal, and no object that the application has put there."""
+    """Return whether stdout is a pipe, a file or a terminal, and not an object of the application's."""
     try:
         return isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.fileno() >= 0
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ from .progress import Progress
 
 LOST_SHOWN = 3
 RANKS = -1
-STATES: dict[type[ev.NodeEvent], str] = {  # a node's state from each of its events on
+STATES: dict[type[ev.NodeEvent], str] = {  # a node's state after each of its events
     ev.NodeLaunching: "launching",
     ev.NodeQueued: "queued",
     ev.NodeStarted: "launching",
@@ -34,14 +34,14 @@ STATES: dict[type[ev.NodeEvent], str] = {  # a node's state from each of its eve
 
 ABOUT_TO_LEAVE = {"noticed", "draining"}
 AT_REST = {"ready", "standby"}
-CANCELLED = {"killed", "cancelled", "closed"}  # verdicts and reasons that are the pool's own doing
+CANCELLED = {"killed", "cancelled", "closed"}  # verdicts and reasons that the pool itself caused
 
 
 @dataclass(slots=True)
 class Row:
     """One node. ``running``: its tasks by (job, task) with name and start; `RANKS` stands for a broadcast's ranks.
 
-    ``step`` of being prepared, since when, and what it just does; ``taken_at``: when a notice is over.
+    ``step`` of the preparation, its begin, and its last line; ``taken_at``: the deadline of a notice.
     """
 
     node: int
@@ -65,10 +65,10 @@ class PoolView:
     opened_at: float = 0.0
     closed_at: float = 0.0
     rows: dict[int, Row] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)  # of jobs that are not over
+    names: dict[int, str] = field(default_factory=dict)  # of jobs under way
     broadcasts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # the nodes of a job's ranks, by rank
-    generations: dict[int, int] = field(default_factory=dict)  # of the broadcasts that run, by their job
-    maps: dict[int, Progress] = field(default_factory=dict)  # those that run, by their job
+    generations: dict[int, int] = field(default_factory=dict)  # of running broadcasts, by job
+    maps: dict[int, Progress] = field(default_factory=dict)  # running ones, by job
     wanted: int = 0  # tasks submitted, ranks of broadcasts
     done: int = 0
     failed: int = 0
@@ -87,7 +87,7 @@ class PoolView:
 
     @property
     def others(self) -> dict[str, int]:
-        """The numbers of nodes that are queued, have been ready or stand by, but are not ``ready``; none is 0."""
+        """The numbers, without zeros, of nodes that are queued, standing by, or no longer ``ready``."""
         states = Counter("leaving" if row.state in ABOUT_TO_LEAVE else row.state for row in self.rows.values())
         return {state: states[state] for state in ("leaving", "suspect", "standby", "queued") if states[state]}
 
@@ -97,7 +97,7 @@ class PoolView:
 
     @property
     def busy(self) -> bool:
-        """Return whether something is under way: calls, nodes that come or go, the pool's own beginning or end."""
+        """Return whether anything is under way: calls, nodes that come or go, the pool's own begin or end."""
         if self.phase != "ready":
             return self.phase != "closed"
         at_rest = all(row.state in AT_REST and not row.running for row in self.rows.values())
@@ -154,7 +154,7 @@ class PoolView:
     def _task(self, event: ev.Event) -> None:
         match event:
             case ev.TaskSubmitted():
-                self.wanted += event.job not in self.names  # it is when the task was unsent, and is submitted again
+                self.wanted += event.job not in self.names  # an unsent task is submitted again
                 self.names[event.job] = event.function
             case ev.TaskStarted():
                 name = self.names.get(event.job, "")

@@ -1,4 +1,4 @@
-"""Lines that tasks print: put together from what arrives, and shown with where they come from. No I/O."""
+"""The output of tasks as lines: assembled from pieces, and shown with their origin. No I/O."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from ..wire.messages import Output
 
 STREAMS = "stdout", "stderr"
-LINE_BYTES = 64 * 1024  # of an unfinished line; a longer one is given in pieces
+LINE_BYTES = 64 * 1024  # of an unfinished line; longer ones are published in pieces
 
 Printed = ev.TaskOutput | ev.UnfinishedLine
 
 
 class PrintedLines:
-    """The lines of a pool's tasks, published as events; what a line without an end has so far is kept while it runs.
+    """The lines of a pool's tasks, published as events; the begin of an unfinished line is kept while its attempt runs.
 
-    Nothing is kept of attempts that the client did not order: a node cannot make it keep more than 128 KiB for each.
+    Nothing is kept for attempts that the client did not order: a node can occupy at most 128 KiB for each.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class PrintedLines:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._publish, self._wanted, self._now = publish, wanted, now
-        self.begun: dict[tuple[int, str], bytes] = {}  # by attempt and stream; while it is empty, no end is of interest
+        self.begun: dict[tuple[int, str], bytes] = {}  # by attempt and stream; while empty, no end matters
 
     def wrote(self, node: NodeId, order: Order | None, output: Output) -> None:
-        """Handle what an attempt printed; ``order`` None: one that is over."""
+        """Handle the output of an attempt. ``order``: None: the attempt is over."""
         if not self._wanted():
             return
         source, at = _Source.of(node, order, STREAMS[output.stream == 2]), self._now()
@@ -62,7 +62,7 @@ class PrintedLines:
             self._publish(source.unfinished(rest, at))
 
     def ended(self, node: NodeId, order: Order) -> None:
-        """Handle the end of an attempt: the lines that it has begun end with it."""
+        """Handle the end of an attempt, which ends its unfinished lines."""
         for stream in STREAMS:
             if begun := self.begun.pop((order.attempt, stream), b""):
                 erased = not begun.strip()  # as a progress bar that leaves nothing behind
@@ -94,7 +94,7 @@ class _Source(NamedTuple):
 
 
 class UnfinishedLines:
-    """The newest state of each line that tasks have begun and not ended."""
+    """The newest state of each unfinished line of tasks."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int, int, str], _Unfinished] = {}
@@ -111,39 +111,39 @@ class UnfinishedLines:
                 line.newest = event
 
     def newest(self) -> list[ev.UnfinishedLine]:
-        """Return the lines as they are now, in the order of their ranks and nodes."""
+        """Return the lines' present states, by rank and node."""
         with self._lock:
             events = [line.newest for line in self._lines.values() if line.newest.text.strip()]
         return sorted(events, key=lambda event: (event.rank, event.node, event.job))
 
     def due(self, now: float, every_s: float) -> list[ev.UnfinishedLine]:
-        """Return the lines that began, or were returned, ``every_s`` ago or earlier, and have changed since then."""
+        """Return the lines that began or were last returned at least ``every_s`` ago, and have changed since."""
         due: list[ev.UnfinishedLine] = []
         with self._lock:
             for line in self._lines.values():
-                if line.newest is not line.told and now - line.told_at >= every_s and line.newest.text.strip():
-                    line.told, line.told_at = line.newest, now
+                if line.newest is not line.reported and now - line.reported_at >= every_s and line.newest.text.strip():
+                    line.reported, line.reported_at = line.newest, now
                     due.append(line.newest)
         return due
 
 
 class _Unfinished:
-    """A line, with the state that was printed last, and when; at first, when it began."""
+    """A line, its last reported state, and the time of that report (at first, of its begin)."""
 
-    __slots__ = ("newest", "told", "told_at")
+    __slots__ = ("newest", "reported", "reported_at")
 
     def __init__(self, newest: ev.UnfinishedLine, began_at: float) -> None:
-        self.newest, self.told_at = newest, began_at
-        self.told: ev.UnfinishedLine | None = None
+        self.newest, self.reported_at = newest, began_at
+        self.reported: ev.UnfinishedLine | None = None
 
 
 def last_state(line: bytes) -> bytes:
-    """Return what is left of a line that was redrawn with carriage returns, as progress bars are."""
+    """Return the visible rest of a line that was redrawn with carriage returns, as by a progress bar."""
     return line[line.rstrip(b"\r").rfind(b"\r") + 1 :]
 
 
 def marked(event: Printed) -> str:
-    """Return what a task has printed, each line prefixed with where it comes from."""
+    """Return the output of a task, each line prefixed with its origin."""
     mark = f"[{origin(event)}] "
     dropped = event.dropped if isinstance(event, ev.TaskOutput) else 0
     gap = f"{mark}... {dropped:,} bytes were lost here\n" if dropped else ""
@@ -151,11 +151,11 @@ def marked(event: Printed) -> str:
 
 
 def origin(event: Printed) -> str:
-    """``rank 3 · train`` in a broadcast with several ranks; elsewhere ``node 2 · f #17``, with the job's number."""
+    """Return ``rank 3 · train`` in a broadcast with several ranks, else ``node 2 · f #17`` with the job's number."""
     name = one_line(event.function)
     if event.ranks > 1:
         return f"rank {event.rank} · {name or event.job}"
-    if not event.job:  # of an attempt that is over
+    if not event.job:  # the attempt is over
         return f"node {event.node}"
     return f"node {event.node} · {name or 'task'} #{event.job}"
 

@@ -1,4 +1,4 @@
-"""The record in which the program itself logs, outside of tasks: of the pool that it has opened, or of its own."""
+"""The record for the program's own log calls, outside of tasks: that of its pool, or one of its own."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..runs.logged import Batch, Origin
 from ..runs.writer import Plan, RunEnd, RunWriter
 from .surroundings import leaves_record
 
-_open: list[RunWriter] = []  # of this process; the pool that was opened last is meant
+_open: list[RunWriter] = []  # of this process; the last one is used
 _lock = threading.Lock()
 
 
 class _Program:
     own: RunWriter | None = None  # this program's run, outside of pools
-    process = 0  # whose it is
+    process = 0  # the owner's pid
 
 
 def opened(writer: RunWriter) -> None:
     with _lock:
-        if _Program.process != os.getpid():  # a forked child, whose parent's records it cannot write
+        if _Program.process != os.getpid():  # a forked child cannot write its parent's records
             _open.clear()
             _Program.own = None
         _open.append(writer)
@@ -50,13 +50,13 @@ def log(records: bytes) -> None:
 
 
 def log_artifact(records: bytes, content: bytes | memoryview) -> None:
-    """Log an artifact of the program itself, and return when it is written."""
+    """Log an artifact of the program itself; return after it is written."""
     if (writer := _writer()) is not None and writer.ready():
         writer.log.put_artifact(Batch(Origin(), records, 0, time.time()), content)
 
 
 def _writer() -> RunWriter | None:
-    """Return the record in which the program logs; None: it has none, or this is a forked child, which cannot write."""
+    """Return the record for the program's log calls; None: there is none, or a forked child cannot write it."""
     with _lock:
         if _Program.process not in {0, os.getpid()}:
             return None
@@ -85,7 +85,7 @@ def _end(writer: RunWriter, process: int) -> None:
 
 
 def source() -> Path | None:
-    """Return the folder of this program's script; the present one where it has none of its own, as a notebook."""
+    """Return the folder of this program's script; without a script, as in a notebook, the present folder."""
     with suppress(OSError):
         script = Path(sys.argv[0] if sys.argv else "").absolute()
         return script.parent if script.is_file() and not script.is_relative_to(sys.prefix) else Path.cwd()

@@ -7,20 +7,20 @@ from dataclasses import field
 
 from ...lazy_dataclass import dataclass
 
-WINDOW_S = 10.0  # whose rate counts: what was long ago says little about the rest
+WINDOW_S = 10.0  # over which the rate is measured: older values say little about the rest
 STEP_S = 0.25  # between the points that are kept
 
 
 @dataclass(slots=True)
 class Progress:
-    """``done`` of ``total`` items, None: nobody knows how many there are."""
+    """The progress of one map: ``done`` of ``total`` items (None: unknown)."""
 
     function: str
     total: int | None
     began_at: float
     done: int = 0
     failed: int = 0
-    _points: deque[tuple[float, int]] = field(default_factory=deque)  # (when, how many were done), the oldest first
+    _points: deque[tuple[float, int]] = field(default_factory=deque)  # (time, done), the oldest first
 
     def reached(self, done: int, at: float, failed: int = 0) -> None:
         self.failed = failed
@@ -28,19 +28,19 @@ class Progress:
             self._points.append((at, done))
         self.done = done
         if self.total is not None and done > self.total:
-            self.total = None  # it has another length than it said
+            self.total = None  # its ``len()`` was wrong
         while len(self._points) > 1 and self._points[1][0] <= at - WINDOW_S:
             self._points.popleft()
 
     def rate(self, now: float) -> float:
         """Items a second, of late."""
         since, before = next(((at, done) for at, done in self._points if at > now - WINDOW_S), (self.began_at, 0))
-        if self.done == before:  # nothing for long: what counts is how long
+        if self.done == before:  # no progress for long: the rate falls with time
             since, before = self.began_at, 0
         return (self.done - before) / (now - since) if now > since else 0.0
 
     def left_s(self, now: float) -> float | None:
-        """Seconds until all are done at this rate; None where nobody can know."""
+        """Seconds until all items are done at this rate; None: unknown."""
         rate = self.rate(now)
         return None if self.total is None or rate <= 0 else (self.total - self.done) / rate
 

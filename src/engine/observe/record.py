@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..api.settings import Settings
     from ..serialization.payload import Part
 
-_ITEM = r"^item \d+ of "  # how `JobFailed` names an item of a map: its function is what is counted
+_ITEM = r"^item \d+ of "  # prefix of an item of a map in `JobFailed`; the rest is its function
 PROGRESS_S = 1.0  # between states of a map
 
 
@@ -47,9 +47,13 @@ def recording(
     program: WholeProgram | None = None,
     jobs: Callable[[], tuple[int, int]] = lambda: (0, 0),
 ) -> RecordSink:
-    """Return the sink for a pool's record, not yet open. ``cost``: the pool's, at present. ``requests``: what it does
-    when it is asked to, as long as it lives. ``program``: None: it may be more than this run. ``jobs``: how many were
-    submitted, and have finished; for any thread.
+    """Return the sink for a pool's record, not yet open.
+
+    Args:
+        cost: returns the pool's present cost.
+        requests: the functions that answer requests to the living pool, by name.
+        program: None: the process may do more than this run.
+        jobs: returns how many jobs were submitted and have finished; for any thread.
     """
     secrets = secrets_of(settings)
     plan = Plan(
@@ -65,7 +69,7 @@ def recording(
 
 
 class RecordSink(Sink):
-    """A sink that records events. It takes 1 us for each; all else happens in the writer's thread."""
+    """A sink that records events. Each takes 1 us; the rest happens in the writer's thread."""
 
     def __init__(
         self,
@@ -82,27 +86,27 @@ class RecordSink(Sink):
         self._control: ControlSocket | None = None
         self._closing = False
         self.calls = RecordedCalls()
-        self._told_at: dict[int, float] = {}  # by map
-        self._observe: Callable[[ev.Event], object] | None = None  # None: its failure has been told
-        self._observe_end: Callable[[ev.Event], object] | None = None  # of the trackers, be the record whole or not
+        self._reported_at: dict[int, float] = {}  # by map
+        self._observe: Callable[[ev.Event], object] | None = None  # None: its failure has been reported
+        self._observe_end: Callable[[ev.Event], object] | None = None  # for the trackers' events, also after a failure
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._writer = RunWriter(plan, self._failed, made=self._made)
+        self._writer = RunWriter(plan, self._failed, opened=self._opened)
         self._writer.calls = lambda: Calls(*jobs(), self.calls.failed_calls)
 
     @property
     def folder(self) -> Path | None:
-        """The record's folder, once it is made."""
+        """The record's folder, once it exists."""
         return self._writer.directory
 
     def open(self, observe: Callable[[ev.Event], object]) -> None:
-        """``observe`` gets the event that the record has failed, on the loop that calls this."""
+        """Begin. ``observe`` receives the event that the record has failed, on the calling loop."""
         self._observe = self._observe_end = observe
         self._loop = asyncio.get_running_loop()
         self._writer.start()
         program_log.opened(self._writer)
 
     async def aclose(self, error: BaseException | None = None) -> None:
-        """``error``: what the pool's block ends with."""
+        """Close. ``error``: of the pool's block."""
         self._closing = True
         program_log.closed(self._writer)
         try:
@@ -121,7 +125,7 @@ class RecordSink(Sink):
                 await self._tracking.aclose(self._observe_end)
 
     def show(self, event: ev.Event) -> None:
-        """Record an event if it is one of those that are; it need not be complete."""
+        """Record an event if its kind is recorded; it need not be complete."""
         function: str | None = None
         if isinstance(event, ev.JobEvent):
             function = self.calls.names.get(event.job)
@@ -135,16 +139,16 @@ class RecordSink(Sink):
 
     @property
     def failed(self) -> bool:
-        """Return whether nothing is recorded any more."""
+        """Return whether recording has stopped."""
         return bool(self._writer.failure)
 
     def logged(self, origin: Origin, records: bytes, dropped: int) -> None:
-        """Record what a task has logged."""
+        """Record the log records of a task."""
         if not self._writer.failure:
             self._writer.log.put(Batch(origin, records, dropped, time.time()))
 
     def artifact(self, origin: Origin, records: bytes, content: Part) -> None:
-        """Record an artifact. For a thread: it takes as long as the disk does."""
+        """Record an artifact. For a thread: it waits for the disk."""
         if not self._writer.failure:
             with memoryview(content) as view:
                 self._writer.log.put_artifact(Batch(origin, records, 0, time.time()), view)
@@ -153,7 +157,7 @@ class RecordSink(Sink):
         self._writer.log.lose(origin, why, time.time())
 
     def _worth_it(self, event: ev.JobEvent) -> bool:
-        """Return whether an event is recorded that no recorded call brings along: of a map, or of what goes wrong."""
+        """Return whether to record an event of no recorded call: of a map, or of a failure."""
         match event:
             case ev.JobFailed():
                 return self.calls.failed(re.sub(_ITEM, "", event.function))
@@ -168,15 +172,15 @@ class RecordSink(Sink):
 
     def _news_of_map(self, event: ev.MapProgress) -> bool:
         if event.ended:
-            self._told_at.pop(event.job, None)
+            self._reported_at.pop(event.job, None)
             return True
         now = time.monotonic()
-        if now - self._told_at.get(event.job, -PROGRESS_S) < PROGRESS_S:
+        if now - self._reported_at.get(event.job, -PROGRESS_S) < PROGRESS_S:
             return False
-        self._told_at[event.job] = now
+        self._reported_at[event.job] = now
         return True
 
-    def _made(self) -> None:
+    def _opened(self) -> None:
         """Runs in the writer's thread."""
         if self._tracking is not None and self._writer.directory is not None:
             self._tracking.begin(self._writer.directory)
@@ -189,7 +193,7 @@ class RecordSink(Sink):
             return
         try:
             self._control = ControlSocket(self._writer.directory, self._requests)
-        except OSError as error:  # the record is worth as much without it
+        except OSError as error:  # the record does not depend on it
             logging.getLogger("outrider").debug("%s takes no requests: %r", self._writer.directory, error)
 
     def _failed(self) -> None:

@@ -1,4 +1,4 @@
-"""A run in a row of a table: how it is, how long it took, and what it cost. No I/O."""
+"""A run as a row of a table: its state, duration and cost. No I/O."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ COLUMNS = ("run", "state", "took", "nodes", "USD", "exit")
 
 
 def cells(run: Run, owner: Owned | None, now: float) -> tuple[str, ...]:
-    """Return a run's row. ``owner``: of a run that has not ended."""
-    said = run.status
-    state = DEAD.get(owner or "", str(said.get("state", "unreadable")))
+    """Return a run's cells. ``owner``: of a run that has not ended."""
+    status = run.status
+    state = DEAD.get(owner or "", str(status.get("state", "unreadable")))
     spent = run.spent_usd(now if owner == "alive" else None)
-    until = now if owner == "alive" else said.get("ended") or said.get("written")
-    took = seconds(max(0.0, until - said["began"])) if until and "began" in said else ""
+    until = now if owner == "alive" else status.get("ended") or status.get("written")
+    took = seconds(max(0.0, until - status["began"])) if until and "began" in status else ""
     return (
         run.id,
         state,
         took,
-        _nodes(said, alive=owner == "alive"),
+        _nodes(status, alive=owner == "alive"),
         "" if spent is None else cents(spent),
-        _exit(said),
+        _exit(status),
     )
 
 
-def _nodes(said: Mapping[str, Any], *, alive: bool) -> str:
+def _nodes(status: Mapping[str, Any], *, alive: bool) -> str:
     if alive:
-        return f"{said.get('nodes', '?')} of {said.get('wanted_nodes', '?')}"
-    return str(said.get("most_nodes", ""))
+        return f"{status.get('nodes', '?')} of {status.get('wanted_nodes', '?')}"
+    return str(status.get("most_nodes", ""))
 
 
-def _exit(said: Mapping[str, Any]) -> str:
-    code = said.get("exit")
-    return "" if code is None else f"{code} {said.get('error') or ''}".strip()
+def _exit(status: Mapping[str, Any]) -> str:
+    code = status.get("exit")
+    return "" if code is None else f"{code} {status.get('error') or ''}".strip()

@@ -29,8 +29,8 @@ BACKLOG_CHARS = 16 * 1024 * 1024
 class Sink(ABC):
     """A receiver of all events, called on the event loop. It must be quick; what it raises is logged and dropped."""
 
-    tasks = False  # whether it wants events of single tasks, which cost time on the busiest path
-    metrics: NewestMetrics | None = None  # which is given what tasks log, where it is recorded as well
+    tasks = False  # whether it wants events of single tasks, which slow down the busiest path
+    metrics: NewestMetrics | None = None  # receives the tasks' log records, if they are recorded
 
     def __call__(self, event: Event) -> None:
         try:
@@ -42,21 +42,19 @@ class Sink(ABC):
     def show(self, event: Event) -> None: ...
 
     def lags(self) -> bool:
-        """Return whether lines wait for a slow reader for whom the end of the pool should wait, as `print` does."""
+        """Return whether lines wait for a slow reader, for which the end of the pool should wait, as `print` does."""
         return False
 
     def close(self, error: BaseException | None = None) -> None:  # noqa: B027 - most sinks hold nothing back
-        """Show what was held back, in bounded time. Idempotent; called after the last event. ``error``: what the pool's
-        block ends with.
-        """
+        """Show delayed output, in bounded time. Idempotent; called after the last event. ``error``: of the block."""
 
 
 class PoolFacts(NamedTuple):
-    """The facts that a sink asks for when it draws. ``spending`` is for the event loop, the others for any thread."""
+    """Functions for a sink that draws. ``spending`` is for the event loop, the others for any thread."""
 
     spending: Callable[[], Spending] = Spending
     record: Callable[[], Path | None] = lambda: None
-    failure: Callable[[], BaseException | None] = lambda: None  # what has ended the pool before its block
+    failure: Callable[[], BaseException | None] = lambda: None  # the error that ended the pool before its block
 
 
 class Writer:
@@ -110,7 +108,7 @@ class Writer:
                 self._behind = not self._changed.wait_for(self._idle, PATIENCE_S)
 
     def catch_up(self, within_s: float) -> None:
-        """Wait until all that was put is written, but no longer than ``within_s`` seconds."""
+        """Wait until all items are written, for at most ``within_s`` seconds."""
         with self._changed:
             self._changed.wait_for(self._idle, within_s)
 
@@ -121,7 +119,7 @@ class Writer:
 
     @property
     def is_behind(self) -> bool:
-        """True while something that was put is not written yet."""
+        """True while an item is not written yet."""
         return self._backlog > 0 or self._dropped > 0
 
     def close(self, within_s: float = 2.0) -> int:

@@ -1,4 +1,4 @@
-"""The surroundings of the program: what a pool shows, and whether it leaves a record, follow from them."""
+"""The surroundings of the program, which decide what a pool shows and whether it leaves a record."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ Surroundings = Literal["notebook", "application", "terminal", "pipe"]
 
 
 def surroundings() -> Surroundings:
-    """Return "application" where the root logger has a handler or structlog is configured. A notebook that logs is a
-    notebook.
-    """
+    """Return "application" if the root logger has a handler or structlog is configured. A notebook stays a notebook."""
     structlog = sys.modules.get("structlog")
     if in_notebook():
         return "notebook"
@@ -31,7 +29,7 @@ def surroundings() -> Surroundings:
 
 
 def in_notebook() -> bool:
-    """Return whether this program is the kernel of a notebook. IPython is imported there, and not by us."""
+    """Return whether this program is the kernel of a notebook: then IPython is imported already."""
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     try:
         return get_shell is not None and getattr(get_shell(), "kernel", None) is not None
@@ -40,8 +38,9 @@ def in_notebook() -> bool:
 
 
 def leaves_record(run: RunOption, *, tracked: bool = False) -> bool:
-    """Return whether a pool leaves a record. ``run=None`` leaves one, but for applications that have set up logging:
-    they have ways of their own. The environment may say that there are none. ``tracked``: trackers need one.
+    """Return whether a pool leaves a record. ``run=None`` means yes, except in applications with logging of their own.
+
+    The environment may forbid records. ``tracked``: trackers need one.
     """
     if run is False or records_are_off():
         return False
@@ -53,7 +52,7 @@ def records_are_off() -> bool:
 
 
 def untracked(trackers: Iterable[object]) -> Iterator[TrackerBehind]:
-    """Return what is told of the trackers of a pool that leaves no record, as the environment wants none."""
+    """Yield the events for the trackers of a pool that has no record because the environment forbids records."""
     for each in trackers:
         why = f"there is no record to send, as {VARIABLE}=0 is in the environment"
         yield TrackerBehind(str(getattr(each, "name", each)), 0, why, "")

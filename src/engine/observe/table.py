@@ -17,9 +17,9 @@ from .progress import Progress, per_second
 
 COLOURS = {"launching": "cyan", "ready": "green", "standby": "blue", "lost": "red"}  # others: yellow
 AROUND = 5  # lines of the terminal for the header, the bar, the count of hidden rows and the prompt
-WIDE = 64  # columns from which on a column for the machine fits
+WIDE = 64  # columns needed to show the machine
 MAPS = 3  # shown at most
-BAR_FROM = 8  # tasks from which on a progress bar is shown
+BAR_FROM = 8  # tasks needed to show a progress bar
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -120,11 +120,11 @@ class View:
 
 
 def _bar(total: int, done: int, width: int) -> Padding:
-    return Padding(ProgressBar(total, done, width=width), 0)  # by itself it ends no line
+    return Padding(ProgressBar(total, done, width=width), 0)  # which ends the line
 
 
 def summary(pool_view: PoolView, now: float) -> Text:
-    """Return the line that stays on the terminal after the pool has ended."""
+    """Return the final line, left on the terminal after the pool's end."""
     text = _title(pool_view, Text(style="dim")).append(f" · {count(pool_view.done, 'task')} done")
     return _unsuccessful(pool_view, text).append(f" · {seconds(now - pool_view.opened_at)}")
 
@@ -135,7 +135,7 @@ def _title(pool_view: PoolView, text: Text) -> Text:
 
 
 def _unsuccessful(pool_view: PoolView, text: Text) -> Text:
-    """Tell how many tasks failed, and how many were ended with them or by their callers."""
+    """Add how many tasks failed, and how many were ended with them or by their callers."""
     if pool_view.failed:
         text.append(f" · {pool_view.failed:,} failed", style="red")
     if pool_view.cancelled:

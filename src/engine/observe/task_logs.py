@@ -1,4 +1,4 @@
-"""Pass on what tasks log, from the links that hear of it to the record of the run. Without a record it is dropped."""
+"""The path of the tasks' log records from the links to the record of the run. Without a record they are dropped."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class TaskLogs:
 
     def __init__(self, record: Callable[[], RecordSink | None]) -> None:
         self._record = record
-        self.newest: NewestMetrics | None = None  # of a display
+        self.newest: NewestMetrics | None = None  # for a display
         self._turns = asyncio.Semaphore(FETCHES)
 
     @property
     def wanted(self) -> bool:
-        """Return whether anybody keeps what is logged from now on: a record that has failed does not."""
+        """Return whether log records are kept from now on: a failed record keeps none."""
         record = self._record()
         return record is not None and not record.failed
 
     def received(self, node: NodeId, order: Order, logged: Logged) -> None:
-        """Handle what an attempt has logged. It costs a microsecond for each message: none is read here."""
+        """Handle the log records of an attempt, unread: a microsecond for each message."""
         if (record := self._record()) is not None:
             origin = _origin(node, order)
             record.logged(origin, logged.records, logged.dropped)
@@ -49,16 +49,16 @@ class TaskLogs:
         fetch: Callable[[], Awaitable[Received]],
         drop: Callable[[], object],
     ) -> Received:
-        """Handle an artifact, whose content ``fetch`` gets unless it is larger than an artifact may be; return when it
-        is written. ``drop`` has the node drop what is not fetched.
+        """Handle an artifact; return when it is written. ``fetch`` gets its content, unless it is too large: then
+        ``drop`` makes the node drop it.
 
         Raises:
             ConnectionError: the node is lost.
-            Exception: it was given up.
+            Exception: the transfer was given up.
         """
         record = self._record()
         async with self._turns:
-            if not self.wanted:  # it has failed while others were fetched
+            if not self.wanted:  # the record failed during other fetches
                 drop()
                 raise RuntimeError("there is no record any more")
             try:
@@ -67,7 +67,7 @@ class TaskLogs:
                     await in_thread(record.artifact, _origin(node, order), logged.records, received.data)
             except ConnectionError:
                 raise
-            except Exception as error:  # it is too large, or there is no memory: that is no error of the task
+            except Exception as error:  # too large, or no memory: that is no error of the task
                 drop()
                 if record is not None:
                     record.lost(_origin(node, order), f"an artifact could not be fetched: {error.__cause__ or error}")
@@ -76,7 +76,7 @@ class TaskLogs:
 
 
 def _origin(node: NodeId, order: Order) -> Origin:
-    from ..runs.logged import Origin  # which pools without a record do without
+    from ..runs.logged import Origin  # not needed by pools without a record
 
     function, job = cast("Payload", order.task.content).name, order.task.job
     if order.world is None:

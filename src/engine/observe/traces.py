@@ -1,6 +1,6 @@
-"""Calls as traces of OpenTelemetry: a span for each, with spans below it for its waiting, its attempts and its ranks.
+"""Calls as OpenTelemetry traces: a span for each call, with child spans for its waiting, attempts and ranks.
 
-Only this imports opentelemetry at the client; without an SDK that the program has set up, all of it does nothing.
+The client's only import of opentelemetry; without an SDK set up by the program, it does nothing.
 Times are the client's.
 """
 
@@ -30,13 +30,13 @@ NOT_ERRORS = {
     Verdict.KILLED.value,
     Verdict.UNSENT.value,
     Reason.CANCELLED.value,
-}  # the caller's own doing
+}  # caused by the caller
 Attributes = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Call:
-    """A call under way. ``parts``: the open spans below its own: of its waiting, of an attempt, of each rank."""
+    """A call under way. ``parts``: its open child spans: of its waiting, of an attempt, of each rank."""
 
     span: Span
     below: Context
@@ -44,14 +44,14 @@ class Call:
 
 
 class Traces(Sink):
-    """The spans of one pool. It is for the thread of the pool's loop."""
+    """The spans of one pool. Only for the thread of the pool's loop."""
 
     tasks = True
 
     def __init__(self, version: str) -> None:
         self._tracer = trace.get_tracer("outrider", version)
-        self._outside = get_current()  # what was the present span where the pool was opened
-        self.packed: Span | None = None  # of the call whose job comes next
+        self._outside = get_current()  # the context in which the pool was opened
+        self.packed: Span | None = None  # of the call whose job begins next
         self._calls: dict[int, Call] = {}
         self._opening: Span | None = None
         self._launches: dict[int, Span] = {}
@@ -61,7 +61,7 @@ class Traces(Sink):
 
     @contextmanager
     def packing(self, name: str) -> Iterator[Mapping[str, str]]:
-        """Begin the span of a call, which ends here if the call cannot be packed; give what its task is to have."""
+        """Begin the span of a call, and end it if the call cannot be packed; yield the trace headers for its task."""
         span: Span = trace.INVALID_SPAN
         carrier: dict[str, str] = {}
         with _guarded():
@@ -78,12 +78,12 @@ class Traces(Sink):
         self.packed = span
 
     def began(self, job: int, name: str) -> None:
-        """Take note of the job of the call that is `packed`."""
+        """Note the job of the `packed` call."""
         with _guarded():
             self._began(job, name)
 
     def ended(self, job: int, name: str, ending: Ending | Sequence[Ending] | None) -> None:
-        """End the span of a call, and what is open below it. ``ending``: None: it never began."""
+        """End the span of a call and its open child spans. ``ending``: None: the call never began."""
         with _guarded():
             self._ended(job, name, ending)
 
@@ -103,7 +103,7 @@ class Traces(Sink):
         for rank, each in enumerate(endings):
             span = call.parts.pop(("rank", rank), None)
             if span is not None:
-                _told(span, job, name, each)
+                _set_ending(span, job, name, each)
                 span.end(_heard_ns(each))
         for span in call.parts.values():
             span.end()
@@ -111,7 +111,7 @@ class Traces(Sink):
             _fail(call.span, "refused", "the pool did not take the call")
         else:
             bad = [each for each in endings if _word(each) not in NOT_ERRORS]
-            _told(call.span, job, name, (bad or endings)[0])
+            _set_ending(call.span, job, name, (bad or endings)[0])
         call.span.end()
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Traces(Sink):
             self._opening = None
 
     def close(self, error: BaseException | None = None) -> None:  # noqa: ARG002
-        """End what is open: nothing more happens."""
+        """End all open spans."""
         for call in self._calls.values():
             for span in (*call.parts.values(), call.span):
                 _fail(span, "closed", "the pool has ended")
@@ -231,7 +231,7 @@ class Traces(Sink):
 
 @contextmanager
 def _guarded() -> Iterator[None]:
-    """Let what an application's own span processors raise change nothing for the pool."""
+    """Suppress errors of the application's own span processors."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - the edge
@@ -243,7 +243,7 @@ def _ns(event: ev.Event) -> int:
 
 
 def _heard_ns(ending: Ending) -> int | None:
-    """Return when a rank's end was heard of; None: now."""
+    """Return when the client learned of a rank's end; None: now."""
     if not isinstance(ending, Settled) or not ending.at:
         return None
     ago_s = max(0.0, asyncio.get_running_loop().time() - ending.at)
@@ -254,8 +254,8 @@ def _word(ending: Ending) -> str:
     return ending.verdict.value if isinstance(ending, Settled) else ending.reason.value
 
 
-def _told(span: Span, job: int, name: str, ending: Ending) -> None:
-    """Say in a span how a task or a rank has ended, and record its error by OpenTelemetry's conventions."""
+def _set_ending(span: Span, job: int, name: str, ending: Ending) -> None:
+    """Set the ending of a task or rank in a span, and record its error by OpenTelemetry's conventions."""
     word = _word(ending)
     span.set_attribute("outrider.ending", word)
     if isinstance(ending, Settled):

@@ -1,4 +1,4 @@
-"""The trackers of a pool that has a record: their process begins with it, and is gone when the block is left."""
+"""The trackers of a pool with a record: their process begins with the record, and is gone when the block is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Tracking:
-    """``flush_s``: how long the end of the pool waits for them."""
+    """The trackers' process. ``flush_s``: how long the end of the pool waits for it."""
 
     def __init__(self, trackers: Sequence[object], flush_s: float) -> None:
         self._trackers, self._flush_s = cast("Sequence[Tracker]", trackers), flush_s
@@ -24,7 +24,7 @@ class Tracking:
         self._directory: Path | None = None
 
     def begin(self, directory: Path) -> None:
-        """Start the process. Runs in the thread of the record, and raises nothing."""
+        """Start the process. Runs in the record's thread, and raises nothing."""
         try:
             from ..trackers.process import TrackerProcess, packed
 
@@ -34,8 +34,9 @@ class Tracking:
             logging.getLogger("outrider").debug("no trackers of %s: %r", directory, error)
 
     async def aclose(self, observe: Callable[[ev.Event], Any]) -> None:
-        """Wait until all is sent, for `flush_s` at most, end the process, and tell what is missing. The record has
-        ended. Whoever is cancelled meanwhile waits no longer, but until the process is gone.
+        """Wait until all is sent, for at most `flush_s`, end the process, and report gaps. The record has ended.
+
+        On cancellation: stop flushing, but still reap the process.
         """
         if self._process is None or self._directory is None:
             return

@@ -1,4 +1,4 @@
-"""Say how well the nodes of a run were used, as its record has it from the provider's accounting. No I/O."""
+"""The use of a run's nodes, in words, from the provider's accounting in its record. No I/O."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ HEAD = ("node", "machine", "CPU efficiency", "memory efficiency", "for")
 
 
 class Use(NamedTuple):
-    """``sentences``: of all nodes together. ``rows``: of each, under `HEAD`; empty: nobody knows."""
+    """The use of nodes. ``sentences``: of all nodes together. ``rows``: of each node, under `HEAD`; empty: unknown."""
 
     sentences: Sequence[str]
     rows: Sequence[tuple[str, ...]]
 
 
 def use_of(events: Iterable[ev.Event]) -> Use:
-    """Return what a record's events say; nothing where the provider keeps no count, or the run goes on."""
-    said = [event for event in events if isinstance(event, ev.NodeUsed | ev.PoolUsed)]
-    rows = [_row(event) for event in said if isinstance(event, ev.NodeUsed)]
-    return Use([each for event in said if isinstance(event, ev.PoolUsed) for each in _sentences(event)], rows)
+    """Return the use from a record's events; empty if the provider keeps no count, or the run goes on."""
+    used = [event for event in events if isinstance(event, ev.NodeUsed | ev.PoolUsed)]
+    rows = [_row(event) for event in used if isinstance(event, ev.NodeUsed)]
+    return Use([each for event in used if isinstance(event, ev.PoolUsed) for each in _sentences(event)], rows)
 
 
 def _sentences(event: ev.PoolUsed) -> Iterator[str]:

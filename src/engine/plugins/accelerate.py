@@ -49,9 +49,11 @@ class Accelerate(Plugin):
         return (same_version("accelerate"),)
 
     def brings(self) -> Sequence[Plugin]:
-        given = dict(self.variables)
+        variables = dict(self.variables)
         # accelerate does the same: offloaded parameters, and full checkpoints, are exchanged in main memory.
-        offloads = given.get("FSDP_OFFLOAD_PARAMS") == "true" or given.get("FSDP_STATE_DICT_TYPE") == "FULL_STATE_DICT"
+        offloads = (
+            variables.get("FSDP_OFFLOAD_PARAMS") == "true" or variables.get("FSDP_STATE_DICT_TYPE") == "FULL_STATE_DICT"
+        )
         return (Torch(also_on_cpu=offloads),)
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:  # noqa: ARG002

@@ -85,27 +85,27 @@ _AS_WRITTEN = {"FSDP_SHARDING_STRATEGY", "FSDP_AUTO_WRAP_POLICY", "FSDP_TRANSFOR
                "FSDP_BACKWARD_PREFETCH", "FSDP_STATE_DICT_TYPE", "FSDP_IGNORED_MODULES"}  # fmt: skip
 
 
-def variables_of(given: Mapping[str, Any]) -> dict[str, str]:
+def variables_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The variables for a configuration in the form of ``accelerate config``, without what the pool decides.
 
     Raises:
         SpecError: a key is unknown, or the type of training is not supported.
     """
-    for key in given.keys() - PLACEMENT - {*SECTIONS, *SETTINGS}:
+    for key in config.keys() - PLACEMENT - {*SECTIONS, *SETTINGS}:
         _unknown(key, "", (*SETTINGS, *SECTIONS))
-    variables = _general(given)
-    kind = given.get("distributed_type", "NO")
+    variables = _general(config)
+    kind = config.get("distributed_type", "NO")
     kind = "NO" if kind is False else kind  # YAML reads an unquoted NO as False
     if kind not in TYPES:
         refuse(f"distributed_type takes {', '.join(TYPES)}, not {kind!r}.")
     if kind == "FSDP":
-        variables |= _fsdp(_section(given, "fsdp_config"))
+        variables |= _fsdp(_section(config, "fsdp_config"))
     if kind == "DEEPSPEED":
-        variables |= _deepspeed(_section(given, "deepspeed_config"), mixed="mixed_precision" in given)
+        variables |= _deepspeed(_section(config, "deepspeed_config"), mixed="mixed_precision" in config)
     else:
-        variables |= _dynamo(_section(given, "dynamo_config"))
-    if given.get("parallelism_config"):
-        variables |= _parallelism(_section(given, "parallelism_config"))
+        variables |= _dynamo(_section(config, "dynamo_config"))
+    if config.get("parallelism_config"):
+        variables |= _parallelism(_section(config, "parallelism_config"))
     return variables
 
 
@@ -113,11 +113,11 @@ def refuse(message: str) -> NoReturn:
     raise SpecError(f"plugins.accelerate: {message}")
 
 
-def _general(given: Mapping[str, Any]) -> dict[str, str]:
-    variables = {"ACCELERATE_MIXED_PRECISION": _text(given.get("mixed_precision") or "no").lower()}
+def _general(config: Mapping[str, Any]) -> dict[str, str]:
+    variables = {"ACCELERATE_MIXED_PRECISION": _text(config.get("mixed_precision") or "no").lower()}
     if variables["ACCELERATE_MIXED_PRECISION"] == "false":  # YAML reads an unquoted no as False
         variables["ACCELERATE_MIXED_PRECISION"] = "no"
-    return variables | {name: value for key, (name, value) in SWITCHES.items() if given.get(key)}
+    return variables | {name: value for key, (name, value) in SWITCHES.items() if config.get(key)}
 
 
 def _dynamo(section: Mapping[str, Any]) -> dict[str, str]:
@@ -170,8 +170,8 @@ def _values_of(section: Mapping[str, Any], prefix: str, known: Iterable[str], na
     return values
 
 
-def _section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = given.get(name) or {}
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name) or {}
     if not isinstance(section, Mapping):
         refuse(f"{name} takes a mapping, not {section!r}.")
     return section

@@ -1,4 +1,4 @@
-"""Requirements for what this program has installed, by which plugins give other computers the same."""
+"""Requirements for the packages installed here, with which plugins install the same versions on other computers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def same_version(name: str, *others: str, extra: str = "") -> str:
-    """The package in the version that is installed here, by that name or one of the others; without any, in any."""
+    """Return the package in the version installed here, by its name or one of the others; if none is, in any."""
     wanted = f"{name}[{extra}]" if extra else name
     for each in (name, *others):
         try:
@@ -17,5 +17,5 @@ def same_version(name: str, *others: str, extra: str = "") -> str:
 
 
 def installed(*names: str) -> tuple[str, ...]:
-    """Requirements for those of the packages that are installed here, in the same version."""
+    """Return requirements for those of the packages that are installed here, in the same version."""
     return tuple(each for each in map(same_version, names) if "==" in each)

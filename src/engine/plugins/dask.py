@@ -137,11 +137,11 @@ class DaskFramework(Framework):
         if order.role == "worker":
             return {} if markers >= self.plugin.workers else None
         try:
-            told = json.loads((directory / "scheduler.json").read_text())
+            facts = json.loads((directory / "scheduler.json").read_text())
         except (OSError, ValueError):  # not written yet, or not completely
             return None
-        dashboard = told.get("services", {}).get("dashboard") if self.plugin.dashboard else None
-        return {"address": told["address"], **({"dashboard": str(dashboard)} if dashboard else {})}
+        dashboard = facts.get("services", {}).get("dashboard") if self.plugin.dashboard else None
+        return {"address": facts["address"], **({"dashboard": str(dashboard)} if dashboard else {})}
 
 
 class DaskCluster(Cluster):

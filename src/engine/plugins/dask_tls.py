@@ -1,4 +1,4 @@
-"""A certificate for one pool, signed by itself: who has its key belongs to the pool."""
+"""A self-signed certificate for one pool: its key admits to the pool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Certificate:
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "outrider")])
         now = datetime.now(UTC)
-        made = (
+        certificate = (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(name)
@@ -41,4 +41,4 @@ class Certificate:
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return cls(made.public_bytes(serialization.Encoding.PEM).decode(), private.decode())
+        return cls(certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode())

@@ -1,4 +1,4 @@
-"""A function's own ``init_process_group`` inside the torch plugin: it finds the group that the plugin has made."""
+"""A function's own ``init_process_group`` inside the torch plugin: it finds the plugin's group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _present: list[str] = []  # the backend of the plugin's group, while the functio
 
 
 @contextmanager
-def found_again(distributed: Any, backend: str) -> Iterator[None]:
+def reused_group(distributed: Any, backend: str) -> Iterator[None]:
     """Let `init_process_group` return at once during the block, for as long as the default group is there.
 
     The function is replaced once in a process, for good: modules that are imported in the block may keep it.
@@ -37,17 +37,17 @@ def _finding(distributed: Any, original: Any) -> Any:
         if not _present or not distributed.is_initialized():
             original(*args, **options)
             return
-        asked = signature(original).bind(*args, **options).arguments
-        refuse_another(asked, _present[-1], distributed.get_rank(), distributed.get_world_size())
-        if asked.get("timeout") is not None:
-            distributed.distributed_c10d._set_pg_timeout(asked["timeout"])
+        arguments = signature(original).bind(*args, **options).arguments
+        refuse_another(arguments, _present[-1], distributed.get_rank(), distributed.get_world_size())
+        if arguments.get("timeout") is not None:
+            distributed.distributed_c10d._set_pg_timeout(arguments["timeout"])
 
     setattr(init_process_group, _MARK, True)
     return init_process_group
 
 
-def refuse_another(asked: Mapping[str, Any], backend: str, rank: int, size: int) -> None:
-    """Refuse a call for a group that is not the one that is there. How its ranks would meet does not matter any more.
+def refuse_another(args: Mapping[str, Any], backend: str, rank: int, size: int) -> None:
+    """Refuse a call for another group than the present one. The call's rendezvous options do not matter.
 
     Raises:
         SpecError: another backend, rank or world size, or options of the backend.
@@ -59,10 +59,10 @@ def refuse_another(asked: Mapping[str, Any], backend: str, rank: int, size: int)
         "world_size": lambda value: value in (-1, None, size),
         "pg_options": lambda value: value is None,
     }
-    for name in fits.keys() & asked.keys():
-        if not fits[name](asked[name]):
+    for name in fits.keys() & args.keys():
+        if not fits[name](args[name]):
             raise SpecError(
-                f"init_process_group({name}={asked[name]!r}) asks for another group than the one that plugins.torch() "
+                f"init_process_group({name}={args[name]!r}) asks for another group than the one that plugins.torch() "
                 f"has made, of rank {rank} of {size} with {backend}: use plugins.torch(init=False), with which the "
                 "function makes its own."
             )

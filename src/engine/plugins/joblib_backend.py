@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..serialization.payload import Shared
 
 NAME = "outrider"
-LARGE_BYTES = INLINE_BYTES  # what does not fit in a frame is shared as a blob, which other batches can use too
+LARGE_BYTES = INLINE_BYTES  # larger objects do not fit in a frame: they are shared as blobs with other batches
 IDLE_BYTES = 1024 * 1024 * 1024  # of large objects that no unfinished batch uses, kept because a later one may
 
 
@@ -210,7 +210,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
 
 
 class Batch:
-    """A submitted batch. Its result is unpickled in joblib's thread, by the first who asks for it."""
+    """A submitted batch. Its result is unpickled in joblib's thread, at the first request."""
 
     def __init__(
         self, pool: JoblibPool, jobs: set[Batch], callback: Callable[[Any], None] | None, ended: Callable[[], None]
@@ -421,15 +421,15 @@ def _share() -> int:
 
 
 def _joblib_pool(pool: Any) -> JoblibPool:
-    """The `JoblibPool` of whatever users pass as ``pool=``."""
+    """Return the `JoblibPool` of a user's argument ``pool=``."""
     if isinstance(pool, JoblibPool):
         return pool
     for name in ("joblib", "sklearn"):
         try:
-            found = pool.handle(name)
+            handle = pool.handle(name)
         except SpecError:
             continue
-        return cast("JoblibPool", found)
+        return cast("JoblibPool", handle)
     raise SpecError("This pool has no joblib plugin: open it with plugins=[plugins.joblib()].")
 
 

@@ -71,13 +71,13 @@ class Mig(Plugin):
         Raises:
             SpecError: a GPU has no MIG, not this profile, or is divided differently already.
         """
-        found = nvidia.gpus()
-        if not found:
+        gpus = nvidia.gpus()
+        if not gpus:
             raise SpecError("plugins.mig: this node has no GPU.")
         with ExitStack() as stack:
             slices: list[str] = []
             accelerators: list[tuple[str, float]] = []
-            for gpu in found:
+            for gpu in gpus:
                 uuids, memory_gb = stack.enter_context(divided(gpu, self.profile, self.count))
                 slices += uuids
                 accelerators += [(f"{gpu.name} MIG {self.profile}", memory_gb)] * len(uuids)
@@ -122,10 +122,10 @@ def divided(gpu: Gpu, profile: str, count: int | None) -> Iterator[tuple[list[st
                 f"{wanted}."
             )
         ids = ",".join([str(offer[profile].id)] * wanted)
-        said = _tool_output("nvidia-smi", "mig", "-i", at, "-cgi", ids, "-C")
-        made = ",".join(map(str, nvidia.created(said)))
-        restore.callback(_retry, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dgi", "-gi", made))
-        restore.callback(_retry, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dci", "-gi", made))
+        output = _tool_output("nvidia-smi", "mig", "-i", at, "-cgi", ids, "-C")
+        instances = ",".join(map(str, nvidia.created(output)))
+        restore.callback(_retry, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dgi", "-gi", instances))
+        restore.callback(_retry, lambda: nvidia.run("nvidia-smi", "mig", "-i", at, "-dci", "-gi", instances))
         yield [each.uuid for each in _devices(gpu)], memory_gb
 
 
@@ -135,12 +135,12 @@ def _enable(gpu: Gpu) -> None:
     Raises:
         SpecError: something uses the GPU at present.
     """
-    said = _tool_output("nvidia-smi", "-i", str(gpu.index), "-mig", "1")
+    output = _tool_output("nvidia-smi", "-i", str(gpu.index), "-mig", "1")
     now = next((each for each in nvidia.gpus() if each.uuid == gpu.uuid), None)
     if now is None or now.mig != "Enabled":
         raise SpecError(
             f"MIG cannot be enabled on GPU {gpu.index} while something uses it, a monitoring service perhaps: stop "
-            f"that, or enable MIG beforehand. nvidia-smi said: {said.strip()}"
+            f"that, or enable MIG beforehand. nvidia-smi said: {output.strip()}"
         )
 
 

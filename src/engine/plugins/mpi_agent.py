@@ -65,7 +65,7 @@ class Agent:
         self._side = side
         self._listener = _listening(directory)
         self._channels = itertools.count(1)
-        self._asked: dict[Key, socket.socket] = {}
+        self._open_requests: dict[Key, socket.socket] = {}
         self._running: dict[Key, subprocess.Popen[bytes]] = {}
         self._links: list[Path] = []
 
@@ -105,23 +105,23 @@ class Agent:
 
     def _ask(self, sock: socket.socket) -> None:
         key = (self._side.node, next(self._channels))
-        self._asked[key] = sock
+        self._open_requests[key] = sock
         while (frame := mpi_rsh.receive(sock)) is not None:
             kind, data = frame
             if kind == mpi_rsh.ASK:
                 self._side.tell((ASK, key, json.loads(data)))
             else:
                 self._side.tell((STDIN, key, data))
-        if self._asked.pop(key, None) is not None:  # mpi_rsh ended before its command did
+        if self._open_requests.pop(key, None) is not None:  # mpi_rsh ended before its command did
             self._side.tell((END, key))
         sock.close()
 
     def _answer(self, key: Key, kind: int, data: bytes) -> None:
-        sock = self._asked.get(key)
+        sock = self._open_requests.get(key)
         if sock is None:
             return
         if kind == mpi_rsh.EXIT:
-            del self._asked[key]
+            del self._open_requests[key]
         with suppress(OSError):  # mpi_rsh is gone, which the reading thread handles
             mpi_rsh.send(sock, kind, data)
 
@@ -241,7 +241,7 @@ class Switchboard:
         origin = NodeId(key[0])
         match word:
             case "ask":
-                self._asked(node, key, rest[0])
+                self._requested(node, key, rest[0])
             case "printed":
                 self._context.tell(origin, (word, key, *rest))
             case "exited":
@@ -251,16 +251,16 @@ class Switchboard:
                 if (target := self._targets.get(key)) is not None:
                     self._context.tell(target, (word, key, *rest))
 
-    def _asked(self, node: NodeId, key: Key, asked: dict[str, str]) -> None:
-        target = self._named(asked["host"])
+    def _requested(self, node: NodeId, key: Key, request: dict[str, str]) -> None:
+        target = self._named(request["host"])
         if target is None:
             has = ", ".join(self.hosts)
-            text = f"outrider: no node of this pool is called {asked['host']!r}; there are {has}\n"
+            text = f"outrider: no node of this pool is called {request['host']!r}; there are {has}\n"
             self._context.tell(node, (PRINTED, key, mpi_rsh.ERR, text.encode()))
             self._context.tell(node, (EXITED, key, mpi_rsh.FAILED))
             return
         self._targets[key] = target
-        self._context.tell(target, (RUN, key, asked["command"], asked["cwd"]))
+        self._context.tell(target, (RUN, key, request["command"], request["cwd"]))
 
     def _named(self, host: str) -> NodeId | None:
         """Find a node by address, host name or number (``node-3``, which tells nodes on one computer apart)."""

@@ -53,10 +53,10 @@ def tool(name: str) -> str:
     Raises:
         SpecError: it is not installed.
     """
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise SpecError(f"{name} is not on this node's PATH: it comes with NVIDIA's driver, which the node needs.")
-    return found
+    return path
 
 
 def run(name: str, *arguments: str, stdin: str = "") -> str:
@@ -82,21 +82,21 @@ def run(name: str, *arguments: str, stdin: str = "") -> str:
 
 def gpus() -> list[Gpu]:
     """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this node."""
-    found = []
+    result = []
     for line in run("nvidia-smi", *GPU_QUERY).splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 5 and cells[0].isdigit():
-            found.append(Gpu(int(cells[0]), cells[1], cells[2].removeprefix("NVIDIA "), cells[3], cells[4]))
-    return visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+            result.append(Gpu(int(cells[0]), cells[1], cells[2].removeprefix("NVIDIA "), cells[3], cells[4]))
+    return visible(result, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def visible(found: Sequence[Gpu], chosen: str | None) -> list[Gpu]:
+def visible(gpus: Sequence[Gpu], chosen: str | None) -> list[Gpu]:
     """Apply ``CUDA_VISIBLE_DEVICES`` as CUDA does: in that order, up to the first device that does not exist."""
     if chosen is None:
-        return list(found)
+        return list(gpus)
     left: list[Gpu] = []
     for name in (part.strip() for part in chosen.split(",")):
-        named = [gpu for gpu in found if name == str(gpu.index) or (name[:4] == "GPU-" and gpu.uuid.startswith(name))]
+        named = [gpu for gpu in gpus if name == str(gpu.index) or (name[:4] == "GPU-" and gpu.uuid.startswith(name))]
         if len(named) != 1 or named[0] in left:
             break
         left += named
@@ -114,18 +114,18 @@ def instances(table: str) -> list[int]:
     return [int(row[1]) for row in re.finditer(r"\|\s+\d+\s+MIG \S+\s+\d+\s+(\d+)\s+\d+:\d+\s+\|", table)]
 
 
-def created(said: str) -> list[int]:
+def created(output: str) -> list[int]:
     """Parse the output of ``nvidia-smi mig -cgi ... -C``: the ids of the instances that it made."""
-    return [int(row[1]) for row in re.finditer(r"created GPU instance ID\s+(\d+) on GPU", said)]
+    return [int(row[1]) for row in re.finditer(r"created GPU instance ID\s+(\d+) on GPU", output)]
 
 
 def slices(listing: str) -> dict[str, list[Slice]]:
     """Parse ``nvidia-smi -L``: each GPU's MIG devices, by the GPU's UUID."""
-    found: dict[str, list[Slice]] = {}
+    slices_by_gpu: dict[str, list[Slice]] = {}
     of: list[Slice] = []
     for line in listing.splitlines():
         if gpu := re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line):
-            of = found.setdefault(gpu[1], [])
+            of = slices_by_gpu.setdefault(gpu[1], [])
         elif device := re.match(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (\S+)\)", line):
             of.append(Slice(device[1], device[2]))
-    return found
+    return slices_by_gpu

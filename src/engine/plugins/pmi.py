@@ -33,10 +33,10 @@ Reply = tuple[int, str]  # (rank, line)
 class KeyValueSpace:
     """The values that the ranks of one generation have put, and which ranks wait. No I/O: lines in, lines out."""
 
-    def __init__(self, name: str, size: int, given: Mapping[str, str]) -> None:
+    def __init__(self, name: str, size: int, values: Mapping[str, str]) -> None:
         """``name``: one that was never used on these hosts, as MPICH names its shared memory after it."""
         self._name, self._size = name, size
-        self._values = dict(given)
+        self._values = dict(values)
         self._published: dict[str, str] = {}
         self._waiting: set[int] = set()
         self.aborted: dict[int, int] = {}  # rank -> exit status
@@ -59,8 +59,8 @@ class KeyValueSpace:
                 return [(rank, "cmd=put_result rc=0 msg=success")]
             case "get":
                 value = self._values.get(words.get("key", ""))
-                found = "rc=-1 msg=key_not_found value=unknown" if value is None else f"rc=0 msg=success value={value}"
-                return [(rank, f"cmd=get_result {found}")]
+                result = "rc=-1 msg=key_not_found value=unknown" if value is None else f"rc=0 msg=success value={value}"
+                return [(rank, f"cmd=get_result {result}")]
             case "barrier_in":
                 self._waiting.add(rank)
                 if len(self._waiting) < self._size:
@@ -298,9 +298,9 @@ def _number(text: str, *, default: int) -> int:
 
 
 def _words(line: str) -> dict[str, str]:
-    head, found, value = line.partition(" value=")  # a value extends to the end of the line
+    head, separator, value = line.partition(" value=")  # a value extends to the end of the line
     words = dict(_pairs(head.split()))
-    return words | {"value": value} if found else words
+    return words | {"value": value} if separator else words
 
 
 def _pairs(words: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -73,10 +73,10 @@ def interface(address: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
             try:
-                found = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                reply = fcntl.ioctl(sock, _SIOCGIFADDR, struct.pack("256s", name.encode()))
             except OSError:  # the interface has no IPv4 address
                 continue
-            if socket.inet_ntoa(found[20:24]) == address:
+            if socket.inet_ntoa(reply[20:24]) == address:
                 return name
     return None
 

@@ -58,8 +58,8 @@ def ray(
         checks.count("plugins.ray: object_store_bytes", object_store_bytes)
     wanted = {} if resources is None else resources
     if not isinstance(wanted, Mapping) or not all(isinstance(name, str) and name for name in wanted):
-        given = checks.shown(resources)
-        raise SpecError(f"plugins.ray: resources takes names and amounts, as in {{'disk': 2}}, not {given}.")
+        shown = checks.shown(resources)
+        raise SpecError(f"plugins.ray: resources takes names and amounts, as in {{'disk': 2}}, not {shown}.")
     for name, amount in wanted.items():
         checks.amount(f"plugins.ray: resources[{name!r}]", amount, "units")
     return Ray(cpus_per_node, object_store_bytes, tuple(wanted.items()), secrets.token_hex(32))

@@ -54,14 +54,16 @@ class Plugins:
     def __getattr__(self, name: str) -> Callable[..., Plugin]:
         if name.startswith("_"):
             raise AttributeError(name)
-        found = _installed()
-        if name in found:
-            factory = self.__dict__[name] = checked(f"plugins.{name}", found[name].load())
+        installed = _installed()
+        if name in installed:
+            factory = self.__dict__[name] = checked(f"plugins.{name}", installed[name].load())
             return factory
-        close = closest(name, found)
+        close = closest(name, installed)
         hint = f"did you mean {close}?" if close else "is its package installed?"
         raise AttributeError(
-            f"No plugin is called {name}: {hint} There are: {', '.join(sorted(found)) or 'none'}.", name=name, obj=self
+            f"No plugin is called {name}: {hint} There are: {', '.join(sorted(installed)) or 'none'}.",
+            name=name,
+            obj=self,
         )
 
     def __dir__(self) -> list[str]:
@@ -69,7 +71,7 @@ class Plugins:
 
 
 def checked(name: str, factory: Callable[..., Plugin]) -> Callable[..., Plugin]:
-    """Return the factory; what it does not take is refused as `SpecError`. ``name``: as users call it."""
+    """Return the factory; wrong arguments raise `SpecError`. ``name``: the users' name for it."""
     signature = inspect.signature(factory)
     kinds = {each.kind for each in signature.parameters.values()}
     positional = {each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_ONLY}

@@ -72,9 +72,9 @@ class TensorFlow(Plugin):
 
 
 def _leave_together(info: InstanceInfo) -> None:
-    """Return when all ranks are here, rank 0 last, which coordinates them.
+    """Return when all ranks have arrived, on rank 0 last, which coordinates them.
 
-    Workers fetch from each other: one that ends early takes with it what others have yet to read.
+    Workers fetch from each other: a worker that ends early takes data with it that others still need.
     """
     from tensorflow.python.eager import context  # pyright: ignore[reportMissingImports]
 

@@ -17,7 +17,7 @@ from ..api.plugin import Plugin, Ports
 from ..node.holdings import OWN
 from ..runtime.rank_scheduling import sharing
 from .client_versions import same_version
-from .initialized_group import found_again
+from .initialized_group import reused_group
 from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, unless_set
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Torch(Plugin):
         try:
             with _all_connected(info):
                 distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
-            with found_again(distributed, backend):
+            with reused_group(distributed, backend):
                 yield
         finally:  # also for a group that was made and whose barrier failed
             _teardown.start(distributed)
@@ -150,7 +150,7 @@ class Torch(Plugin):
 class TorchWithoutGroup(Torch):
     """The plugin that `torch(init=False)` makes."""
 
-    fresh_process: ClassVar[bool] = True  # the function may leave its group, and whatever else a script leaves
+    fresh_process: ClassVar[bool] = True  # the function may leave its group behind, like any script
 
     @contextmanager
     def _group(self, torch_: Any, info: InstanceInfo, device: int | None) -> Iterator[None]:  # noqa: ARG002
@@ -213,8 +213,8 @@ class _GroupTeardown:
     def wait(self, distributed: Any) -> None:
         """Wait until the last group is gone, before the next one is made.
 
-        A group that is not initialized any more may still be clearing what the next one would write. One that is still
-        there after `GONE_S` is in the way of every later task as well: they would wait for each other for ever.
+        A group that is not initialized any more may still be clearing data that the next one would write. A group that
+        remains after `GONE_S` blocks every later task, too: they would wait for each other for ever.
         """
         if self._thread is not None:
             self._thread.join(GONE_S)

@@ -1,7 +1,7 @@
-"""A profile of several ranks as one trace for https://ui.perfetto.dev, and the table that says who is waited for.
+"""A profile of several ranks as one trace for https://ui.perfetto.dev, and the table of stragglers.
 
-The parts lie in the record as its tasks have sent them. Whoever wants to see a profile merges them, in a process of its
-own: that takes seconds, which the pool's event loop does not have.
+The record has the parts as its tasks sent them. The command that shows a profile merges them in its own process: the
+merge takes seconds, for which the pool's event loop has no time.
 """
 
 from __future__ import annotations
@@ -23,54 +23,54 @@ from .stragglers import RankTimes, Table, table_of
 from .traces import Whose, read_head, read_trace
 
 PROFILES = "profiles"  # the folder in a record
-_MARK = f'"{ev.ProfileTaken.name}"'.encode()  # in its line; of the other lines, which are many, none is read
+_MARK = f'"{ev.ProfileTaken.name}"'.encode()  # in its line; lines without it, which are many, are not parsed
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 _COMPRESSION = 5
-_PROCESSES = 1000  # numbers that a rank has for its processes in the trace
+_PROCESSES = 1000  # process numbers reserved for each rank in the trace
 
 
 class Missing(NamedTuple):
     """A task without a trace, or with one that lacks something, and why."""
 
     whose: str
-    said: str
+    reason: str
 
 
 class Merged(NamedTuple):
-    """A profile. ``trace``: where it lies; None: there is none. ``table``: None outside of broadcasts."""
+    """A profile. ``trace``: its path; None: there is none. ``table``: None outside of broadcasts."""
 
     name: str
     function: str
     trace: Path | None
     table: Table | None
     steps_by: str
-    clock_error_s: float | None  # by which two nodes' clocks may still differ in it; None: not known of some
+    clock_error_s: float | None  # largest difference of two nodes' clocks in the trace; None: not known for some nodes
     missing: Sequence[Missing]
 
 
 def profiles_in(directory: Path) -> dict[str, list[ev.ProfileTaken]]:
-    """Return the profiles that a record has, by name, the newest last. A rank that was run again has its newest one."""
+    """Return a record's profiles by name, the newest last. A rank that ran again has only its newest part."""
     try:
         content = (directory / EVENTS).read_bytes()
     except FileNotFoundError:
         return {}
-    found: dict[str, dict[tuple[int, int, int], ev.ProfileTaken]] = {}
+    by_profile: dict[str, dict[tuple[int, int, int], ev.ProfileTaken]] = {}
     for line in whole_lines(content):
         if _MARK not in line:
             continue
         with suppress(ValueError):
-            said = json.loads(line)
-            event = event_in(said) if isinstance(said, dict) else None
+            fields = json.loads(line)
+            event = event_in(fields) if isinstance(fields, dict) else None
             if isinstance(event, ev.ProfileTaken) and _NAME.fullmatch(event.profile):
-                found.setdefault(event.profile, {})[event.job, event.rank, event.node] = event
-    return {name: list(parts.values()) for name, parts in found.items()}
+                by_profile.setdefault(event.profile, {})[event.job, event.rank, event.node] = event
+    return {name: list(parts.values()) for name, parts in by_profile.items()}
 
 
 def merge(directory: Path, name: str, parts: Sequence[ev.ProfileTaken]) -> Merged:
-    """Merge the parts of a profile, and write the trace and what is told of it into the record.
+    """Merge the parts of a profile, and write the trace and its facts into the record.
 
     Raises:
-        OSError: it cannot be written there.
+        OSError: the record cannot be written.
     """
     missing = [Missing(_whose(part).name, part.said) for part in parts if part.said or not part.artifact]
     usable, since_ns = list[tuple[Path, Whose]](), list[int]()
@@ -88,7 +88,7 @@ def merge(directory: Path, name: str, parts: Sequence[ev.ProfileTaken]) -> Merge
     times: dict[tuple[int, int], list[RankTimes]] = {}
     by: list[str] = []
     if not usable:
-        return _told(directory, Merged(name, function, None, None, "", None, missing))
+        return _write_facts(directory, Merged(name, function, None, None, "", None, missing))
 
     def events() -> Iterator[dict[str, Any]]:
         for index, (path, whose) in enumerate(usable):
@@ -108,7 +108,7 @@ def merge(directory: Path, name: str, parts: Sequence[ev.ProfileTaken]) -> Merge
     table = None if largest is None else table_of(largest)
     errors = [whose.clock_error_s for _, whose in usable]
     error_s = 2 * max(each for each in errors if each is not None) if None not in errors else None
-    return _told(directory, Merged(name, function, target, table, next(filter(None, by), ""), error_s, missing))
+    return _write_facts(directory, Merged(name, function, target, table, next(filter(None, by), ""), error_s, missing))
 
 
 def trace_path(directory: Path, name: str) -> Path:
@@ -133,32 +133,32 @@ def facts(merged: Merged) -> dict[str, Any]:
     }
 
 
-def told_profiles(directory: Path) -> list[dict[str, Any]]:
+def merged_profiles(directory: Path) -> list[dict[str, Any]]:
     """Return the facts of the profiles that were merged into a record, the oldest first."""
-    found = []
+    result = []
     with suppress(FileNotFoundError):
         for path in sorted((directory / PROFILES).glob("*.json"), key=lambda each: each.stat().st_mtime):
             with suppress(OSError, ValueError):
-                said = json.loads(path.read_bytes())
-                if isinstance(said, dict) and isinstance(said.get("said"), list):
-                    found.append(said)
-    return found
+                fields = json.loads(path.read_bytes())
+                if isinstance(fields, dict) and isinstance(fields.get("said"), list):
+                    result.append(fields)
+    return result
 
 
 def lines_of(merged: Merged) -> list[str]:
-    """Return what is told of a profile, as lines of text."""
+    """Return the summary of a profile, as lines of text."""
     lines = [f"profile {merged.name} of {merged.function or 'nothing'}{_counted(merged)}"]
     if merged.table is not None and merged.table.rows:
         lines += _rows(merged.table)
         lines += [verdict(merged)]
-    lines += [f"{each.whose}: {each.said or 'no trace'}" for each in merged.missing]
+    lines += [f"{each.whose}: {each.reason or 'no trace'}" for each in merged.missing]
     if merged.trace is not None:
         lines.append(f"trace: {merged.trace}, for https://ui.perfetto.dev")
     return lines
 
 
 def verdict(merged: Merged) -> str:
-    """Say who is waited for."""
+    """Return a sentence about the stragglers."""
     table = merged.table
     if table is None or len(table.rows) < 2:
         return "No straggler can be told of less than two ranks."
@@ -219,7 +219,7 @@ def _whose(part: ev.ProfileTaken) -> Whose:
     )
 
 
-def _told(directory: Path, merged: Merged) -> Merged:
+def _write_facts(directory: Path, merged: Merged) -> Merged:
     content = json.dumps(facts(merged), indent=2).encode(errors="replace")
     _write(directory / PROFILES / f"{merged.name}.json", lambda file: file.write(content))
     return merged

@@ -1,7 +1,7 @@
-"""Find the rank that the others wait for, by how long each is outside and inside of collectives in a step. No I/O.
+"""Detection of stragglers: the ranks for which the others wait, by their time outside of collectives. No I/O.
 
-All ranks of a broadcast whose steps end with a collective have the same step time, however slow one of them is: the
-others wait for it, inside of the collective. Only how long each is outside of them tells.
+If steps end with a collective, all ranks of a broadcast have the same step time, however slow one of them is: the
+others wait for it inside the collective. Only the time outside of collectives shows the slow one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from statistics import median
 from typing import NamedTuple
 
 LEAST_S = 0.001  # by which the slowest must be outside longer than all others, and
-LEAST_PART = 0.1  # this part of a step at least
-ROUNDS = 3  # steps that are needed, and
-AGREEING = 0.8  # in how many of them it must be so
-PIECES = 6  # of the time that all were seen, where no steps are known
+LEAST_PART = 0.1  # at least this part of a step
+ROUNDS = 3  # least number of steps, and
+AGREEING = 0.8  # the part of them that must agree
+PIECES = 6  # of the time in which all ranks were profiled, if no steps are known
 LEAST_PIECE_S = 0.05
 
 
@@ -28,7 +28,7 @@ class Interval(NamedTuple):
 
 
 class RankTimes(NamedTuple):
-    """A rank as it was seen, in seconds of one clock for all. ``steps`` are in order; ``collectives`` may overlap."""
+    """The times of a rank, in seconds of a common clock. ``steps`` are in order; ``collectives`` may overlap."""
 
     rank: int
     node: int
@@ -38,7 +38,7 @@ class RankTimes(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A rank's usual step: the medians of all. ``before``: until it enters its first collective; None: it has none."""
+    """A rank's usual step: medians. ``before``: until it enters its first collective; None: it has no collectives."""
 
     rank: int
     node: int
@@ -49,10 +49,12 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """``steps``: how many were compared; 0: the ranks were not seen at the same time, and each row is of a rank's own
-    whole time. ``by_steps``: they are the tasks' own, else equal pieces of time.
-    ``stragglers``: the ranks that the others wait for; none: there is no such rank. ``excess_s``: how much longer they
-    are outside of collectives than all others, in the median step.
+    """The comparison of ranks.
+
+    ``steps``: how many were compared; 0: the ranks were not seen at the same time, and each row covers a rank's own
+    whole time. ``by_steps``: they are the tasks' own steps, else equal pieces of time. ``stragglers``: the ranks for
+    which the others wait, possibly none. ``excess_s``: how much longer they are outside of collectives than all others,
+    in the median step.
     """
 
     rows: Sequence[Row]
@@ -63,7 +65,7 @@ class Table(NamedTuple):
 
 
 def table_of(ranks: Sequence[RankTimes]) -> Table:
-    """Return the table of a broadcast's ranks; with fewer than two, or without collectives, nobody is a straggler."""
+    """Return the table of a broadcast's ranks; with fewer than two, or without collectives, there are no stragglers."""
     by_steps = all(rank.steps for rank in ranks) and bool(ranks)
     rounds = _steps(ranks) if by_steps else _pieces(ranks)
     parts = [[_measured(rank, each) for rank, each in zip(ranks, round_, strict=True)] for round_ in rounds]
@@ -84,18 +86,18 @@ class _Measured(NamedTuple):
 
 
 def _steps(ranks: Sequence[RankTimes]) -> list[list[Interval]]:
-    """Return the steps that all ranks took together: each with that of another rank which it shares most time with.
+    """Match the steps of all ranks: each with the step of another rank with which it shares the most time.
 
-    Ranks that wait for nobody may have taken theirs at different times: these are taken in their order.
+    Independent ranks may take their steps at different times: these are matched in order.
     """
     leader = min(ranks, key=lambda rank: len(rank.steps))
-    found = []
+    rounds = []
     for step in leader.steps:
         together = [max(rank.steps, key=lambda other: _shared(step, other)) for rank in ranks]
         if all(_shared(step, other) > 0 for other in together):
-            found.append(together)
-    if len(found) >= min(ROUNDS, len(leader.steps)):
-        return found
+            rounds.append(together)
+    if len(rounds) >= min(ROUNDS, len(leader.steps)):
+        return rounds
     return [list(steps) for steps in zip(*(rank.steps for rank in ranks), strict=False)]
 
 
@@ -114,7 +116,7 @@ def _measured(rank: RankTimes, step: Interval) -> _Measured:
 
 
 def _together_s(intervals: Sequence[Interval], within: Interval) -> float:
-    """Return how much of an interval any of the others covers."""
+    """Return how much of ``within`` the intervals cover."""
     seconds, until = 0.0, within.began
     for began, ended in sorted(intervals):
         covered = min(ended, within.ended) - max(began, until)
@@ -137,8 +139,9 @@ def _row(rank: RankTimes, parts: Sequence[_Measured]) -> Row:
 
 
 def _stragglers(ranks: Sequence[RankTimes], parts: Sequence[Sequence[_Measured]]) -> tuple[list[int], float]:
-    """Return the ranks that are outside for longer than all others, and by how much; none where that is not so in most
-    steps. Of the ranks in the order of their usual time outside, the widest gap parts the slow from the others.
+    """Return the ranks that are outside of collectives longer than all others in most steps, and by how much.
+
+    In the order of the usual time outside, the widest gap separates the slow ranks from the others.
     """
     if len(ranks) < 2 or len(parts) < ROUNDS or not all(each.collectives for each in ranks):
         return [], 0.0

@@ -1,4 +1,4 @@
-"""One rank's part of a profile, as its task has sent it (`node/task_profile.py`), on the clock of the client."""
+"""One rank's part of a profile, sent by its task (`node/task_profile.py`), moved to the clock of the client."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from typing import Any, NamedTuple
 
 from .stragglers import Interval, RankTimes
 
-COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl|hccl):")  # how torch.distributed names what it does
-KERNEL = re.compile(r"(?i)(nccl|rccl)")  # and NCCL what it runs on a GPU
-STEPS, PYTHON = "steps", "Python functions (sampled)"  # tracks of ours, in place of a thread
-MOST_BYTES = 1100 << 20  # of one rank's trace, as it is read: what is larger no node of ours has made
+COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl|hccl):")  # names of torch.distributed's events
+KERNEL = re.compile(r"(?i)(nccl|rccl)")  # names of NCCL's kernels on a GPU
+STEPS, PYTHON = "steps", "Python functions (sampled)"  # Outrider's own tracks, in place of threads
+MOST_BYTES = 1100 << 20  # of one rank's decompressed trace: no node sends a larger one
 
 
 class Whose(NamedTuple):
-    """The task or rank that a trace is of. ``clock_offset_s``: by how much its node's clock is ahead; None: not known,
-    and taken for 0.
-    """
+    """The task or rank of a trace. ``clock_offset_s``: how far its node's clock is ahead; None: unknown, taken as 0."""
 
     rank: int
     ranks: int
     node: int
     function: str
     job: int
-    generation: int  # 0: it is no part of a broadcast
+    generation: int  # 0: outside of broadcasts
     clock_offset_s: float | None
     clock_error_s: float | None
 
@@ -41,8 +39,9 @@ class Whose(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The part that a task has measured itself. Times are in nanoseconds of its node's clock, those of ``python`` since
-    ``began_ns``: the number of a name, when it began, and how long it took.
+    """The measurements of the task itself, in nanoseconds of its node's clock.
+
+    ``python``: (number of a name, begin since ``began_ns``, duration).
     """
 
     began_ns: int
@@ -54,7 +53,7 @@ class Head(NamedTuple):
 
 
 class Trace:
-    """``torch``: the events of torch's profiler, as it has them; empty where there was none."""
+    """A rank's trace. ``torch``: the unchanged events of torch's profiler; empty: it did not run."""
 
     def __init__(self, whose: Whose, head: Head, torch: Sequence[Mapping[str, Any]], base_ns: int) -> None:
         self.whose, self.head, self.torch = whose, head, torch
@@ -62,7 +61,7 @@ class Trace:
         self._own_ns, self._torch_ns = -offset_ns, base_ns - offset_ns
 
     def times(self, since_ns: int) -> RankTimes:
-        """Return what is compared between ranks, in seconds since a time of the client's clock."""
+        """Return the rank's times for the comparison, in seconds since a time of the client's clock."""
         head, whose = self.head, self.whose
 
         def at(ns: int) -> float:
@@ -78,8 +77,9 @@ class Trace:
         return RankTimes(whose.rank, whose.node, Interval(at(head.began_ns), at(head.ended_ns)), steps, collectives)
 
     def events(self, since_ns: int, first: int) -> Iterator[dict[str, Any]]:
-        """Yield the events of the merged trace. Times are microseconds since a time of the client's clock; processes
-        are numbered from ``first`` on, which is that of the rank itself.
+        """Yield the events of the merged trace, in microseconds since a time of the client's clock.
+
+        Processes are numbered from ``first`` on, which is the rank itself.
         """
         name, own = self.whose.name, first
         pids: dict[Any, int] = {}
@@ -113,9 +113,9 @@ class Trace:
 
 
 def collectives_of(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the events that are a collective under way: what runs on GPUs, if anything does, else on the CPU.
+    """Return the events of running collectives: on GPUs, if there are any, else on the CPU.
 
-    On a GPU a collective waits for the others in a kernel of NCCL's. What the CPU does of it there is to queue it.
+    On a GPU, a collective waits for the other ranks in an NCCL kernel; the CPU only queues it.
     """
     spans = [each for each in events if each.get("ph") == "X" and "dur" in each]
     kernels = [each for each in spans if each.get("cat") == "kernel" and KERNEL.match(str(each.get("name")))]
@@ -125,10 +125,10 @@ def collectives_of(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 
 def read_trace(path: Path, whose: Whose) -> Trace:
-    """Read what a task has sent.
+    """Read the trace sent by a task.
 
     Raises:
-        ValueError: it is not what a task of ours sends, or is cut off.
+        ValueError: the file is no such trace, or is cut off.
     """
     try:
         with gzip.open(path) as file:
@@ -141,7 +141,7 @@ def read_trace(path: Path, whose: Whose) -> Trace:
 
 
 def read_head(path: Path, whose: Whose) -> Head:
-    """Read the first line alone. ValueError: as `read_trace`."""
+    """Read only the first line. ValueError: as in `read_trace`."""
     try:
         with gzip.open(path) as file:
             return _head(file.readline(MOST_BYTES))
@@ -157,19 +157,19 @@ def _unreadable(path: Path, whose: Whose, error: Exception) -> ValueError:
 
 
 def _head(line: bytes) -> Head:
-    said = json.loads(line)
+    fields = json.loads(line)
     return Head(
-        int(said["began_ns"]),
-        int(said["ended_ns"]),
-        [int(ns) for ns in said["steps_ns"]],
-        str(said["steps_by"]),
-        [str(name) for name in said["names"]],
-        [(int(name), int(began), int(took)) for name, began, took in said["python"]],
+        int(fields["began_ns"]),
+        int(fields["ended_ns"]),
+        [int(ns) for ns in fields["steps_ns"]],
+        str(fields["steps_by"]),
+        [str(name) for name in fields["names"]],
+        [(int(name), int(began), int(took)) for name, began, took in fields["python"]],
     )
 
 
 def _moved(event: Mapping[str, Any], shift_us: float, pids: Mapping[Any, int], whose: Whose) -> dict[str, Any] | None:
-    """Return an event of torch's as one of the merged trace: on its clock, of its processes, with ids of its own."""
+    """Convert an event of torch's to the merged trace: its clock, its process numbers, and unique ids."""
     pid = pids.get(event.get("pid"))
     if pid is None or event.get("name") in ("process_name", "process_labels", "process_sort_index"):
         return None

@@ -1,4 +1,4 @@
-"""Metrics and samples as charts: which curves each has, and what is said of them in words. No I/O."""
+"""Metrics and samples as charts: the curves of each, and its summary in words. No I/O."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..runs.metrics import Point, Series
 from .series import Band, band, thinned
 
 MOST_CURVES = 12  # of a chart; more are a band
-FAR = 3  # of the curves of a band that are drawn besides: those farthest from its middle,
-FAR_FROM = 1.5  # where they are so many times as far from it as the usual one
+FAR = 3  # curves drawn besides their band: the farthest from its middle,
+FAR_FROM = 1.5  # if they are this many times as far from it as the typical curve
 BUCKETS, LEAST_BUCKETS = 500, 40  # of a curve: a chart is some 600 pixels wide
 BUDGET = 24_000  # points of a page
 BAND_BUCKETS = 240
-SAMPLES = 40_000  # of all nodes, that a report counts: some 10 us each
+SAMPLES = 40_000  # of all nodes, that a report reads: some 10 us each
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """``steps``: None where points have none. ``at_s``: since the run's beginning. ``faint``: was done again later."""
+    """A curve. ``steps``: None: no steps. ``at_s``: since the run's beginning. ``faint``: a redone part."""
 
     label: str
     steps: Sequence[int] | None
@@ -41,7 +41,7 @@ class Curve:
 
 
 class Facts(NamedTuple):
-    """The figures of one curve. ``odd``: values that are no number, and where the first of them is."""
+    """The figures of one curve. ``odd``: how many values are nan or infinite; ``odd_at``: the x of the first."""
 
     label: str
     points: int
@@ -55,7 +55,7 @@ class Facts(NamedTuple):
 
 @dataclass(slots=True)
 class Chart:
-    """``count``: curves that it stands for; where they are more than `MOST_CURVES`, ``band`` has them."""
+    """A chart. ``count``: its number of curves; more than `MOST_CURVES` are drawn as a ``band``."""
 
     name: str
     of: str  # the function, or what a sample measures
@@ -66,17 +66,17 @@ class Chart:
     count: int = 0
     unit: str = ""
     thinned: bool = False
-    redone: int = 0  # points that were done again
-    stride: int = 1  # of so many samples of a node one counts
+    redone: int = 0  # points that a later generation has replaced
+    stride: int = 1  # one of this many samples of a node is read
 
 
 Logged = Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]
 
 
 def metric_charts(logged: Logged, began_at: float) -> list[Chart]:
-    """Return a chart for each metric of each function, those of the names that come first in the record first.
+    """Return a chart for each metric of each function, in the order in which their names first appear in the record.
 
-    ``logged``: of each series the points that count, and those that were done again.
+    ``logged``: for each series, its points and the points that later generations have replaced.
     """
     by_chart: dict[tuple[str, str], list[Series]] = defaultdict(list)
     for series in logged:
@@ -120,7 +120,7 @@ def label_of(series: Series, *, several_jobs: bool) -> str:
 
 
 class Measured(NamedTuple):
-    """A kind of measurement: its name, its unit, and how it is read from a sample; None: that has none."""
+    """A kind of measurement: its name, its unit, and how to read it from a sample (None: the sample has none)."""
 
     name: str
     unit: str
@@ -128,33 +128,37 @@ class Measured(NamedTuple):
 
 
 MEASURED = (
-    Measured("Processors", "%", lambda said: 100 * said.cpu),
-    Measured("Memory", "bytes", lambda said: said.memory_bytes),
-    Measured("Network received", "bytes/s", lambda said: _rate(said.received_bytes, said.seconds)),
-    Measured("Network sent", "bytes/s", lambda said: _rate(said.sent_bytes, said.seconds)),
-    Measured("Disk used", "bytes", lambda said: said.disk_bytes),
-    Measured("GPUs", "%", lambda said: _mean([100 * u for gpu in said.gpus if (u := gpu.utilisation) is not None])),
-    Measured("GPU memory", "bytes", lambda said: sum(gpu.memory_bytes for gpu in said.gpus) if said.gpus else None),
-    Measured("GPU power", "W", lambda said: sum(gpu.watts or 0.0 for gpu in said.gpus) if _powered(said) else None),
+    Measured("Processors", "%", lambda sample: 100 * sample.cpu),
+    Measured("Memory", "bytes", lambda sample: sample.memory_bytes),
+    Measured("Network received", "bytes/s", lambda sample: _rate(sample.received_bytes, sample.seconds)),
+    Measured("Network sent", "bytes/s", lambda sample: _rate(sample.sent_bytes, sample.seconds)),
+    Measured("Disk used", "bytes", lambda sample: sample.disk_bytes),
+    Measured("GPUs", "%", lambda sample: _mean([100 * u for gpu in sample.gpus if (u := gpu.utilisation) is not None])),
+    Measured(
+        "GPU memory", "bytes", lambda sample: sum(gpu.memory_bytes for gpu in sample.gpus) if sample.gpus else None
+    ),
+    Measured(
+        "GPU power", "W", lambda sample: sum(gpu.watts or 0.0 for gpu in sample.gpus) if _powered(sample) else None
+    ),
 )
 
 
 def sample_charts(samples: Sequence[NodeSampled], began_at: float) -> list[Chart]:
-    """Return a chart for each kind of measurement, with a curve for each node. Of very many samples some count."""
-    found: list[dict[int, tuple[list[float], list[float]]]] = [defaultdict(lambda: ([], [])) for _ in MEASURED]
+    """Return a chart for each kind of measurement, with a curve for each node; very many samples are thinned."""
+    by_kind: list[dict[int, tuple[list[float], list[float]]]] = [defaultdict(lambda: ([], [])) for _ in MEASURED]
     stride = 1 + len(samples) // SAMPLES
     seen: Counter[int] = Counter()
     for sample in samples:
         seen[sample.node] += 1
         if seen[sample.node] % stride != 1 % stride:
             continue
-        for kind, by_node in zip(MEASURED, found, strict=True):
+        for kind, by_node in zip(MEASURED, by_kind, strict=True):
             value = kind.read(sample)
             if value is not None:
                 by_node[sample.node][0].append(sample.at - began_at)
                 by_node[sample.node][1].append(value)
     charts = []
-    for kind, by_node in zip(MEASURED, found, strict=True):
+    for kind, by_node in zip(MEASURED, by_kind, strict=True):
         if by_node:
             chart = Chart(kind.name, "node", by_step=False, unit=kind.unit, stride=stride)
             curves = [Curve(f"node {node}", None, at_s, ys) for node, (at_s, ys) in sorted(by_node.items())]
@@ -171,8 +175,8 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _powered(said: NodeSampled) -> bool:
-    return any(gpu.watts is not None for gpu in said.gpus)
+def _powered(sample: NodeSampled) -> bool:
+    return any(gpu.watts is not None for gpu in sample.gpus)
 
 
 def facts(curve: Curve) -> Facts:
@@ -200,18 +204,18 @@ def _fill(chart: Chart, solid: Sequence[Curve], faint: Mapping[str, Sequence[Cur
     chart.facts += [facts(curve) for curve in shown]
 
 
-def _facts_of_all(curves: Sequence[Curve], made: Band) -> Facts:
+def _facts_of_all(curves: Sequence[Curve], spread: Band) -> Facts:
     """Return the figures of a band: the first and last of its middle, and the outermost values."""
     odd = [(x, y) for curve in curves for x, y in zip(curve.xs, curve.ys, strict=True) if not math.isfinite(y)]
     points = sum(len(curve.ys) for curve in curves)
-    first, last = (made.middle[0], made.middle[-1]) if made.middle else (math.nan, math.nan)
+    first, last = (spread.middle[0], spread.middle[-1]) if spread.middle else (math.nan, math.nan)
     return Facts(
         "all, in the middle",
         points,
         first,
         last,
-        min(made.low, default=math.nan),
-        max(made.high, default=math.nan),
+        min(spread.low, default=math.nan),
+        max(spread.high, default=math.nan),
         len(odd),
         min((x for x, _ in odd), default=None),
     )
@@ -233,7 +237,7 @@ def _curve(label: str, points: Sequence[Point], *, by_step: bool, began_at: floa
 
 
 def thin(charts: list[Chart], beside: int = 0) -> list[Chart]:
-    """Leave each curve as many points as the page has room for. ``beside``: how many further curves it has."""
+    """Thin each curve to the points that the page has room for. ``beside``: how many further curves the page has."""
     count = sum(len(chart.curves) for chart in charts) + beside
     buckets = max(LEAST_BUCKETS, min(BUCKETS, BUDGET // max(1, 3 * count)))
     for chart in charts:

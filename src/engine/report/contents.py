@@ -1,4 +1,4 @@
-"""The contents of a run's record, as a report needs them. Files that are not there, or damaged, are left out."""
+"""The contents of a run's record, as a report needs them. Missing and damaged files are left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
-from ..profiles.merged import told_profiles
+from ..profiles.merged import merged_profiles
 from ..runs.checkpoints import SavedCheckpoint, saved_checkpoints
 from ..runs.event_reading import events_in
 from ..runs.lines import EVENTS, LOGS, parsed_events
@@ -27,7 +27,7 @@ STACK_BUDGET_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """``owner``: of a run that has not ended. ``logs_left``: names of logs for which there was no room."""
+    """The contents of a record. ``owner``: of a run that has not ended. ``logs_left``: names of logs without room."""
 
     run: Run
     owner: Owned | None
@@ -36,7 +36,7 @@ class Contents:
     result: Mapping[str, Any]
     events: Sequence[ev.Event]
     checkpoints: Sequence[SavedCheckpoint]
-    metrics: Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]  # that count, and that were done again
+    metrics: Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]  # the present points, and the replaced ones
     samples: Sequence[ev.NodeSampled]
     params: Mapping[str, Any]
     texts: Sequence[Mapping[str, Any]]
@@ -49,14 +49,14 @@ class Contents:
 
     @property
     def began(self) -> float:
-        said = self.run.status.get("began") or self.about.get("began")
-        if isinstance(said, int | float):
-            return float(said)
+        began = self.run.status.get("began") or self.about.get("began")
+        if isinstance(began, int | float):
+            return float(began)
         return self.events[0].at if self.events else self.now
 
     @property
     def ended(self) -> float:
-        """Return when it ended; of one that has not: now, or when it was last heard of."""
+        """Return when the run ended; if it has not: now, or the time of its last sign of life."""
         status = self.run.status
         if isinstance(status.get("ended"), int | float):
             return float(status["ended"])
@@ -68,7 +68,7 @@ class Contents:
 
 
 def read_contents(run: Run) -> Contents:
-    """Read the record of ``run``: one that lives as it is now."""
+    """Read the record of ``run``; of a living run, its present state."""
     folder = run.directory
     owner = None if run.ended else run.owner
     content = content_of(folder / EVENTS)
@@ -91,7 +91,7 @@ def read_contents(run: Run) -> Contents:
         logs=shown,
         logs_left=left,
         stacks=list(stacks_in(folder / STACKS)),
-        profiles=told_profiles(folder),
+        profiles=merged_profiles(folder),
         files=sorted(files_in(folder)),
     )
 
@@ -104,7 +104,7 @@ def content_of(path: Path) -> bytes:
 
 
 def logs_of(folder: Path, events: Sequence[ev.Event], result: Mapping[str, Any]) -> list[list[str]]:
-    """Return the logs as the names of their parts: the one of who failed first, those of who failed, all others."""
+    """Return each log as the names of its parts: the first failed rank, other failed ones, then the rest."""
     try:
         logs = logs_in(os.listdir(folder))  # noqa: PTH208  names
     except OSError:
@@ -129,7 +129,7 @@ def stacks_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def files_in(folder: Path) -> Iterator[tuple[str, int]]:
-    """Return the files at the top of the record, and its folders with what all of their files take."""
+    """Return the files at the top of the record, and its folders with the total size of their files."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -148,7 +148,7 @@ def _size(folder: str) -> int:
 
 
 def first_failed(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is known of the rank that failed first; nothing where no broadcast failed."""
+    """Return the facts of the rank that failed first; empty if no broadcast failed."""
     error = result.get("error")
     first = error.get("first") if isinstance(error, dict) else None
     return first if isinstance(first, dict) else {}

@@ -12,7 +12,7 @@ from ..runs.lines import LogLine, parsed_log
 
 BUDGET_BYTES = 512 * 1024  # of all logs together
 LEAST_BYTES = 4 * 1024  # of each that is shown
-HEAD = 4  # the beginning has a fourth of what is shown
+HEAD = 4  # the beginning gets a fourth of the shown bytes
 LINE_CHARS = 2000
 _LOG = re.compile(r"(rank|node)-(\d+)(?:\.(\d+))?\.log")
 
@@ -33,17 +33,17 @@ class Excerpt:
 
 
 def logs_in(names: Sequence[str]) -> list[list[str]]:
-    """Return the logs that files of these names are, each as its parts in order: ranks first, by number."""
-    found: dict[tuple[bool, int], list[tuple[int, str]]] = {}
+    """Group the names of log files by log, each with its parts in order: ranks first, by number."""
+    logs: dict[tuple[bool, int], list[tuple[int, str]]] = {}
     for name in names:
-        if said := _LOG.fullmatch(name):
-            found.setdefault((said[1] != "rank", int(said[2])), []).append((int(said[3] or 0), name))
-    return [[name for _, name in sorted(found[key])] for key in sorted(found)]
+        if match := _LOG.fullmatch(name):
+            logs.setdefault((match[1] != "rank", int(match[2])), []).append((int(match[3] or 0), name))
+    return [[name for _, name in sorted(logs[key])] for key in sorted(logs)]
 
 
 def log_title(names: Sequence[str]) -> str:
-    said = _LOG.fullmatch(names[0])
-    return f"{said[1]} {int(said[2])}" if said else names[0]
+    match = _LOG.fullmatch(names[0])
+    return f"{match[1]} {int(match[2])}" if match else names[0]
 
 
 def excerpts(
@@ -52,29 +52,29 @@ def excerpts(
     budget_bytes: int = BUDGET_BYTES,
     read: Mapping[str, int] | None = None,
 ) -> tuple[list[Excerpt], list[str]]:
-    """Return what is shown of the logs in ``folder``, and the titles of those that are not: the last of ``logs``.
+    """Return excerpts of the logs in ``folder``, and the titles of the logs without room: the last of ``logs``.
 
-    ``read``: how many bytes of each file count, where what came later is told otherwise.
+    ``read``: how many bytes of each file to use, if the caller shows later bytes in another way.
     """
     shown = [_sizes(folder, names) for names in logs[: max(1, budget_bytes // LEAST_BYTES)]]
     if read is not None:
         shown = [{name: min(size, read.get(name, 0)) for name, size in parts.items()} for parts in shown]
     room = shares([sum(parts.values()) for parts in shown], budget_bytes)
-    found = []
+    result = []
     for parts, most in zip(shown, room, strict=True):
         if parts:
-            found.append(_excerpt(folder, parts, most))
-    return found, [log_title(names) for names in logs[len(shown) :]]
+            result.append(_excerpt(folder, parts, most))
+    return result, [log_title(names) for names in logs[len(shown) :]]
 
 
 def shares(sizes: Sequence[int], budget: int) -> list[int]:
-    """Return how much each may take of ``budget``: what small ones leave is for the large ones, alike."""
-    given = [0] * len(sizes)
+    """Divide ``budget`` among the sizes: equal shares, and the large ones share what the small ones do not need."""
+    result = [0] * len(sizes)
     left = budget
     for number, place in enumerate(sorted(range(len(sizes)), key=lambda each: sizes[each])):
-        given[place] = min(sizes[place], left // (len(sizes) - number))
-        left -= given[place]
-    return given
+        result[place] = min(sizes[place], left // (len(sizes) - number))
+        left -= result[place]
+    return result
 
 
 def _excerpt(folder: Path, parts: Mapping[str, int], most: int) -> Excerpt:
@@ -98,15 +98,15 @@ def _sizes(folder: Path, names: Sequence[str]) -> dict[str, int]:
 
 def _content(folder: Path, parts: Mapping[str, int], begin: int, end: int) -> bytes:
     """Return the bytes from ``begin`` to ``end`` of all parts together."""
-    found, at = [], 0
+    pieces, at = [], 0
     for name, size in parts.items():
         first, last = max(begin - at, 0), min(end - at, size)
         at += size
         if first < last:
             with suppress(OSError), (folder / name).open("rb", buffering=0) as file:  # a living run removes old parts
                 file.seek(first)
-                found.append(file.read(last - first))
-    return b"".join(found)
+                pieces.append(file.read(last - first))
+    return b"".join(pieces)
 
 
 def _lines(content: bytes) -> Iterator[LogLine]:

@@ -14,21 +14,21 @@ DIGITS = 5  # of a value
 
 
 class Arrays:
-    """Arrays of numbers, each once: ranks that log together share their steps."""
+    """The arrays of a page's data, equal ones stored once: ranks that log together share their steps."""
 
     def __init__(self) -> None:
         self.all: list[Any] = []
         self._places: dict[tuple[Any, ...], int] = {}
 
     def whole(self, values: Sequence[int]) -> int:
-        """Add whole numbers: as first, difference and count where they go on evenly, else as differences."""
+        """Add whole numbers: as first, difference and count if they are evenly spaced, else as differences."""
         steps = [after - before for before, after in pairwise(values)]
         if len(values) > 2 and len(set(steps)) == 1:
             return self._add(("r", values[0], steps[0], len(values)), {"r": [values[0], steps[0], len(values)]})
         return self._add(("d", *values), {"d": [*values[:1], *steps]})
 
     def numbers(self, values: Sequence[float]) -> int:
-        """Add numbers, rounded; those that are none become gaps."""
+        """Add numbers, rounded; nan and infinities become gaps."""
         rounded = [short(value) for value in values]
         return self._add(("f", *rounded), rounded)
 
@@ -48,13 +48,13 @@ def short(value: float) -> float | int | None:
 
 def figure(chart: Chart, place: str) -> str:
     """Return a chart's figure. ``place``: its key in the data of the page."""
-    said = summary(chart)
+    words = summary(chart)
     name = f"{chart.name} of {chart.of}" if chart.of != "node" else chart.name
     return (
         f'<figure class="chart" id="{place}" data-name="{text(chart.name.lower())}">'
         f'<figcaption><h3>{text(chart.name)}</h3><span class="of">{text("" if chart.of == "node" else chart.of)}</span>'
-        f'</figcaption><div class="plot" role="img" aria-label="{text(f"{name}. {said}")}"></div>'
-        f'<div class="legend"></div><p class="note">{text(said)}</p>'
+        f'</figcaption><div class="plot" role="img" aria-label="{text(f"{name}. {words}")}"></div>'
+        f'<div class="legend"></div><p class="note">{text(words)}</p>'
         f"{fold('Values', _values(chart), kind='quiet')}</figure>"
     )
 
@@ -62,15 +62,15 @@ def figure(chart: Chart, place: str) -> str:
 def summary(chart: Chart) -> str:
     """Return a chart in words."""
     numbers = [each for each in chart.facts if math.isfinite(each.last)]
-    said = []
+    parts = []
     if chart.band is not None and chart.band.xs:
         kind = "nodes" if chart.of == "node" else "curves"
         low, middle, high = (
             _unit(each[-1], chart.unit) for each in (chart.band.low, chart.band.middle, chart.band.high)
         )
-        said.append(f"{chart.count:,} {kind}, at the end {middle} in the middle, {low} to {high} in all")
+        parts.append(f"{chart.count:,} {kind}, at the end {middle} in the middle, {low} to {high} in all")
         if chart.curves:
-            said.append("those that differ most have a line of their own")
+            parts.append("those that differ most have a line of their own")
     elif numbers:
         last = [each.last for each in numbers]
         shown = (
@@ -78,24 +78,24 @@ def summary(chart: Chart) -> str:
             if len(last) == 1
             else f"{_unit(min(last), chart.unit)} to {_unit(max(last), chart.unit)}"
         )
-        said.append(f"Last {shown}" + (f" on {len(last)} curves" if len(last) > 1 else ""))
+        parts.append(f"Last {shown}" + (f" on {len(last)} curves" if len(last) > 1 else ""))
     odd = [each for each in chart.facts if each.odd]
     if odd:
         first = min((each.odd_at or 0.0, each.label) for each in odd)
         where = f"step {number(first[0])}" if chart.by_step else f"{number(first[0])} s"
-        said.append(f"{sum(each.odd for each in odd):,} values are no numbers, from {where} on ({first[1]})")
+        parts.append(f"{sum(each.odd for each in odd):,} values are no numbers, from {where} on ({first[1]})")
     if chart.redone:
         which = (
             "point was done again: its first value is"
             if chart.redone == 1
             else "points were done again: their first values are"
         )
-        said.append(f"{chart.redone:,} {which} faint")
+        parts.append(f"{chart.redone:,} {which} faint")
     if chart.stride > 1:
-        said.append(f"of {chart.stride} samples of a node one is shown")
+        parts.append(f"of {chart.stride} samples of a node one is shown")
     if chart.thinned:
-        said.append("drawn with the least and greatest value of each pixel or two")
-    return "; ".join(said) + "." if said else "No values."
+        parts.append("drawn with the least and greatest value of each pixel or two")
+    return "; ".join(parts) + "." if parts else "No values."
 
 
 def data(metrics: Sequence[Chart], system: Sequence[Chart], seconds: float) -> dict[str, Any]:
@@ -118,21 +118,21 @@ def chart_data(chart: Chart, kind: str) -> dict[str, Any]:
 def _chart(chart: Chart, kind: str, arrays: Arrays) -> dict[str, Any]:
     curves = []
     for curve in chart.curves:
-        said: dict[str, Any] = {"label": curve.label, "y": arrays.numbers(curve.ys)}
-        said["t"] = arrays.whole([round(at_s * 1000) for at_s in curve.at_s])
+        fields: dict[str, Any] = {"label": curve.label, "y": arrays.numbers(curve.ys)}
+        fields["t"] = arrays.whole([round(at_s * 1000) for at_s in curve.at_s])
         if curve.steps is not None:
-            said["x"] = arrays.whole(curve.steps)
+            fields["x"] = arrays.whole(curve.steps)
         if curve.faint:
-            said["faint"] = curve.generation
+            fields["faint"] = curve.generation
         if curve.dots:
-            said["dots"] = 1
-        curves.append(said)
-    found: dict[str, Any] = {"kind": kind, "unit": chart.unit, "step": chart.by_step, "curves": curves}
+            fields["dots"] = 1
+        curves.append(fields)
+    content: dict[str, Any] = {"kind": kind, "unit": chart.unit, "step": chart.by_step, "curves": curves}
     if chart.band is not None:
         band = chart.band
         names = ("xs", "low", "tenth", "middle", "ninetieth", "high")
-        found["band"] = {name: arrays.numbers(getattr(band, name)) for name in names}
-    return found
+        content["band"] = {name: arrays.numbers(getattr(band, name)) for name in names}
+    return content
 
 
 def _values(chart: Chart) -> str:

@@ -13,12 +13,12 @@ from ..observe import descriptions
 from .markup import text
 from .timeline import SAVED, WORDS, Mark, Row, Span, Timeline, Work, counts, grouped, merged, work_kind
 
-MOST_ROWS = 40  # of nodes; of more those are drawn to which something happened, and all of them as a sum
+MOST_ROWS = 40  # of nodes; with more, only eventful nodes are drawn, and a sum of all
 MOST_LANES = 24  # of broadcasts
 ROW, BAR, WORK = 30, 16, 5  # heights
-MOST_MARKS = 150  # of checkpoints on a row: those that would touch share one
+MOST_MARKS = 150  # of checkpoints on a row: marks that would touch are merged
 STRIP_BUDGET = 6000  # spans of work on a page
-LABEL_PART = 0.012  # of the width, that a letter takes on a small screen: a longer label is left out
+LABEL_PART = 0.012  # of the width: one letter on a small screen; labels too long for their bar are left out
 FATES = {
     "lost": "lost a node",
     "failed": "a rank failed, and ran again",
@@ -60,7 +60,7 @@ class Shown(NamedTuple):
 
 
 def shown_nodes(nodes: Sequence[Row], most: int = MOST_ROWS) -> Shown:
-    """Return all nodes where they are few; else those to which something happened, and the first ones."""
+    """Return all nodes if they are few; else the eventful nodes and the first ones."""
     if len(nodes) <= most:
         return Shown(nodes, 0)
     eventful = [place for place, row in enumerate(nodes) if row.eventful][: most - 2]
@@ -106,12 +106,12 @@ def key(line: Timeline) -> str:
     return f'<ul class="key" aria-label="What the colours mean">{"".join(entries)}</ul>'
 
 
-def told(span: Span) -> str:
+def timed_words(span: Span) -> str:
     """Return a span in words, with its times."""
-    return f"{said_of(span)}, {clock(span.begin_s)} to {clock(span.end_s)}"
+    return f"{span_words(span)}, {clock(span.begin_s)} to {clock(span.end_s)}"
 
 
-def said_of(span: Span) -> str:
+def span_words(span: Span) -> str:
     """Return a span in words."""
     what = f"{span.text}: {WORDS[span.kind]}" if span.text else WORDS[span.kind]
     return f"{what}, {FATES.get(span.fate, span.fate)}" if span.fate else what
@@ -123,7 +123,7 @@ def clock(at_s: float) -> str:
 
 
 def tick_s(seconds: float, most: int = 6) -> float:
-    """Return the time between two ticks of an axis, of which there are at most so many."""
+    """Return the time between two ticks of an axis with at most ``most`` ticks."""
     return next((step for step in TICKS_S if seconds <= most * step), TICKS_S[-1] * (int(seconds / 86400 / most) + 1))
 
 
@@ -138,9 +138,11 @@ def _group(title: str, rows: Sequence[Row], seconds: float, least_s: float, note
 
 def _row(row: Row, seconds: float, least_s: float) -> Iterator[str]:
     marks = grouped(row.marks, seconds / MOST_MARKS)
-    said = "; ".join([*map(told, row.spans[:12]), *(f"{mark.text} at {clock(mark.at_s)}" for mark in marks[:12])])
+    words = "; ".join(
+        [*map(timed_words, row.spans[:12]), *(f"{mark.text} at {clock(mark.at_s)}" for mark in marks[:12])]
+    )
     yield f'<div class="row"><span class="row-name" title="{text(row.name)}">{text(row.name)}</span>'
-    yield f'<svg class="track" width="100%" height="{ROW}" role="img" aria-label="{text(f"{row.name}: {said}")}">'
+    yield f'<svg class="track" width="100%" height="{ROW}" role="img" aria-label="{text(f"{row.name}: {words}")}">'
     top = (ROW - BAR) // 2 - (2 if row.work else 0)
     for span in row.spans:
         yield from _bar(span, seconds, top)
@@ -169,7 +171,7 @@ def _bar(span: Span, seconds: float, top: int) -> Iterator[str]:
     broken = f" f-{span.fate}" if span.fate in FATES and span.fate != "returned" else ""
     kind = "generation" if span.kind == "runs" else "node"
     yield f'<svg class="bar b-{span.kind}{broken}" data-bar="{kind}" {box} {times} y="{top}" height="{BAR}">'
-    yield f'<title>{text(told(span))}</title><rect width="100%" height="{BAR}" rx="2.5"/>'
+    yield f'<title>{text(timed_words(span))}</title><rect width="100%" height="{BAR}" rx="2.5"/>'
     if broken:
         yield f'<svg x="100%" overflow="visible"><path class="end" d="M-4 0h4v{BAR}h-4z"/></svg>'
     if span.text and width / seconds > LABEL_PART * len(span.text):
@@ -178,7 +180,7 @@ def _bar(span: Span, seconds: float, top: int) -> Iterator[str]:
 
 
 def _work(spans: Sequence[Span], seconds: float, y: int, least_s: float) -> Iterator[str]:
-    """Draw what ran on a node: one path for what went well, and one for what did not."""
+    """Draw the work of a node: one path for successful work, and one for failed work."""
     digits = 3 if seconds < 1000 else 0
     paths: dict[Work, str] = {"good": "", "void": "", "bad": ""}
     for begin_s, end_s, kind in merged(spans, least_s):
@@ -193,7 +195,7 @@ def _work(spans: Sequence[Span], seconds: float, y: int, least_s: float) -> Iter
 
 
 def _sum(nodes: Sequence[Row], seconds: float) -> str:
-    """Draw how many nodes were in each state, one state upon the other."""
+    """Draw how many nodes were in each state, as stacked areas."""
     buckets = 240
     by_kind = counts(nodes, seconds, buckets)
     order = [
@@ -208,15 +210,15 @@ def _sum(nodes: Sequence[Row], seconds: float) -> str:
         area = _area(base, top, seconds / buckets, most)
         paths.append(f'<path class="b-{kind}" d="{area}"><title>{WORDS[kind]}</title></path>')
         base = top
-    said = f"{len(nodes):,} nodes; at most {most:,} at the same time. " + ", ".join(
+    words = f"{len(nodes):,} nodes; at most {most:,} at the same time. " + ", ".join(
         f"{WORDS[kind]}: at most {max(by_kind[kind]):,}" for kind in order
     )
     return (
         '<div class="rows" role="group" aria-label="All nodes"><p class="rows-title">All nodes by state</p>'
         f'<div class="row tall"><span class="row-name">{most:,}<br><small>nodes</small></span>'
-        f'<svg class="track sum" width="100%" height="120" role="img" aria-label="{text(said)}">'
+        f'<svg class="track sum" width="100%" height="120" role="img" aria-label="{text(words)}">'
         f'<svg class="work" height="120" viewBox="0 0 {seconds:.3f} {most}" preserveAspectRatio="none">'
-        f'{"".join(paths)}</svg></svg></div><p class="note">{text(said)}.</p></div>'
+        f'{"".join(paths)}</svg></svg></div><p class="note">{text(words)}.</p></div>'
     )
 
 

@@ -1,4 +1,4 @@
-"""Text as HTML. All of it is escaped, and characters that move, hide or turn around others are taken out."""
+"""Text as HTML: everything is escaped, and characters that move, hide or reverse others are removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..api.printable import lines, plain
 
 
 def text(value: object) -> str:
-    """Return a value as it may stand anywhere in the page, also in an attribute between quotes."""
+    """Return a value escaped for any place in the page, also for an attribute between quotes."""
     return escape(plain(value if isinstance(value, str) else str(value)), quote=True)
 
 
@@ -22,13 +22,13 @@ def line(value: object) -> str:
 
 
 def script_json(value: Any) -> str:
-    """Return JSON that no text in it can end the script element around it."""
-    said = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return said.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    """Return JSON that cannot end the script element around it, whatever its texts are."""
+    encoded = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numbers: Sequence[int] = ()) -> str:
-    """Return a table. ``rows``: cells that are HTML already; ``numbers``: which columns stand at the right."""
+    """Return a table. ``rows``: cells that are HTML already; ``numbers``: the columns aligned to the right."""
     kind = ["num" if place in numbers else "" for place in range(len(head))]
     heads = "".join(f'<th scope="col"{_class(kind[place])}>{text(each)}</th>' for place, each in enumerate(head))
     body = "".join(
@@ -50,7 +50,7 @@ def fold(summary: str, content: str, *, kind: str = "", opened: bool = False, no
 
 
 def facts_list(pairs: Iterable[tuple[str, str]], kind: str = "facts") -> str:
-    """Return names, which are texts, and what each is, which is HTML."""
+    """Return a list of facts. ``pairs``: a name (text) and a value (HTML)."""
     rows = "".join(f"<div><dt>{text(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
     return f'<dl class="{kind}">{rows}</dl>'
 

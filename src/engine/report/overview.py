@@ -1,4 +1,4 @@
-"""The first things that a reader wants to know: how a run ended, its figures, and what went wrong. No I/O."""
+"""The top of a report: how a run ended, its figures, and what went wrong. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS: dict[State, str] = {
     "killed": "its program was killed",
     "unknown": "of another computer",
 }
-STOPPED_CODES = (129, 130, 143)  # of programs that a closed terminal, Ctrl-C or SIGTERM ends
+STOPPED_CODES = (129, 130, 143)  # exit codes after a closed terminal, Ctrl-C and SIGTERM
 MOST_OTHERS = 20
 
 
@@ -35,7 +35,7 @@ class Failed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """``first``: what failed first. ``traceback``: of it where that is known, else of what the program ended with."""
+    """A failed run. ``first``: the first failure. ``traceback``: of it if known, else of the program's end."""
 
     headline: str
     traceback: str
@@ -51,27 +51,27 @@ def state_of(contents: Contents) -> State:
 
 
 def failure_of(contents: Contents) -> Failure | None:
-    """Return what went wrong; None: nothing that anybody was told of."""
+    """Return what went wrong; None: no failure was reported."""
     failed = [event for event in contents.events if isinstance(event, ev.JobFailed)]
     error = contents.result.get("error")
     error = error if isinstance(error, dict) else {}
     if not failed and not error:
         return None
     first = first_failed(contents.result)
-    told = _grouped(failed)
+    failures = _grouped(failed)
     if first:
         rank = first.get("rank")
         function = next((event.function for event in failed if rank in event.ranks), "the broadcast")
         where = f"{function} on rank {rank}, node {first.get('node')}"
         head = Failed(where, _error(first))
-        others = [each for each in told if each.where.partition(" on ")[2] != where.partition(" on ")[2]]
+        others = [each for each in failures if each.where.partition(" on ")[2] != where.partition(" on ")[2]]
         return Failure(str(error.get("message", "")), str(first.get("traceback", "")), head, others)
     ended = _error(error) if error else ""
-    return Failure(ended, str(error.get("traceback", "")), told[0] if told else None, told[1:])
+    return Failure(ended, str(error.get("traceback", "")), failures[0] if failures else None, failures[1:])
 
 
 def summary(contents: Contents, state: State) -> str:
-    """Return what happened, in two sentences or three."""
+    """Return two or three sentences about the run."""
     status, events = contents.run.status, contents.events
     most = status.get("most_nodes") or 0
     provider = str(status.get("provider") or "")
@@ -80,20 +80,20 @@ def summary(contents: Contents, state: State) -> str:
         provider, provider.upper() or "no provider yet"
     )
     verb = {"running": "Has been running for", "killed": "Ran for at least"}.get(state, "Ran for")
-    said = [f"{verb} {took} on {count(most, 'node')} ({where})"]
+    sentences = [f"{verb} {took} on {count(most, 'node')} ({where})"]
     lost = sorted({event.node for event in events if isinstance(event, ev.NodeLost)})
     generations = sum(isinstance(event, ev.GenerationStarted) for event in events)
     broadcasts = sum(isinstance(event, ev.BroadcastSubmitted) for event in events)
     if lost:
         shown = f" (node{'s' if len(lost) > 1 else ''} {_listed(lost)})" if len(lost) <= 12 else ""
-        said.append(f"{count(len(lost), 'node')} {'was' if len(lost) == 1 else 'were'} lost{shown}")
+        sentences.append(f"{count(len(lost), 'node')} {'was' if len(lost) == 1 else 'were'} lost{shown}")
     if broadcasts:
-        said.append(f"{count(broadcasts, 'broadcast')} took {count(generations, 'generation')}")
-    return ". ".join(said) + "."
+        sentences.append(f"{count(broadcasts, 'broadcast')} took {count(generations, 'generation')}")
+    return ". ".join(sentences) + "."
 
 
 def figures(contents: Contents, state: State) -> list[tuple[str, str, str]]:
-    """Return each figure's name, its value, and what is said beside it."""
+    """Return each figure's name, its value, and the note beside it."""
     status, events = contents.run.status, contents.events
     used = {event.node for event in events if isinstance(event, ev.NodeLaunching | ev.NodeReady)}
     lost = {event.node for event in events if isinstance(event, ev.NodeLost)}
@@ -102,7 +102,7 @@ def figures(contents: Contents, state: State) -> list[tuple[str, str, str]]:
     spent = contents.run.spent_usd(contents.now if state == "running" else None) or 0.0
     code = status.get("exit")
     nodes = f"{status.get('nodes', 0)} now" if state == "running" else f"{len(used):,} used in all" if used else ""
-    found = [
+    result = [
         ("Took" if state != "running" else "So far", seconds(contents.ended - contents.began), ""),
         ("Nodes", f"{status.get('most_nodes', 0):,}", nodes),
         ("Lost", f"{len(lost):,}", "nodes"),
@@ -112,8 +112,8 @@ def figures(contents: Contents, state: State) -> list[tuple[str, str, str]]:
     ]
     if counted:
         total, failed = (sum(int(each.get(name, 0)) for each in counted) for name in ("calls", "failed"))
-        found.insert(4, ("Calls", f"{total:,}", f"{failed:,} failed" if failed else "none failed"))
-    return found
+        result.insert(4, ("Calls", f"{total:,}", f"{failed:,} failed" if failed else "none failed"))
+    return result
 
 
 def head(contents: Contents) -> str:
@@ -188,24 +188,24 @@ def _failures(failed: Sequence[ev.JobFailed]) -> Iterator[Failed]:
         yield Failed(f"{event.function} on {on}", event.error, max(1, len(event.ranks)))
 
 
-def _error(said: Mapping[str, object]) -> str:
-    message = " ".join(str(said.get("message") or "").split())
-    return f"{said.get('type', 'error')}: {message}" if message else str(said.get("type", "error"))
+def _error(error: Mapping[str, object]) -> str:
+    message = " ".join(str(error.get("message") or "").split())
+    return f"{error.get('type', 'error')}: {message}" if message else str(error.get("type", "error"))
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """Return numbers with runs of them as one: 0, 2-3."""
-    found: list[list[int]] = []
+    """Return numbers with consecutive ones joined: 0, 2-3."""
+    groups: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
+        if groups and number == groups[-1][-1] + 1:
+            groups[-1].append(number)
         else:
-            found.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+            groups.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in groups)
 
 
 def program_facts(contents: Contents) -> str:
-    """Return what was started, where and by whom, as HTML."""
+    """Return the program, its computer and its user as HTML."""
     about = contents.about
     owner = about.get("owner") if isinstance(about.get("owner"), dict) else {}
     assert isinstance(owner, dict)

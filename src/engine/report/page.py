@@ -1,4 +1,4 @@
-"""A run's record as one HTML file that asks for nothing else, and of which no text can become code."""
+"""A run's record as one HTML file that loads nothing else, and in which no text can become code."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _ICON = (
 
 
 def write_report(run: Run, path: Path | None = None) -> Path:
-    """Write the report of ``run``, by default into its record, and return where it is.
+    """Write the report of ``run``, by default into its record, and return its path.
 
     Raises:
-        OSError: it cannot be written there.
+        OSError: the report cannot be written there.
     """
     target = run.directory / REPORT if path is None else path
     content = page(read_contents(run), _links(run.directory, target.parent)).encode(errors="replace")
@@ -76,13 +76,13 @@ def write_report(run: Run, path: Path | None = None) -> Path:
 
 
 def is_no_file_of_its_own(path: Path) -> bool:
-    """Return whether a file in its place would destroy something: a link such as /dev/stdout, a device, a pipe."""
+    """Return whether a new file at ``path`` would destroy something: a link such as /dev/stdout, a device, a pipe."""
     return path.is_symlink() or (path.exists() and not path.is_file())
 
 
 @dataclass(frozen=True, slots=True)
 class PageParts:
-    """The parts of a run's page. ``sections``: HTML by name, in their order; empty: there is none."""
+    """The parts of a run's page. ``sections``: HTML by name, in their order; an empty one is left out."""
 
     sections: Mapping[str, str]
     metrics: Sequence[Chart]
@@ -101,16 +101,16 @@ def parts_of(
     metrics: Sequence[Chart] | None = None,
     system: Sequence[Chart] | None = None,
 ) -> PageParts:
-    """Return the parts of a run's page. ``metrics`` and ``system``: their charts, where somebody has made them."""
+    """Return the parts of a run's page. ``metrics`` and ``system``: their charts, if they exist already."""
     metrics = metric_charts(contents.metrics, contents.began) if metrics is None else metrics
     system = sample_charts(contents.samples, contents.began) if system is None else system
     line = timeline_of(contents.events, contents.began, contents.ended, contents.checkpoints)
-    said = Said(contents, line, metrics, system, link)
-    return PageParts({name: section_of(name, said) for name in (OVERVIEW, *NAMES)}, metrics, system, line.seconds)
+    source = SectionSource(contents, line, metrics, system, link)
+    return PageParts({name: section_of(name, source) for name in (OVERVIEW, *NAMES)}, metrics, system, line.seconds)
 
 
-class Said(NamedTuple):
-    """The contents of a page's sections. ``line``: None where there is no need of the timeline."""
+class SectionSource(NamedTuple):
+    """The contents of a page's sections. ``line``: None if the timeline is not needed."""
 
     contents: Contents
     line: Timeline | None
@@ -119,31 +119,31 @@ class Said(NamedTuple):
     link: Link
 
 
-def section_of(name: str, said: Said) -> str:  # noqa: PLR0911  a table
-    """Return a section as HTML; empty: there is none."""
-    contents = said.contents
+def section_of(name: str, source: SectionSource) -> str:  # noqa: PLR0911  a table
+    """Return a section as HTML; empty: the record has nothing for it."""
+    contents = source.contents
     match name:
         case "timeline":
-            return "" if said.line is None else timeline_section(said.line, contents.events)
+            return "" if source.line is None else timeline_section(source.line, contents.events)
         case "metrics":
-            return metrics_section(said.metrics)
+            return metrics_section(source.metrics)
         case "system":
-            return system_section(said.system, use_of(contents.events))
+            return system_section(source.system, use_of(contents.events))
         case "logs":
             return logs_section(contents)
         case "stacks":
             return stacks_section(contents)
         case "profiles":
-            return profiles_section(contents, said.link)
+            return profiles_section(contents, source.link)
         case "record":
-            return record_section(contents, said.link)
+            return record_section(contents, source.link)
     return f'<section id="{OVERVIEW}" aria-label="Overview">{head(contents)}</section>'
 
 
 def page(contents: Contents, link: Link = lambda path: path) -> str:
-    """Return the whole page. ``link``: where it finds a file of the record."""
+    """Return the whole page. ``link``: returns the address of a file of the record."""
     parts = parts_of(contents, link)
-    made_by = (
+    producer = (
         f"Made by Outrider {text(version('outrider'))} from the record of "
         f'<span class="mono">{text(contents.run.id)}</span>. This file loads nothing from anywhere.'
     )
@@ -152,7 +152,7 @@ def page(contents: Contents, link: Link = lambda path: path) -> str:
             title=f"{contents.run.name}: {WORDS[state_of(contents)]} - Outrider report",
             main="\n".join(filter(None, parts.sections.values())),
             links=section_links(parts),
-            footer=f"{made_by} {CURVES_BY}",
+            footer=f"{producer} {CURVES_BY}",
             data=parts.data,
         )
     )
@@ -166,8 +166,8 @@ def section_links(parts: PageParts) -> str:
 class Document:
     """A page. ``title`` is a text; ``main``, ``links``, ``buttons`` and ``footer`` are HTML.
 
-    ``more_style`` and ``more_script``: follow those of all pages. ``connects``: the script may ask where the page came
-    from.
+    ``more_style`` and ``more_script``: added to those of all pages. ``connects``: the script may send requests to the
+    page's own server.
     """
 
     title: str
@@ -182,35 +182,35 @@ class Document:
     connects: bool = False
 
 
-def document(said: Document) -> str:
-    """Return a page as a file that loads nothing, of which only its own script and style run."""
-    style = "\n".join([*map(asset, STYLES), *filter(None, [said.more_style])])
-    script = "\n".join([f"/*!\n{asset(LICENCE)}*/", *map(asset, SCRIPTS), *filter(None, [said.more_script])])
+def document(content: Document) -> str:
+    """Return a page as one file that loads nothing and runs only its own script and style."""
+    style = "\n".join([*map(asset, STYLES), *filter(None, [content.more_style])])
+    script = "\n".join([f"/*!\n{asset(LICENCE)}*/", *map(asset, SCRIPTS), *filter(None, [content.more_script])])
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script, connects=said.connects)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script, connects=content.connects)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
         f'<link rel="icon" href="{_ICON}">\n'
-        f"<title>{text(said.title)}</title>\n"
+        f"<title>{text(content.title)}</title>\n"
         f"<style>{style}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#main">To the report</a>\n'
         '<div class="bar"><nav aria-label="Sections">'
-        f'<a class="mark" href="{text(said.home)}"><i aria-hidden="true"></i>outrider</a>'
-        f'<span class="links">{said.links}</span></nav>'
-        f'{said.buttons}<button type="button" id="theme" hidden>Dark</button></div>\n'
-        f'<main id="main">\n{said.main}'
+        f'<a class="mark" href="{text(content.home)}"><i aria-hidden="true"></i>outrider</a>'
+        f'<span class="links">{content.links}</span></nav>'
+        f'{content.buttons}<button type="button" id="theme" hidden>Dark</button></div>\n'
+        f'<main id="main">\n{content.main}'
         '\n<noscript><p class="note">Curves are drawn by a script, which is off here. The tables have their figures.'
-        f"</p></noscript>\n</main>\n<footer><p>{said.footer}</p></footer>\n"
-        f'<script type="application/json" id="data">{script_json(said.data)}</script>\n'
+        f"</p></noscript>\n</main>\n<footer><p>{content.footer}</p></footer>\n"
+        f'<script type="application/json" id="data">{script_json(content.data)}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
 def policy(style: str, script: str, *, connects: bool = False) -> str:
-    """Return the policy by which a browser runs this script and this style, and loads nothing.
+    """Return the Content-Security-Policy that allows only this script and this style, and no loading.
 
-    ``connects``: the script may ask the server that the page came from, and nobody else.
+    ``connects``: the script may send requests to the server of the page, and to no other.
     """
     return (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "

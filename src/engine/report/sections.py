@@ -18,7 +18,7 @@ from .charts import Chart
 from .contents import Contents, first_failed, json_text
 from .excerpts import Excerpt
 from .figures import figure
-from .gantt import MOST_MARKS, clock, gantt, key, said_of, shown_nodes
+from .gantt import MOST_MARKS, clock, gantt, key, shown_nodes, span_words
 from .markup import fold, line, number, size_text, table, text
 from .overview import program_facts
 from .timeline import GOOD, Row, Timeline, grouped
@@ -30,21 +30,21 @@ FILTER_FROM = 8  # charts
 OPEN = 16  # nodes whose use is shown at once
 _ABSENT = re.compile(r"(^/|^~|(^|/)\.\.(/|$))")
 
-Link = Callable[[str], str | None]  # from a path in the record to where a page finds it
+Link = Callable[[str], str | None]  # from a path in the record to its address for a page
 
 
 def timeline_section(line_: Timeline, events: Sequence[ev.Event]) -> str:
     if not line_.rows:
         return section("timeline", "Timeline", '<p class="note">No node was asked for.</p>')
-    told_events = [(event, said) for event in events if (said := describe(event)) is not None]
+    described = [(event, words) for event in events if (words := describe(event)) is not None]
     parts = [key(line_), gantt(line_)]
-    if told_events:
+    if described:
         rows = [
-            (f"{text(clock(max(0.0, event.at - line_.began_at)))}", line(said))
-            for event, said in told_events[-MOST_EVENTS:]
+            (f"{text(clock(max(0.0, event.at - line_.began_at)))}", line(words))
+            for event, words in described[-MOST_EVENTS:]
         ]
-        left = len(told_events) - len(rows)
-        note = f"the last {len(rows):,} of {len(told_events):,}" if left else f"{len(rows):,}"
+        left = len(described) - len(rows)
+        note = f"the last {len(rows):,} of {len(described):,}" if left else f"{len(rows):,}"
         parts.append(fold("Events in words", table(("at", "what"), rows, caption="Events", numbers=(0,)), note=note))
     parts.append(fold("The timeline as a table", _spans(line_)))
     if tasks := _tasks(line_):
@@ -73,17 +73,17 @@ def metrics_section(charts: Sequence[Chart]) -> str:
 
 
 def system_section(charts: Sequence[Chart], use: Use) -> str:
-    """``use``: as the provider's accounting has it."""
-    said = "".join(f'<p class="note">{line(each)}</p>' for each in use.sentences)
+    """Return the charts of nodes. ``use``: from the provider's accounting."""
+    html = "".join(f'<p class="note">{line(each)}</p>' for each in use.sentences)
     if use.rows:
         rows = [tuple(map(line, row)) for row in use.rows]
-        said += fold("How well each node was used", table(HEAD, rows, caption="Use of nodes"), opened=len(rows) <= OPEN)
+        html += fold("How well each node was used", table(HEAD, rows, caption="Use of nodes"), opened=len(rows) <= OPEN)
     if not charts:
-        return section("system", "Nodes", said) if said else ""
+        return section("system", "Nodes", html) if html else ""
     figures = "".join(figure(chart, f"s{place}") for place, chart in enumerate(charts))
     names = {chart.name for chart in charts}
     note = "" if "GPUs" in names else '<p class="note">No node has reported a GPU.</p>'
-    grid = f'<div class="figures-grid small">{figures}</div>{note}{said}'
+    grid = f'<div class="figures-grid small">{figures}</div>{note}{html}'
     return section("system", "Nodes", grid, note="on the time axis of the timeline")
 
 
@@ -95,7 +95,7 @@ def logs_section(contents: Contents) -> str:
         '<input type="search" id="search" placeholder="Search in logs" autocomplete="off"></label>'
         '<output id="found" class="note" for="search"></output></div>'
     )
-    alone = len(contents.logs) == 1 or bool(first_failed(contents.result))  # then it is its log that comes first
+    alone = len(contents.logs) == 1 or bool(first_failed(contents.result))  # whose log comes first
     folds = [_log(each, contents.began, opened=alone and not place) for place, each in enumerate(contents.logs)]
     shown, left = "".join(folds[:MOST_LOGS]), ""
     if len(folds) > MOST_LOGS:
@@ -109,16 +109,18 @@ def logs_section(contents: Contents) -> str:
 def stacks_section(contents: Contents) -> str:
     if not contents.stacks:
         return ""
-    folds = "".join(fold(name, f'<pre class="trace" tabindex="0">{text(said)}</pre>') for name, said in contents.stacks)
+    folds = "".join(
+        fold(name, f'<pre class="trace" tabindex="0">{text(stack)}</pre>') for name, stack in contents.stacks
+    )
     return section("stacks", "Stacks", folds, note="what every thread did when somebody asked")
 
 
 def profiles_section(contents: Contents, link: Link) -> str:
-    """Return the newest profiles: the newest of all is open."""
+    """Return the newest profiles; the newest of all is unfolded."""
     folds = []
     for place, each in enumerate(contents.profiles[: -MOST_PROFILES - 1 : -1]):
         name = str(each.get("name", ""))
-        lines = [str(said) for said in each["said"] if not str(said).startswith("trace: ")]
+        lines = [str(remark) for remark in each["said"] if not str(remark).startswith("trace: ")]
         trace = f"{PROFILES}/{name}.json.gz" if each.get("trace") else ""
         opened = f'<p>Trace: {_linked(trace, link)}, for <span class="mono">ui.perfetto.dev</span></p>' if trace else ""
         content = f'<pre class="trace" tabindex="0">{text(chr(10).join(lines))}</pre>{opened}'
@@ -156,12 +158,12 @@ def record_section(contents: Contents, link: Link) -> str:
     if contents.texts:
         parts.append(fold("Texts", "".join(_texts(contents)), note=f"{len(contents.texts):,}"))
     parts += [
-        fold(title, _mapping(said, title))
+        fold(title, _mapping(value, title))
         for title, name in (("Versions", "versions"), ("Seeds", "seeds"))
-        if (said := contents.about.get(name))
+        if (value := contents.about.get(name))
     ]
-    if said := contents.about.get("spec"):
-        parts.append(fold("Settings of the pool", f'<pre class="plain" tabindex="0">{text(json_text(said))}</pre>'))
+    if value := contents.about.get("spec"):
+        parts.append(fold("Settings of the pool", f'<pre class="plain" tabindex="0">{text(json_text(value))}</pre>'))
     if contents.files:
         rows = [(_linked(path, link), text(size_text(size))) for path, size in contents.files if path != "report.html"]
         parts.append(fold("Files of the record", table(("file", "size"), rows, caption="Files", numbers=(1,))))
@@ -178,8 +180,8 @@ def section(name: str, title: str, content: str, *, note: str = "") -> str:
 
 def _switch(name: str, label: str, options: Sequence[tuple[str, str]]) -> str:
     buttons = "".join(
-        f'<button type="button" data-{name}="{value}" aria-pressed="{"true" if not place else "false"}">{said}</button>'
-        for place, (value, said) in enumerate(options)
+        f'<button type="button" data-{name}="{value}" aria-pressed="{"true" if not place else "false"}">{word}</button>'
+        for place, (value, word) in enumerate(options)
     )
     return f'<div class="switch" role="group" aria-label="{label}">{buttons}</div>'
 
@@ -189,7 +191,9 @@ def _spans(line_: Timeline) -> str:
     rows: list[tuple[str, ...]] = []
     for row in [*line_.rows[: line_.broadcasts], *shown.rows]:
         name = text(row.name)
-        rows += [(name, line(said_of(span)), text(clock(span.begin_s)), text(clock(span.end_s))) for span in row.spans]
+        rows += [
+            (name, line(span_words(span)), text(clock(span.begin_s)), text(clock(span.end_s))) for span in row.spans
+        ]
         rows += [
             (name, line(mark.text), text(clock(mark.at_s)), "")
             for mark in grouped(row.marks, line_.seconds / MOST_MARKS)
@@ -199,7 +203,7 @@ def _spans(line_: Timeline) -> str:
 
 
 def _tasks(line_: Timeline) -> str:
-    """Return how long calls took by function, of those that are recorded."""
+    """Return the durations of the recorded calls by function."""
     took: dict[str, list[float]] = {}
     bad: dict[str, int] = {}
     for span in (span for row in line_.nodes for span in row.work if span.kind == "task"):
@@ -221,25 +225,25 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _log(each: Excerpt, began: float, *, opened: bool) -> str:
-    body = "".join(log_line(said, began) for said in each.head)
+    body = "".join(log_line(entry, began) for entry in each.head)
     if each.left_out_bytes:
         left = size_text(each.left_out_bytes)
         body += (
             f'<b class="cut">{left} are left out here: they are in logs/{text(each.names[0])} and what follows it</b>\n'
         )
-        body += "".join(log_line(said, began) for said in each.tail)
+        body += "".join(log_line(entry, began) for entry in each.tail)
     lines_ = count(len(each.head) + len(each.tail), "line") if not each.left_out_bytes else size_text(each.size_bytes)
     content = f'<pre class="log" tabindex="0" data-log="{text(each.title)}">{body}</pre>'
     return fold(each.title, content, kind="log-fold", opened=opened, note=lines_)
 
 
-def log_line(said: LogLine, began: float) -> str:
+def log_line(entry: LogLine, began: float) -> str:
     """Return a line of a log as HTML, with its time since the beginning."""
-    at = f"<time>{_since(said.at, began)}</time>"
-    words = line(said.text)
-    if said.stream == OURS:
+    at = f"<time>{_since(entry.at, began)}</time>"
+    words = line(entry.text)
+    if entry.stream == OURS:
         return f"{at}<b>{words}</b>\n"
-    return f"{at}<i>{words}</i>\n" if said.stream == "stderr" else f"{at}{words}\n"
+    return f"{at}<i>{words}</i>\n" if entry.stream == "stderr" else f"{at}{words}\n"
 
 
 def _since(at: str, began: float) -> str:
@@ -257,10 +261,10 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json_text(value)
 
 
-def _mapping(said: Any, title: str) -> str:
-    if not isinstance(said, Mapping):
-        return f"<p>{line(said)}</p>"
-    rows = [(f"<code>{line(name)}</code>", line(_value(value))) for name, value in said.items()]
+def _mapping(content: Any, title: str) -> str:
+    if not isinstance(content, Mapping):
+        return f"<p>{line(content)}</p>"
+    rows = [(f"<code>{line(name)}</code>", line(_value(value))) for name, value in content.items()]
     return table(("name", "value"), rows, caption=title)
 
 
@@ -283,18 +287,18 @@ def _origin(each: Mapping[str, Any]) -> str:
 
 
 def _linked(path: str, link: Link, name: str = "") -> str:
-    """Return a link to a file of the record, if that is what it is."""
+    """Return a link to ``path`` if it is a file of the record, else its name."""
     where = None if _ABSENT.search(path) or not path else link(path)
-    said = line(name or path)
-    return f'<a href="{text(quote(where))}">{said}</a>' if where else f"<span>{said}</span>"
+    label = line(name or path)
+    return f'<a href="{text(quote(where))}">{label}</a>' if where else f"<span>{label}</span>"
 
 
 def _texts(contents: Contents) -> Iterator[str]:
     for each in contents.texts[-MOST_TEXTS:]:
-        said, step = str(each.get("text", "")), each.get("step")
+        content, step = str(each.get("text", "")), each.get("step")
         at = f"step {step}" if step is not None else ""
         note = ", ".join(filter(None, (_origin(each), at)))
-        cut = said if len(said) <= TEXT_CHARS else f"{said[:TEXT_CHARS]} (the rest is in texts.jsonl)"
+        cut = content if len(content) <= TEXT_CHARS else f"{content[:TEXT_CHARS]} (the rest is in texts.jsonl)"
         yield fold(str(each.get("name", "text")), f'<pre class="plain" tabindex="0">{text(cut)}</pre>', note=note)
 
 

@@ -1,8 +1,8 @@
-"""Fewer points that look like many: curves without what no eye sees, and many curves as a band. No I/O.
+"""Thinning of curves without visible change, and many curves as one band. No I/O.
 
-SERIES-1: of each bucket the least and the greatest value stay, and so do the first and the last point of all.
-SERIES-2: at most three points of each bucket stay, and the two at the ends; they keep their order, and none is new.
-SERIES-3: a value that is no number is never taken for one: it stays a gap.
+SERIES-1: the least and the greatest value of each bucket stay, and so do the first and the last point of the curve.
+SERIES-2: at most three points of each bucket and the two ends stay; they keep their order, and no point is added.
+SERIES-3: nan and infinities stay gaps: they never count as numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ...lazy_dataclass import dataclass
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], buckets: int) -> list[int]:
-    """Return which points stay. ``xs`` never goes down; ``ys`` may have nan and infinities: gaps."""
+    """Return the indices of the points that stay. ``xs`` never falls; nan and infinities in ``ys`` are gaps."""
     if len(xs) <= 2 * buckets + 2:
         return list(range(len(xs)))
     least, span = xs[0], (xs[-1] - xs[0]) or 1.0
@@ -54,27 +54,27 @@ Line = tuple[Sequence[float], Sequence[float]]  # xs and ys
 
 
 def band(lines: Sequence[Line], buckets: int) -> tuple[Band, list[float]]:
-    """Return the band of curves, and how far each of them is from its middle, on average."""
+    """Return the band of curves, and each curve's average distance from its middle."""
     ends = [x for xs, _ in lines if xs for x in (xs[0], xs[-1])]
     if not ends:
         return Band([], [], [], [], [], []), [0.0] * len(lines)
     least, span = min(ends), (max(ends) - min(ends)) or 1.0
     means, low, high = _by_bucket(lines, least, span, buckets)
-    made = Band([], [], [], [], [], [])
+    result = Band([], [], [], [], [], [])
     distance, seen = [0.0] * len(lines), [0] * len(lines)
     for bucket in sorted(means):
         values = sorted(means[bucket].values())
         middle = median(values)
-        made.xs.append(least + (bucket + 0.5) / buckets * span if len(means) > 1 else least)
-        made.low.append(low[bucket])
-        made.tenth.append(values[int(0.1 * (len(values) - 1))])
-        made.middle.append(middle)
-        made.ninetieth.append(values[math.ceil(0.9 * (len(values) - 1))])
-        made.high.append(high[bucket])
+        result.xs.append(least + (bucket + 0.5) / buckets * span if len(means) > 1 else least)
+        result.low.append(low[bucket])
+        result.tenth.append(values[int(0.1 * (len(values) - 1))])
+        result.middle.append(middle)
+        result.ninetieth.append(values[math.ceil(0.9 * (len(values) - 1))])
+        result.high.append(high[bucket])
         for line, value in means[bucket].items():
             distance[line] += abs(value - middle)
             seen[line] += 1
-    return made, [total / count if count else 0.0 for total, count in zip(distance, seen, strict=True)]
+    return result, [total / count if count else 0.0 for total, count in zip(distance, seen, strict=True)]
 
 
 def _by_bucket(

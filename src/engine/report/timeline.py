@@ -1,4 +1,4 @@
-"""Events as rows of spans: the state of each node over time, what ran there, and the generations. No I/O."""
+"""Events as rows of spans: the state of each node over time, its work, and the generations. No I/O."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ WORDS = {
 }
 GOOD = ("", "returned")  # fates of spans that nobody needs to look at
 SAVED = "saved"  # the kind of a mark: a checkpoint
-VOID = ("lost", "killed", "terminated", "unsent")  # of work that ended because of others
+VOID = ("lost", "killed", "terminated", "unsent")  # fates of work that did not end by itself
 
 
 @dataclass(slots=True)
 class Span:
-    """``fate``: how what ran ended, such as "returned", "raised" or "lost"; empty: not known, or it is a state."""
+    """A span on a row. ``fate``: how work ended: "returned", "raised", "lost"...; empty: unknown, or a state."""
 
     kind: str
     begin_s: float
@@ -51,7 +51,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Row:
-    """``work``: what ran on a node meanwhile, in the order in which it began."""
+    """A row of the timeline. ``work``: the tasks that ran on the node, in the order in which they began."""
 
     name: str
     spans: list[Span] = field(default_factory=list)
@@ -60,9 +60,9 @@ class Row:
 
     @property
     def eventful(self) -> bool:
-        """Say whether anything happened here that people look for."""
-        told = any(mark.kind != SAVED for mark in self.marks)
-        return told or any(span.kind in ("late", "suspect", "noticed") for span in self.spans)
+        """Return whether anything noteworthy happened on this row."""
+        is_marked = any(mark.kind != SAVED for mark in self.marks)
+        return is_marked or any(span.kind in ("late", "suspect", "noticed") for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +141,14 @@ class Rows:
                 pass
 
     def saved(self, checkpoint: SavedCheckpoint, at_s: float) -> None:
-        """Mark a checkpoint: on the row of its broadcast, or of the node whose task has saved it."""
+        """Mark a checkpoint on the row of its broadcast, or of the node whose task saved it."""
         row = self.jobs.get(checkpoint.job) or self.nodes.get(checkpoint.node)
         if row is not None:
             text = f"{checkpoint.name}: step {checkpoint.step:,} is saved, {size(checkpoint.size_bytes)}"
             row.marks.append(Mark(SAVED, at_s, text))
 
     def end(self, at_s: float) -> list[Row]:
-        """End what has not ended; return all rows, the broadcasts' first."""
+        """End all open spans; return all rows, those of broadcasts first."""
         rows = [*self.jobs.values(), *(self.nodes[node] for node in sorted(self.nodes))]
         for row in rows:
             end(row, at_s)
@@ -157,7 +157,7 @@ class Rows:
         return rows
 
     def _queued(self, row: Row, reason: str, at_s: float) -> None:
-        """Begin a span for what a node waits for; that its start is expected at another time begins none."""
+        """Begin a span for a node's wait in the queue, unless only the expected start has changed."""
         if not row.spans or (row.spans[-1].kind, row.spans[-1].text) != ("queued", reason):
             begin(row, "queued", at_s, reason)
 
@@ -205,7 +205,7 @@ def end(row: Row, at_s: float, fate: str = "") -> None:
 def timeline_of(
     events: Iterable[ev.Event], began_at: float, ended_at: float, checkpoints: Iterable[SavedCheckpoint] = ()
 ) -> Timeline:
-    """Return the rows of a run. What had not ended at ``ended_at`` ends there."""
+    """Return the rows of a run. Spans that are open at ``ended_at`` end there."""
     rows, closed_s = Rows(), 0.0
     for event in events:
         at_s = max(0.0, event.at - began_at)
@@ -223,20 +223,20 @@ def timeline_of(
 
 
 def packed(rows: Iterable[Row]) -> list[Row]:
-    """Return rows of which those of one name share one, where no span lies over another."""
-    found: list[Row] = []
+    """Merge rows of the same name into one where their spans do not overlap."""
+    result: list[Row] = []
     for row in rows:
         if not row.spans:
             continue
         name = row.name or "broadcast"
-        for lane in found:
+        for lane in result:
             if lane.name == name and lane.spans[-1].end_s <= row.spans[0].begin_s:
                 lane.spans += row.spans
                 lane.marks += row.marks
                 break
         else:
-            found.append(Row(name, list(row.spans), list(row.marks)))
-    return found
+            result.append(Row(name, list(row.spans), list(row.marks)))
+    return result
 
 
 Work = Literal["good", "void", "bad"]
@@ -247,28 +247,29 @@ def work_kind(span: Span) -> Work:
 
 
 def merged(spans: Sequence[Span], least_s: float) -> list[tuple[float, float, Work]]:
-    """Return (begin, end, kind) of spans; those that begin less than ``least_s`` after the end of one before are one.
+    """Return (begin, end, kind) of spans, merging those that begin less than ``least_s`` after the end of another.
 
     Only spans of one kind are merged, as one failure among a thousand must not be lost.
     """
-    found: list[tuple[float, float, Work]] = []
+    result: list[tuple[float, float, Work]] = []
     last: dict[Work, int] = {}
     for span in sorted(spans, key=lambda each: each.begin_s):
         kind = work_kind(span)
         at = last.get(kind)
-        if at is not None and span.begin_s - found[at][1] < least_s and span.kind == "task":
-            found[at] = (found[at][0], max(found[at][1], span.end_s), kind)
+        if at is not None and span.begin_s - result[at][1] < least_s and span.kind == "task":
+            result[at] = (result[at][0], max(result[at][1], span.end_s), kind)
         else:
-            last[kind] = len(found)
-            found.append((span.begin_s, span.end_s, kind))
-    return found
+            last[kind] = len(result)
+            result.append((span.begin_s, span.end_s, kind))
+    return result
 
 
 def grouped(marks: Sequence[Mark], least_s: float) -> list[Mark]:
-    """Return marks in the order of time, where checkpoints that are closer than ``least_s`` to the first of them share
-    the last one's mark. Others are never merged: nobody may miss a loss.
+    """Return marks in the order of time; checkpoints within ``least_s`` of the first of them share the last one's mark.
+
+    Other marks are never merged: nobody may miss a loss.
     """
-    found: list[Mark] = []
+    result: list[Mark] = []
     group: list[Mark] = []
 
     def end_group() -> None:
@@ -276,23 +277,23 @@ def grouped(marks: Sequence[Mark], least_s: float) -> list[Mark]:
             text = (
                 group[-1].text if len(group) == 1 else f"{len(group):,} checkpoints, the last of them {group[-1].text}"
             )
-            found.append(Mark(SAVED, group[-1].at_s, text))
+            result.append(Mark(SAVED, group[-1].at_s, text))
             group.clear()
 
     for mark in sorted(marks, key=lambda each: each.at_s):
         if mark.kind != SAVED:
-            found.append(mark)
+            result.append(mark)
             continue
         if group and mark.at_s - group[0].at_s >= least_s:
             end_group()
         group.append(mark)
     end_group()
-    return sorted(found, key=lambda each: each.at_s)
+    return sorted(result, key=lambda each: each.at_s)
 
 
 def counts(rows: Sequence[Row], seconds: float, buckets: int) -> dict[str, list[int]]:
-    """Return how many rows are in each state in the middle of each of so many equal parts of the time."""
-    found: dict[str, list[int]] = {}
+    """Return how many rows are in each state, in the middle of each of ``buckets`` equal parts of the time."""
+    result: dict[str, list[int]] = {}
     changes: dict[str, list[int]] = {}
     for row in rows:
         for span in row.spans:
@@ -303,5 +304,5 @@ def counts(rows: Sequence[Row], seconds: float, buckets: int) -> dict[str, list[
                 change[last] -= 1
     for kind in WORDS:
         if kind in changes:
-            found[kind] = list(accumulate(changes[kind][:-1]))
-    return found
+            result[kind] = list(accumulate(changes[kind][:-1]))
+    return result

@@ -3,6 +3,6 @@
 `recorded_calls` decides which events are written (pure), `writer` is the thread that writes them, `reader` reads a
 record for the commands, `control` sends requests to the program that owns a run, `metrics` reads what tasks logged.
 
-Public names: `reader.Run`, `reader.found_runs`, `names.runs_folder`, `writer`, `metrics.metrics_in`, `control`.
+Public names: `reader.Run`, `reader.runs_in`, `names.runs_folder`, `writer`, `metrics.metrics_in`, `control`.
 Open first: `reader.py`, then `writer.py`.
 """

@@ -1,4 +1,4 @@
-"""The checkpoints that tasks have saved, as a record's events have them. No I/O."""
+"""The checkpoints that tasks have saved, read from a record's events. No I/O."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ...lazy_named_tuple import NamedTuple
 from .lines import whole_lines
 
 SAVED = "checkpoint_saved"  # the event: a checkpoint is complete, on all ranks
-_MARK = f'"{SAVED}"'.encode()  # in its line; of the other lines, which are many, none is read
+_MARK = f'"{SAVED}"'.encode()  # in its line; lines without it, which are many, are not parsed
 
 
 class SavedCheckpoint(NamedTuple):
-    """A complete checkpoint. ``rank``: of the broadcast that has completed it; None outside of broadcasts."""
+    """A complete checkpoint. ``rank``: the rank that completed it; None outside of broadcasts."""
 
     at: float  # unix time
     name: str
     step: int
-    size_bytes: int  # that the storage has of it
+    size_bytes: int  # in the storage
     job: int
     node: int
     rank: int | None = None
 
 
 def saved_checkpoints(content: bytes) -> Iterator[SavedCheckpoint]:
-    """Return the checkpoints that these events tell of. What is damaged is left out."""
+    """Return the checkpoints in these events. Damaged lines are left out."""
     for line in whole_lines(content):
         if _MARK in line and (saved := _saved(line)) is not None:
             yield saved
@@ -35,11 +35,11 @@ def saved_checkpoints(content: bytes) -> Iterator[SavedCheckpoint]:
 
 def _saved(line: bytes) -> SavedCheckpoint | None:
     try:
-        said: dict[str, Any] = json.loads(line)
-        if said.get("event") != SAVED:
+        fields: dict[str, Any] = json.loads(line)
+        if fields.get("event") != SAVED:
             return None
-        at, name, rank = said["at"], said["name"], said.get("rank")
-        step, size_bytes, job, node = (said[each] for each in ("step", "size_bytes", "job", "node"))
+        at, name, rank = fields["at"], fields["name"], fields.get("rank")
+        step, size_bytes, job, node = (fields[each] for each in ("step", "size_bytes", "job", "node"))
     except (ValueError, KeyError, AttributeError, RecursionError):
         return None
     whole = all(type(each) is int for each in (step, size_bytes, job, node, 0 if rank is None else rank))

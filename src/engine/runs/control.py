@@ -1,13 +1,13 @@
-"""Requests to the living owner of a record, through the unix socket `control` in it, which only its user may open.
+"""Requests to the living owner of a record, through the record's unix socket `control`, which only its user may open.
 
-A request is one line with an object of JSON, ``{"request": "stop"}``, and the fields that it has besides. One line
-answers it, ``{"answer": {...}}`` or ``{"refused": "why"}``, and then the connection is closed. The owner takes requests
-on the event loop of its pool, so it gives no answer while that loop stands still.
+A request is one line of JSON, ``{"request": "stop"}``, with its other fields. The owner replies with one line,
+``{"answer": {...}}`` or ``{"refused": "why"}``, and closes the connection. It serves requests on the event loop of its
+pool, so it does not reply while that loop is blocked.
 
-To add a request, write what answers it in `client/run_requests.py`, a coroutine function that takes the open pool and
-the request's fields, and put it into the table there; it raises `Refused` where it cannot do what it is asked. A
-command then calls ``ask(run, "name", within_s=5.0, field=...)``. Answers are values of JSON; what is large is written
-into the record, and the answer says where.
+To add a request, write a coroutine function in `client/run_requests.py` that takes the open pool and the request's
+fields, and add it to the table there; it raises `Refused` to refuse a request. A command then calls
+``ask(run, "name", within_s=5.0, field=...)``. Answers are values of JSON; a large result is written into the record,
+and the answer has its path.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 CONTROL = "control"
 REQUEST_BYTES, ANSWER_BYTES = 64 * 1024, 16 * 1024 * 1024
 READ_S = 5.0  # for a request to be written
-CLOSE_S = 1.0  # that requests have to be answered when the pool has ended
-AGAIN_S = 1.0  # after which connections are accepted again, where there was no descriptor for one
-MAKING_S = 10.0  # between a record and its socket, on a computer that is busy
+CLOSE_S = 1.0  # time to answer open requests when the pool has ended
+AGAIN_S = 1.0  # pause of accepting connections when no descriptor is free
+MAKING_S = 10.0  # between the creation of a record and of its socket, on a busy computer
 _PIECE = 64 * 1024
 
 Request = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class Refused(Exception):
-    """The owner of a record does not do what it is asked; the message says why."""
+    """The owner of a record refuses a request; the message says why."""
 
 
 class NoAnswer(Exception):
-    """Nobody has answered a request; the message says why, and what to do. ``busy``: the owner lives, and is silent."""
+    """No reply to a request; the message says why, and what to do. ``busy``: the owner lives, but is silent."""
 
     def __init__(self, message: str, *, busy: bool = False) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class NoAnswer(Exception):
 
 
 class ControlSocket:
-    """The socket of a record whose owner is this process. ``requests``: what answers each, by its name."""
+    """The socket of a record whose owner is this process. ``requests``: the function that answers each, by name."""
 
     def __init__(self, directory: Path, requests: Mapping[str, Request]) -> None:
         """Take requests on the running event loop from now on.
@@ -66,7 +66,7 @@ class ControlSocket:
         self._listen()
 
     async def close(self) -> None:
-        """Take no more requests, and let those that are under way be answered. Idempotent."""
+        """Take no more requests, and finish the open ones. Idempotent."""
         if self._socket.fileno() < 0:
             return
         self._loop.remove_reader(self._socket)
@@ -87,7 +87,7 @@ class ControlSocket:
             connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionError):
             return
-        except OSError:  # no descriptor is free: the connection stays, and the loop would come here for ever
+        except OSError:  # no descriptor is free: the connection stays pending, and the loop would spin
             self._loop.remove_reader(self._socket)
             self._loop.call_later(AGAIN_S, self._listen)
             return
@@ -97,11 +97,11 @@ class ControlSocket:
         task.add_done_callback(self._answering.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):  # such as TimeoutError; or whoever asked has gone
+        with connection, suppress(OSError):  # such as TimeoutError; or the client has gone
             async with asyncio.timeout(READ_S):
                 line = await self._line(connection)
-            said = await self._said(line)
-            await self._loop.sock_sendall(connection, json.dumps(said, default=str).encode() + b"\n")
+            reply = await self._reply_to(line)
+            await self._loop.sock_sendall(connection, json.dumps(reply, default=str).encode() + b"\n")
 
     async def _line(self, connection: socket.socket) -> bytes:
         line = b""
@@ -112,7 +112,7 @@ class ControlSocket:
             line += piece
         return line
 
-    async def _said(self, line: bytes) -> Mapping[str, Any]:
+    async def _reply_to(self, line: bytes) -> Mapping[str, Any]:
         try:
             fields = json.loads(line)
             answer = self._requests[fields["request"]]
@@ -132,13 +132,13 @@ def ask(run: Run, request: str, *, within_s: float, **fields: Any) -> dict[str, 
     """Ask the owner of a run, and return its answer.
 
     Raises:
-        Refused: the owner does not do it.
+        Refused: the owner refuses the request.
         NoAnswer: the run's owner is dead, on another computer, or silent for ``within_s`` seconds.
     """
     match run.owner:
         case "dead":
-            said = "has ended" if run.ended else "has ended: its owner died"
-            raise NoAnswer(f"run {run.id} {said}")
+            state = "has ended" if run.ended else "has ended: its owner died"
+            raise NoAnswer(f"run {run.id} {state}")
         case "elsewhere":
             raise NoAnswer(f"run {run.id} is of another computer, {_owner(run, 'host')}: ask there")
         case "unknown":
@@ -153,12 +153,12 @@ def ask(run: Run, request: str, *, within_s: float, **fields: Any) -> dict[str, 
     except OSError as error:
         raise NoAnswer(f"{silent} takes no requests ({error.strerror or error})", busy=True) from None
     try:
-        said = json.loads(line)
+        reply = json.loads(line)
     except ValueError:
         raise NoAnswer(f"{silent} ended before it had answered") from None
-    if "refused" in said:
-        raise Refused(f"{silent} refuses: {said['refused']}")
-    answer: dict[str, Any] = said["answer"]
+    if "refused" in reply:
+        raise Refused(f"{silent} refuses: {reply['refused']}")
+    answer: dict[str, Any] = reply["answer"]
     return answer
 
 
@@ -174,21 +174,21 @@ def _exchange(path: Path, line: bytes, within_s: float) -> bytes:
 
 
 def _connect(sock: socket.socket, path: Path, within_s: float) -> None:
-    """Connect, also to a socket that is there a moment later: its record has just been made."""
+    """Connect; wait for a socket that does not exist yet because its record is new."""
     until = time.monotonic() + within_s
     while True:
         try:
             with short_name(path) as name:
                 sock.connect(name)
             return
-        except (FileNotFoundError, ConnectionRefusedError):  # it is made, and a moment later it listens
+        except (FileNotFoundError, ConnectionRefusedError):  # it is created first, and listens a moment later
             if time.monotonic() > until:
                 raise
             time.sleep(0.02)
 
 
 def _owner(run: Run, what: str) -> str:
-    from .reader import read_json  # for those that ask, and not for the owner
+    from .reader import read_json  # only clients need it, not the owner
 
     owner = read_json(run.directory / "run.json").get("owner")
     return str(owner.get(what, "?")) if isinstance(owner, dict) else "?"

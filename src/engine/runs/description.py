@@ -1,4 +1,4 @@
-"""The description of a run that `run.json` has: what was started, with which settings and versions. No secret in it."""
+"""The description of a run in `run.json`: the program, its settings and versions, without secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..api.secrets import HIDDEN, Secret
 if TYPE_CHECKING:
     from ..api.settings import Settings
 
-# Names of environment variables and credentials whose values are not for a file, though nobody made them a `Secret`.
+# Names of environment variables and credentials whose values are hidden even if they are no `Secret`.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE|(?<![A-Z])PAT(?![A-Z])", re.IGNORECASE)
 _NO_SECRETS = {("Host", "key"), ("Host", "host_key")}  # a path, and a public key: `outrider ssh` goes by them
 _LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")  # of a URL: https://user:password@host
@@ -34,7 +34,7 @@ _REPEATED = {"provider"}  # of `Settings`: the specs have theirs
 
 
 def program_facts() -> dict[str, Any]:
-    """Return what is known of this program. Of its arguments, values are left out that stand behind a secret's name."""
+    """Return the facts about this program. In its arguments, values behind a secret's name are hidden."""
     system = os.uname()
     return {
         "argv": shown_arguments(sys.orig_argv),
@@ -69,7 +69,7 @@ def spec_of(settings: Settings) -> dict[str, Any]:
 
 
 def described(value: Any) -> Any:  # noqa: PLR0911  a table
-    """Return a setting as JSON values, without what must not be shown."""
+    """Return a setting as JSON values, with secrets hidden."""
     match value:
         case None | bool() | int():
             return value
@@ -110,11 +110,11 @@ def secrets_of(value: Any) -> list[Secret]:
         case str() | bytes():
             return []
         case Mapping():
-            return [found for each in value.values() for found in secrets_of(each)]
+            return [secret for each in value.values() for secret in secrets_of(each)]
         case list() | tuple() | Set():
-            return [found for each in value for found in secrets_of(each)]
+            return [secret for each in value for secret in secrets_of(each)]
         case _ if is_dataclass(value) and not isinstance(value, type):
-            return [found for each in fields(value) for found in secrets_of(getattr(value, each.name, None))]
+            return [secret for each in fields(value) for secret in secrets_of(getattr(value, each.name, None))]
         case _:
             return []
 
@@ -123,8 +123,8 @@ def _named(name: str, value: Any) -> Any:
     return HIDDEN if isinstance(value, str) and _SECRET_NAME.search(name) else described(value)
 
 
-def _assigned(found: re.Match[str]) -> str:
-    return f"{found[1]}{HIDDEN}" if _SECRET_NAME.search(found[1]) else found[0]
+def _assigned(match: re.Match[str]) -> str:
+    return f"{match[1]}{HIDDEN}" if _SECRET_NAME.search(match[1]) else match[0]
 
 
 def _present_folder() -> str:
@@ -135,37 +135,38 @@ def _present_folder() -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Outrider and of the packages that the program has imported so far, where they say them."""
-    found = {"outrider": _own_version()}
+    """Return the versions of Outrider and of the packages that the program has imported so far, if they have one."""
+    versions = {"outrider": _own_version()}
     for name, module in sorted(sys.modules.items()):
         if "." in name or name.startswith("_") or name in sys.stdlib_module_names or type(module) is not ModuleType:
             continue
-        said = vars(module).get("__version__")
-        if isinstance(said, str):
-            found.setdefault(name, said)
-    return found
+        version = vars(module).get("__version__")
+        if isinstance(version, str):
+            versions.setdefault(name, version)
+    return versions
 
 
 def _own_version() -> str:
-    """Return Outrider's version, as the name of its metadata has it. Their usual reader takes 15 ms to import, and this
-    may be the end of a program.
+    """Return Outrider's version, from the name of its metadata folder.
+
+    The import of `importlib.metadata` takes 15 ms, and this may run at the end of a program.
     """
     for folder in sys.path:
         with suppress(OSError):
             for name in os.listdir(folder or "."):  # noqa: PTH208  names
-                if found := _METADATA.fullmatch(name):
-                    return found[1]
+                if match := _METADATA.fullmatch(name):
+                    return match[1]
     from importlib.metadata import version
 
     return version("outrider")
 
 
 def _seeds() -> dict[str, Any]:
-    """Return the seeds of this program that can be known. Tasks draw theirs elsewhere."""
-    found: dict[str, Any] = {}
+    """Return the known seeds of this program. Tasks have seeds of their own."""
+    seeds: dict[str, Any] = {}
     if (hashes := os.environ.get("PYTHONHASHSEED")) is not None:
-        found["PYTHONHASHSEED"] = hashes
+        seeds["PYTHONHASHSEED"] = hashes
     initial = getattr(sys.modules.get("torch"), "initial_seed", None)  # lacking while another thread imports it
     if initial is not None:
-        found["torch"] = int(initial())
-    return found
+        seeds["torch"] = int(initial())
+    return seeds

@@ -1,4 +1,4 @@
-"""Lines of `events.jsonl` as the events that they were."""
+"""Events from lines of `events.jsonl`."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from .lines import parsed_events
 
 
 def events_in(content: bytes) -> Iterator[ev.Event]:
-    """Return the events of all whole lines. Left out is what this version does not know, or what is damaged."""
-    for said in parsed_events(content):
-        event = event_in(said)
+    """Return the events of all whole lines. Damaged lines, and events unknown to this version, are left out."""
+    for line_fields in parsed_events(content):
+        event = event_in(line_fields)
         if event is not None:
             yield event
 
 
-def event_in(said: Mapping[str, Any]) -> ev.Event | None:
-    """Return the event that a line says; None: it is none, or its fields are not those that such an event has."""
-    kind = _kinds().get(str(said.get("event")))
+def event_in(fields: Mapping[str, Any]) -> ev.Event | None:
+    """Return the event of a line; None: no known event, or its fields do not fit."""
+    kind = _kinds().get(str(fields.get("event")))
     if kind is None:
         return None
     try:
-        return kind(**{name: _value(said[name], hint) for name, hint in _hints(kind.name).items() if name in said})
+        return kind(**{name: _value(fields[name], hint) for name, hint in _hints(kind.name).items() if name in fields})
     except (TypeError, ValueError):
         return None
 
 
 @cache
 def _kinds() -> dict[str, type[ev.Event]]:
-    found: dict[str, type[ev.Event]] = {}
+    kinds: dict[str, type[ev.Event]] = {}
     waiting: list[type[ev.Event]] = [ev.Event]
     while waiting:
         for kind in waiting.pop().__subclasses__():
-            found[kind.name] = kind
+            kinds[kind.name] = kind
             waiting.append(kind)
-    return found
+    return kinds
 
 
 @cache
@@ -53,7 +53,7 @@ def _value(value: Any, hint: Any) -> Any:
     """Return a value of JSON as one of the type ``hint``.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: it has another type.
     """
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
@@ -63,7 +63,7 @@ def _value(value: Any, hint: Any) -> Any:
         hints = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
         return tuple(_value(each, part) for each, part in zip(value, hints, strict=True))
     if hint is float and not isinstance(value, bool) and isinstance(value, int | float | str):
-        return float(value)  # those that JSON has not are written as words
+        return float(value)  # numbers that JSON lacks are written as words
     wanted = {int: int, str: str, bool: bool}.get(hint, Mapping if origin is not None else None)
     if wanted is None or not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise TypeError(f"{value!r} is no {hint}")

@@ -1,7 +1,7 @@
-"""Decide which events a record has room for, as its readers read all of them, and a run may last for months. Pure.
+"""Limit the events of a record: its readers read all of them, and a run may last for months. Pure.
 
-EVENTS-1: the lines have at most `most_bytes`; those that say which nodes there are, and how the run ends, go on until
-          all have twice as many.
+EVENTS-1: the lines take at most `most_bytes`; events about nodes, ranks and the run's end go on until all lines take
+          twice as many.
 EVENTS-2: each line that is left out is counted.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...actors import events as ev
 
 MOST_BYTES = 64 * 2**20  # some 300,000 events
-NEEDED = (  # by whoever asks for the run's nodes and ranks, or for its end
+NEEDED = (  # to know the run's nodes and ranks, and its end
     ev.NodeLaunching,
     ev.NodeReady,
     ev.NodeStandby,
@@ -28,14 +28,14 @@ NEEDED = (  # by whoever asks for the run's nodes and ranks, or for its end
 
 
 class EventsLimit:
-    """``left_out``: how many lines there was no room for."""
+    """The limit of one record. ``left_out``: the number of lines without room."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes, self._size_bytes = most_bytes, 0
         self.left_out = 0
 
     def takes(self, line: bytes, event: ev.Event | None = None) -> bool:
-        """Return whether a line is written. ``event``: what it tells of; None: something else."""
+        """Return whether to write a line. ``event``: the line's event; None: the line has none."""
         most = 2 * self._most_bytes if isinstance(event, NEEDED) else self._most_bytes
         if self._size_bytes + len(line) > most:
             self.left_out += 1

@@ -1,4 +1,4 @@
-"""The files of one record: made, appended to and replaced, under a lock that is free when the writer is dead."""
+"""The files of one record, created, appended to and replaced under a lock that a dead writer does not hold."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...providers.private import NotPrivate
 from .lines import EVENTS, LOGS
 from .names import new_id
 
-TRIES = 8  # at an id that no other run has
-KEEP_FREE_BYTES = 512 * 1024 * 1024  # of the disk, or a fiftieth of a small one: a record is not what fills it
+TRIES = 8  # to find an id that no other run has
+KEEP_FREE_BYTES = 512 * 1024 * 1024  # of the disk, or a fiftieth of a small one: a record must not fill it
 
 
 class RecordFiles:
-    """An open record. Nothing is flushed to the disk itself: what is lost with the power is worth no wait."""
+    """An open record. It never calls fsync: data lost in a power failure is not worth the wait."""
 
     def __init__(self, directory: Path, lock: Lock) -> None:
         self.directory, self._lock = directory, lock
@@ -51,7 +51,7 @@ class RecordFiles:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder / name))
 
     def append(self, text: Mapping[str, bytes]) -> None:
-        """Append to files, each in one write. What is not written as a whole is taken back.
+        """Append to files, each in one write; an incomplete write is undone.
 
         Raises:
             OSError: the disk is nearly full, for one.
@@ -62,7 +62,7 @@ class RecordFiles:
             self._append(self.directory / path, lines)
 
     def replace(self, path: str, content: Mapping[str, Any] | bytes) -> None:
-        """Replace a file as a whole: who reads it sees the old content or the new one."""
+        """Replace a file atomically: a reader sees the old content or the new one."""
         raw = content if isinstance(content, bytes) else json.dumps(content, indent=1, default=str).encode() + b"\n"
         new = self.directory / f"{path}.new"
         new.unlink(missing_ok=True)
@@ -70,12 +70,12 @@ class RecordFiles:
         new.rename(self.directory / path)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files, those that are there."""
+        """Remove files; missing ones are ignored."""
         for path in paths:
             (self.directory / path).unlink(missing_ok=True)
 
     def add(self, path: str, content: bytes | memoryview) -> None:
-        """Write a new file, whose folder is made. Any thread may do so.
+        """Write a new file, and create its folder. For any thread.
 
         Raises:
             OSError: the disk would be nearly full, for one.

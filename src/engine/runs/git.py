@@ -1,4 +1,4 @@
-"""The state of the git repository that a program lies in: its commit, and what has been changed since."""
+"""The state of the git repository around a program: its commit, and the changes since."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """``diff``: the changes of the files that git knows, as `git apply` takes them; ``cut``: it is not all of them."""
+    """A repository's state. ``diff``: changes of tracked files, for `git apply`; ``cut``: the diff is incomplete."""
 
     folder: str
     commit: str
-    branch: str  # empty: none
+    branch: str  # empty: detached
     diff: bytes
     cut: bool
 
@@ -34,23 +34,23 @@ def git_state(folder: Path) -> GitState | None:
     """
     try:
         with _Command(folder, *_STATE) as state, _Command(folder, *_DIFF) as changes:
-            told, diff = state.output(), changes.output()
-        top, commit, branch = told.decode(errors="surrogateescape").splitlines()
+            state_output, diff = state.output(), changes.output()
+        top, commit, branch = state_output.decode(errors="surrogateescape").splitlines()
     except (OSError, ValueError, RuntimeError, subprocess.SubprocessError):
         return None
     return GitState(top, commit, "" if branch == "HEAD" else branch, diff[:DIFF_BYTES], len(diff) > DIFF_BYTES)
 
 
 class _Command:
-    """A command of git that has been started. Leaving the block ends it.
+    """A running git command. Leaving the block ends it.
 
     Raises:
-        OSError: it cannot be run.
+        OSError: git cannot be run.
         RuntimeError: the system has no thread for the watch over it.
     """
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}  # it changes nothing
+        env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}  # read only
         self._process = subprocess.Popen(  # noqa: S603  the words are ours
             [*_GIT, "-C", str(folder), *arguments],
             stdin=subprocess.DEVNULL,
@@ -77,10 +77,10 @@ class _Command:
             pass
 
     def output(self) -> bytes:
-        """Return what it writes, or a little more than `DIFF_BYTES` of it.
+        """Return the command's output, or a little more than its first `DIFF_BYTES`.
 
         Raises:
-            SubprocessError: it failed, or took too long.
+            SubprocessError: the command failed, or took too long.
         """
         assert self._process.stdout is not None
         output = self._process.stdout.read(DIFF_BYTES + 1)

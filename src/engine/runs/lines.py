@@ -1,4 +1,4 @@
-"""Lines of a record's files, as they are written and read: events as JSON, and what tasks print. No I/O."""
+"""The format of lines in a record's files: events as JSON, and the output of tasks. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STACKS = "stacks"
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _NAMES: dict[type[ev.Event], tuple[str, ...]] = {}
 _SIMPLE = (int, bool, type(None))
-OURS = "outrider"  # in place of the stream, where a line of a log was printed by no task
+OURS = "outrider"  # in place of the stream, for a line of a log that no task printed
 
 
 class LogLine(NamedTuple):
@@ -31,23 +31,23 @@ class LogLine(NamedTuple):
 
 
 def event_line(event: ev.Event, at: float, function: str, clean: Callable[[str], str]) -> bytes:
-    """Return an event as a line of JSON. ``function``: where it has none of its own. ``clean``: of each text in it."""
-    said: dict[str, Any] = {"event": event.name, "at": event.at or at}
+    """Return an event as a line of JSON. ``function``: if the event has none. ``clean``: hides secrets in each text."""
+    fields: dict[str, Any] = {"event": event.name, "at": event.at or at}
     for name in _names(event):
         value = getattr(event, name)
-        said[name] = value if type(value) in _SIMPLE else plain(value, clean)
-    if function and said.get("function") == "":
-        said["function"] = function
-    return _json_line(said)
+        fields[name] = value if type(value) in _SIMPLE else plain(value, clean)
+    if function and fields.get("function") == "":
+        fields["function"] = function
+    return _json_line(fields)
 
 
 def dropped_line(count: int, at: float) -> bytes:
-    """Return the line that stands for events which could not be kept until the disk took them."""
+    """Return the line that replaces events dropped while the disk was slow."""
     return _json_line({"event": "events_dropped", "at": at, "count": count})
 
 
 def left_out_line(count: int, at: float) -> bytes:
-    """Return the line that stands for events for which the record has no room, ``count`` of them so far."""
+    """Return the line that replaces events without room in the record, ``count`` of them so far."""
     return _json_line({"event": "events_left_out", "at": at, "count": count})
 
 
@@ -62,7 +62,7 @@ def time_text(at: float) -> str:
 
 
 def unix_time(text: str) -> float | None:
-    """Return the unix time of what `time_text` gives; None: it is no time, as somebody may have changed the file."""
+    """Parse a text of `time_text` as a unix time; None: it is no time (somebody may have edited the file)."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
@@ -75,7 +75,7 @@ def compact_time(at: float) -> str:
 
 
 def whole_lines(content: bytes) -> list[bytes]:
-    """Return the lines that are whole. The rest was being written when somebody killed its writer, or is just now."""
+    """Return the complete lines. An incomplete last line is being written, or its writer was killed."""
     return content.split(b"\n")[:-1]
 
 
@@ -83,11 +83,11 @@ def parsed_events(content: bytes) -> Iterator[dict[str, Any]]:
     """Return the events of all whole lines that can be read."""
     for line in whole_lines(content):
         try:
-            said = json.loads(line)
-        except ValueError:  # a disk that was full, or a computer without power, has left it
+            fields = json.loads(line)
+        except ValueError:  # left by a full disk or a power failure
             continue
-        if isinstance(said, dict):
-            yield said
+        if isinstance(fields, dict):
+            yield fields
 
 
 def parsed_log(line: bytes) -> LogLine | None:
@@ -96,12 +96,12 @@ def parsed_log(line: bytes) -> LogLine | None:
     return LogLine(at, stream, text) if space and at.endswith("Z") else None
 
 
-def _json_line(said: Mapping[str, Any]) -> bytes:
-    return _ENCODE(said).encode() + b"\n"
+def _json_line(fields: Mapping[str, Any]) -> bytes:
+    return _ENCODE(fields).encode() + b"\n"
 
 
 def _names(event: ev.Event) -> tuple[str, ...]:
-    """Return the names of an event's fields, but for its time."""
+    """Return the names of an event's fields, except for its time."""
     kind = type(event)
     if kind not in _NAMES:
         _NAMES[kind] = tuple(each.name for each in fields(kind) if each.name != "at")

@@ -1,11 +1,11 @@
-"""Divide logs into parts, of which the first and the newest stay: a task may print for days. Pure.
+"""Logs in parts, of which the first and the newest are kept: a task may print for days. Pure.
 
 A log is one file, `rank-000.log`, until that is large; it goes on in `rank-000.1.log`, `rank-000.2.log` and so on.
 
-LOGS-1: the parts of a log, one after the other, are what was printed; each has whole lines only, and each but the first
-        begins with one that says what it is.
-LOGS-2: the first part of a log stays, and so do its newest `NEWEST`, whatever the others have.
-LOGS-3: of each log at most 1 + `NEWEST` parts are left, none of more than `limit` bytes, but for a line that is longer.
+LOGS-1: the concatenated parts of a log are the printed text; each part has whole lines only, and each but the first
+        begins with a line that names it.
+LOGS-2: the first part of a log stays, and so do its newest `NEWEST`, however large other logs are.
+LOGS-3: each log keeps at most 1 + `NEWEST` parts of at most `limit` bytes, except for longer lines.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 from .lines import OURS
 
-PART_BYTES = 16 * 2**20  # of a log that is one of few
+PART_BYTES = 16 * 2**20  # of a part if the record has few logs
 ALL_BYTES = 2**30  # of all logs of a record, more or less; they share it
-LEAST_BYTES = 64 * 2**10  # of a part of a log that is one of many
+LEAST_BYTES = 64 * 2**10  # of a part if the record has many logs
 NEWEST = 2  # parts of a log that stay besides its first
 
 
 class Placed(NamedTuple):
-    """The text that is to be appended to files, and the files that are to be removed after that."""
+    """The text to append to files, and the files to remove after that."""
 
     text: dict[str, bytes]
     outdated: list[str]
@@ -32,7 +32,7 @@ class Placed(NamedTuple):
 @dataclass(slots=True)
 class _Log:
     part: int = 0  # the present one
-    size_bytes: int = 0  # of it
+    size_bytes: int = 0  # of the present part
 
 
 class LogParts:
@@ -52,7 +52,7 @@ class LogParts:
         )
 
     def place(self, text: Mapping[str, bytes]) -> Placed:
-        """Return where the text of each log goes: whole lines, which follow those of the calls before."""
+        """Assign the text of each log (whole lines, after those of earlier calls) to its parts."""
         placed = Placed({}, [])
         for path in text:
             self._logs.setdefault(path, _Log())

@@ -1,4 +1,4 @@
-"""The queue of what tasks log: anybody fills it, and the writer's thread empties it into the files of a record."""
+"""The queue of the tasks' log records: any thread fills it, and the writer's thread empties it into the record."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .files import RecordFiles
 from .logged import PARAMS, SLOW, Batch, LoggedPages, Origin
 from .tensorboard import TensorBoardFiles
 
-BACKLOG_BYTES = 16 * 1024 * 1024  # of records that are kept until the disk takes them; further ones are counted
+BACKLOG_BYTES = 16 * 1024 * 1024  # of records that wait for the disk; further ones are only counted
 TEXT_CHARS = 1024 * 1024  # that are appended at once
-TENSORBOARD_S = 0.05  # of each `FLUSH_S`; who logs more has the rest written later
+TENSORBOARD_S = 0.05  # of each `FLUSH_S`; the rest is written later
 TENSORBOARD_END_S = 1.0  # of the end of a run
 ARTIFACTS = "artifacts"
 NAME_CHARS = 100  # of an artifact's file
@@ -26,7 +26,7 @@ Placed = tuple[Origin, Artifact, str]  # an artifact, and where it lies
 
 
 class LogWriter:
-    """The records of one run. ``wake`` is called when there is something to be written."""
+    """The log records of one run. ``wake`` is called when there is something to write."""
 
     def __init__(
         self, clean: Callable[[str], str], wake: Callable[[], object], limit: EventsLimit | None = None
@@ -40,8 +40,8 @@ class LogWriter:
         self._overflow = Counter[Origin]()  # records for which there was no room
         self._files: RecordFiles | None = None  # while the record is open
         self._tensorboard: TensorBoardFiles | None = None
-        self._names: dict[str, int] = {}  # files of artifacts, and how often each was wanted
-        self._taken: set[str] = set()  # in lower case, as there are disks for which two names are one then
+        self._names: dict[str, int] = {}  # names of artifacts' files, and how often each was used
+        self._taken: set[str] = set()  # in lower case, for disks that ignore case
 
     def opened(self, files: RecordFiles) -> None:
         self._files = files
@@ -58,8 +58,9 @@ class LogWriter:
         self._wake()
 
     def put_artifact(self, batch: Batch, content: bytes | memoryview) -> None:
-        """Write an artifact and what is told of it. It takes as long as the disk does, and is for a thread of its own.
-        An error is told in the record, and raised by nothing.
+        """Write an artifact and its record. It waits for the disk, so it needs a thread of its own.
+
+        An error is written into the record, and not raised.
         """
         records = [each for each in unpacked(batch.data, batch.at) if isinstance(each, Artifact)]
         if len(records) != 1 or self._files is None:
@@ -77,14 +78,14 @@ class LogWriter:
         self._wake()
 
     def lose(self, origin: Origin, why: str, at: float) -> None:
-        """Have it told that a record is lost."""
+        """Note in the record that a log record is lost."""
         self._lost.append((origin, 1, why, at))
         self._wake()
 
     # --- in the writer's thread -----------------------------------------------------------------------------------
 
     def write(self, files: RecordFiles) -> None:
-        """Append what is waiting. The interpreter is let go in between: the event loop must not wait for this.
+        """Append the waiting records. Release the GIL in between: the event loop must not wait.
 
         Raises:
             OSError: the disk is nearly full, for one.
@@ -115,19 +116,19 @@ class LogWriter:
         self._write_tensorboard(TENSORBOARD_S)
 
     def end(self, files: RecordFiles) -> None:
-        """Write what is left. Nothing is taken any more."""
+        """Write the rest. No more records are accepted."""
         self._files = None
         self.write(files)
         self._write_tensorboard(TENSORBOARD_END_S)
 
     def _write_tensorboard(self, within_s: float) -> None:
         if self._tensorboard is not None:
-            with suppress(OSError):  # they can be made again, from what is in the record
+            with suppress(OSError):  # they can be written again from the record
                 if not self._tensorboard.catch_up(within_s):
                     self._wake()
 
     def _place(self, files: RecordFiles, name: str, content: bytes | memoryview) -> str:
-        """Write an artifact to a file that no other has, and return its path."""
+        """Write an artifact to a file of its own, and return its path."""
         safe = re.sub(r"[^A-Za-z0-9._-]+", "-", self._clean(name)).strip("-.")[-NAME_CHARS:].lstrip("-.") or "artifact"
         with self._lock:
             path = f"{ARTIFACTS}/{self._free(safe)}"
@@ -135,7 +136,7 @@ class LogWriter:
         return path
 
     def _free(self, wanted: str) -> str:
-        """Return ``wanted``, or with a number in it: best.pt, best-2.pt. A task may have used such a name itself."""
+        """Return a free name: ``wanted``, or with a number: best.pt, best-2.pt. Tasks may use such names themselves."""
         stem, dot, ending = wanted.partition(".")
         while True:
             number = self._names[wanted] = self._names.get(wanted, 0) + 1

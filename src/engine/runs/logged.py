@@ -1,4 +1,4 @@
-"""The lines that a record has of what tasks log. No I/O: the writer's thread calls this, and appends them."""
+"""The lines of a record for the tasks' log records. No I/O: the writer's thread calls this, and appends them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .metrics import METRICS
 TEXTS, ARTIFACTS, PARAMS = "texts.jsonl", "artifacts.jsonl", "params.json"
 CLEANED_NAMES = 4096  # that are kept
 PARAMS_MOST = 10_000  # names of params in a record
-PARAMS_CHARS = 4 * 1024 * 1024  # of these and their values: all are written anew when one changes
+PARAMS_CHARS = 4 * 1024 * 1024  # of names and values: all are rewritten when one changes
 SLOW = "they came faster than they could be sent or written"
 NO_RECORD = "they are no records, or there is no room for more params"
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -26,7 +26,7 @@ _ENCODE = _ENCODER.encode
 
 
 class Origin(NamedTuple):
-    """A task that has logged. The program itself is no function, job or node. ``rank``: None outside of broadcasts."""
+    """The task of a log record; empty fields: the program itself. ``rank``: None outside of broadcasts."""
 
     function: str = ""
     job: int = 0
@@ -36,7 +36,7 @@ class Origin(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Records as they came. ``dropped``: how many were lost before them. ``at``: when they came, in unix time."""
+    """Records as they arrived. ``dropped``: how many were lost before them. ``at``: their arrival, in unix time."""
 
     origin: Origin
     data: bytes
@@ -45,15 +45,15 @@ class Batch(NamedTuple):
 
 
 class LoggedPages:
-    """The text that is to be appended to each file, and the params. Keys are paths within the record."""
+    """The text to append to each file, and the params. Keys are paths within the record."""
 
     def __init__(self, clean: Callable[[str], str] = str, limit: EventsLimit | None = None) -> None:
-        """``clean`` is called with each text: it hides secrets. ``limit``: of the lines of events."""
+        """Begin empty. ``clean``: hides secrets in each text. ``limit``: of the lines of events."""
         self._clean, self._limit = clean, limit or EventsLimit()
         self._clean_name = lru_cache(CLEANED_NAMES)(clean)  # of metrics, which come again and again
         self._text: dict[str, list[str]] = {}
-        self.size = 0  # characters that are to be taken
-        self.empty: list[tuple[Origin, Artifact]] = []  # artifacts without content, which come alone
+        self.size = 0  # characters not yet taken
+        self.empty: list[tuple[Origin, Artifact]] = []  # artifacts without content, which arrive alone
         self._params: dict[str, Any] = {}
         self._params_chars: dict[str, int] = {}
         self._params_size = 0  # all of these
@@ -72,19 +72,19 @@ class LoggedPages:
                         values = {self._clean_name(name): value for name, value in values.items()}
                     lines.append(f'{{"at":{at!r},{origin},"step":{shown},"values":{_numbers(values)}}}\n')
                 case Text(at, step, name, text):
-                    said = {"step": step, "name": self._clean(name), "text": self._clean(text)}
-                    self._append(TEXTS, f'{{"at":{at!r},{origin},{_inner(said)}}}\n')
+                    fields = {"step": step, "name": self._clean(name), "text": self._clean(text)}
+                    self._append(TEXTS, f'{{"at":{at!r},{origin},{_inner(fields)}}}\n')
                 case Params(_, values):
                     unread += self._set(values)
                 case Saved(at, name, step, size_bytes):
-                    said = {"name": self._clean(name), "step": step, "size_bytes": size_bytes}
-                    self._append_event(f'{{"event":"{SAVED}","at":{at!r},{origin},{_inner(said)}}}\n')
+                    fields = {"name": self._clean(name), "step": step, "size_bytes": size_bytes}
+                    self._append_event(f'{{"event":"{SAVED}","at":{at!r},{origin},{_inner(fields)}}}\n')
                 case Artifact(size_bytes=0):
                     self.empty.append((batch.origin, record))
                 case _:
                     unread += 1
         if lines:
-            self._append(METRICS, "".join(lines))  # whose numbers and keys no secret is
+            self._append(METRICS, "".join(lines))  # numbers and keys are no secrets
         if lost:
             self.lost(batch.origin, lost, SLOW, batch.at)
         if unread:
@@ -92,14 +92,14 @@ class LoggedPages:
 
     def lost(self, origin: Origin, count: int, why: str, at: float) -> None:
         """Add the event that records are lost, and why."""
-        said = {"count": count, "why": self._clean(why)}
-        self._append_event(f'{{"event":"records_lost","at":{at!r},{self._of(origin)},{_inner(said)}}}\n')
+        fields = {"count": count, "why": self._clean(why)}
+        self._append_event(f'{{"event":"records_lost","at":{at!r},{self._of(origin)},{_inner(fields)}}}\n')
 
     def artifact(self, origin: Origin, artifact: Artifact, path: str) -> None:
         """Add the line of an artifact that lies at ``path``, below the record."""
         at, name, size_bytes, sha256 = artifact
-        said = {"name": self._clean(name), "path": path, "size_bytes": size_bytes, "sha256": sha256}
-        self._append(ARTIFACTS, f'{{"at":{at!r},{self._of(origin)},{_inner(said)}}}\n')
+        fields = {"name": self._clean(name), "path": path, "size_bytes": size_bytes, "sha256": sha256}
+        self._append(ARTIFACTS, f'{{"at":{at!r},{self._of(origin)},{_inner(fields)}}}\n')
 
     def taken(self) -> dict[str, bytes]:
         """Return what has been added since the last call."""
@@ -114,7 +114,7 @@ class LoggedPages:
         return self._params
 
     def _set(self, values: Mapping[str, Any]) -> int:
-        """Set params; return how many there is no room for."""
+        """Set params; return how many had no room."""
         lost = 0
         for name, value in plain(values, self._clean).items():
             shown = self._clean(name)
@@ -147,9 +147,9 @@ def _fields(origin: Origin) -> str:
     return _inner({"function": one_line(function), "job": job, "rank": rank, "node": node, "generation": generation})
 
 
-def _inner(said: Mapping[str, Any]) -> str:
+def _inner(fields: Mapping[str, Any]) -> str:
     """Return an object as JSON without its braces."""
-    return _ENCODE(said)[1:-1]
+    return _ENCODE(fields)[1:-1]
 
 
 def _numbers(values: Mapping[str, float]) -> str:

@@ -1,8 +1,8 @@
-"""Read the metrics of a record, and choose what a view shows: of a step that was redone, the newest generation.
+"""Read the metrics of a record, and choose the points of a view: for a redone step, the newest generation's.
 
-METRICS-1: of one function, job, rank, name and step the newest generation counts, and all of its points.
+METRICS-1: for one function, job, rank, name and step, all points of the newest generation count.
 METRICS-2: points without a step are never redone: all of them count.
-METRICS-3: a view has the points of each series by step, those without one at its end, by time.
+METRICS-3: a view has the points of each series by step, then the points without a step by time.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ..wire.log_records import number
 from .lines import whole_lines
 
 METRICS = "metrics.jsonl"
-_read_json = json.JSONDecoder().raw_decode  # without looks for other encodings, of which a record has none
+_read_json = json.JSONDecoder().raw_decode  # skips the detection of other encodings, which a record never has
 CHUNK = 1024 * 1024  # bytes of a file that are read at a time
 
 
 class Logged(NamedTuple):
     """The values of one `log_metrics` call. ``rank``: None outside of broadcasts.
 
-    ``generation``: of a broadcast; of other calls, the number of the attempt. What the program itself has logged is of
-    no function (""), job (0) or node (None).
+    ``generation``: of a broadcast; of other calls, the number of the attempt. The program's own metrics have no
+    function (""), job (0) or node (None).
     """
 
     at: float  # unix time
@@ -38,7 +38,7 @@ class Logged(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One curve: a name that one rank of a broadcast, or one other call, has logged. A map has a job for each task."""
+    """One curve: a metric of one rank of a broadcast, or of one other call. A map has a job for each task."""
 
     function: str
     job: int
@@ -56,44 +56,44 @@ class Point(NamedTuple):
 
 
 def read_metrics(directory: Path) -> list[Logged]:
-    """Return all metrics of the record in ``directory``, as they were written. A line that is not whole is left out."""
+    """Return all metrics of the record in ``directory``, in the order of writing, without an incomplete last line."""
     return list(metrics_in(_lines(directory / METRICS)))
 
 
 def metrics_in(lines: Iterable[bytes]) -> Iterator[Logged]:
-    """Return the metrics of those lines that can be read."""
+    """Return the metrics of all readable lines."""
     for line in lines:
         try:
-            said, end = _read_json(text := line.decode().strip())
+            fields, end = _read_json(text := line.decode().strip())
             if end < len(text):
                 continue
-            values = {str(name): number(value) for name, value in said["values"].items()}
+            values = {str(name): number(value) for name, value in fields["values"].items()}
             yield Logged(
-                number(said["at"]),
-                str(said["function"]),
-                int(said["job"]),
-                said["rank"],
-                said["node"],
-                int(said["generation"]),
-                said["step"],
+                number(fields["at"]),
+                str(fields["function"]),
+                int(fields["job"]),
+                fields["rank"],
+                fields["node"],
+                int(fields["generation"]),
+                fields["step"],
                 values,
             )
-        except (ValueError, TypeError, KeyError, AttributeError):  # a disk that was full has left it
+        except (ValueError, TypeError, KeyError, AttributeError):  # left by a full disk
             continue
 
 
 def newest(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
-    """Return the points of each series that count. Of a step that was redone these are the newest generation's."""
+    """Return the points of each series that count: for a redone step, the newest generation's."""
     return {series: points for series, (points, _) in _divided(lines).items()}
 
 
 def divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Point]]]:
-    """Return of each series the points of `newest` and those of `replaced`, in one pass over all of them."""
+    """Return the points of `newest` and of `replaced` for each series, in one pass."""
     return _divided(lines)
 
 
 def replaced(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
-    """Return the points that `newest` leaves out, of the series that have such: what a view may draw faintly."""
+    """Return the points that `newest` leaves out, by series: a view may draw them faintly."""
     return {series: older for series, (_, older) in _divided(lines).items() if older}
 
 
@@ -110,7 +110,7 @@ def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Po
 
 
 def counted(points: list[Point]) -> tuple[list[Point], list[Point]]:
-    """Return the points of one series that count, and those that were done again, both by step."""
+    """Divide the points of one series into those that count and the redone ones, both by step."""
     if len({point.generation for point in points}) == 1:  # nothing was done twice
         return sorted(points, key=_place), []
     generations: dict[int | None, int] = {}

@@ -1,4 +1,4 @@
-"""Names of runs: what a program's runs are called, and where their records lie."""
+"""The names of a program's runs, and the folder of their records."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def runs_folder() -> Path:
 
 
 def new_id(name: str, at: float) -> str:
-    """Return an id for a run that begins ``at`` (unix time). It has the local time, as people look for runs by it."""
+    """Return an id for a run that begins ``at`` (unix time), with the local time in it, for people."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(at))}-{name}-{os.urandom(2).hex()}"
 
 
 def name_in(run: str) -> str | None:
-    """Return the name in a run's id; None: it is no such id."""
-    found = re.fullmatch(_ID, run)
-    return None if found is None else found["name"]
+    """Return the name in a run's id; None: ``run`` is no id."""
+    match = re.fullmatch(_ID, run)
+    return None if match is None else match["name"]
 
 
 def usual_name() -> str:
-    """Return the name of this program's runs: its script's, or the package's that Python runs by ``-m``."""
+    """Return the name of this program's runs: that of its script, or of the package that ``-m`` runs."""
     script = sys.argv[0] if sys.argv else ""
     if script in _NO_SCRIPT:
         return "python"
@@ -42,7 +42,7 @@ def usual_name() -> str:
 
 
 def name_of(program: str) -> str:
-    """Return the name of the runs of a program, of which only letters and digits stay, and what may stand between."""
-    from ..api.settings import NAME_LENGTH  # here, as commands that read records have no use for settings of pools
+    """Return the name of a program's runs: its letters and digits, and the separators that names may have."""
+    from ..api.settings import NAME_LENGTH  # here: commands that read records do not need the settings of pools
 
     return re.sub(r"[^A-Za-z0-9._-]+", "-", program).strip("-._")[:NAME_LENGTH] or "python"

@@ -1,4 +1,4 @@
-"""The nodes that a run has at present, and where its ranks run, from the events of its record. Pure."""
+"""The present nodes of a run and of its ranks, from the events of its record. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LivingNode:
     """A node that was launched, and has not left. ``rank``: None if the node takes no new work."""
 
     number: int
-    machine: str = ""  # as its provider calls it
+    machine: str = ""  # the provider's name for it
     rank: int | None = None
     ready: bool = False
     hostname: str = ""
@@ -27,27 +27,27 @@ class LivingNode:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def is_known_as(self, name: str) -> bool:
-        """Return whether its pool knows it by this name: its machine, or the host or address that the pool reaches."""
+        """Return whether the pool uses this name for the node: its machine, or the host or address that it reaches."""
         short = self.machine.rpartition("/")[2]
         host = short.rpartition("@")[2]
         host = host.partition(":")[0] if host.count(":") == 1 else host.rpartition("]:")[0].lstrip("[") or host
         return name in (self.machine, short, host) and name != ""
 
     def calls_itself(self, name: str) -> bool:
-        """Return whether the node itself says that this is its name or address: any other may say so as well."""
+        """Return whether the node itself reports this name or address. Another node may report the same."""
         return name in (self.hostname, self.address) and name != ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunNodes:
-    """``ranks``: the node of each rank of the newest broadcast; without one, of each node's own rank."""
+    """A run's nodes. ``ranks``: the node of each rank of the newest broadcast; without one, of each node's own rank."""
 
     nodes: Mapping[int, LivingNode]
     ranks: Mapping[int, int]
 
 
 def nodes_now(events: Iterable[Mapping[str, Any]]) -> RunNodes:
-    """Return the nodes after these events. What is not as we write it is skipped: others may have written it."""
+    """Return the nodes after these events. Malformed events are skipped: another program may have written them."""
     nodes: dict[int, LivingNode] = {}
     ranks: dict[int, int] = {}
     seats = Seats()
@@ -86,7 +86,7 @@ def nodes_now(events: Iterable[Mapping[str, Any]]) -> RunNodes:
 
 
 def _placed(event: Mapping[str, Any]) -> dict[int, int]:
-    """Return the node of each rank that a generation runs: as many ranks, one after the other, on each of its nodes."""
+    """Return the node of each rank of a generation: each of its nodes has the same number of consecutive ranks."""
     nodes, ranks = event.get("nodes"), event.get("ranks")
     if not isinstance(nodes, list) or not isinstance(ranks, list) or not nodes or len(ranks) % len(nodes):
         return {}

@@ -1,4 +1,4 @@
-"""The text that each event adds to the files of a record, and its present status. No I/O: the writer appends it."""
+"""The text that each event adds to a record's files, and the run's status. No I/O: the writer appends the text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .status import RunStatus
 
 
 class Happened(NamedTuple):
-    """An event, when it happened (unix time), and its call's function where the event itself may not name it."""
+    """An event, when it happened (unix time), and the function of its call, if the event itself may lack it."""
 
     event: ev.Event
     at: float
@@ -25,20 +25,20 @@ class Happened(NamedTuple):
 @dataclass(slots=True)
 class _Broadcast:
     function: str
-    size: int = 0  # its ranks
+    size: int = 0  # in ranks
 
 
 class Pages:
-    """The text that is to be appended to each file. Keys are paths within the record."""
+    """The text to append to each file. Keys are paths within the record."""
 
     def __init__(self, status: RunStatus, clean: Callable[[str], str] = str, limit: EventsLimit | None = None) -> None:
-        """``limit``: of the lines of events, which others may append too."""
+        """Begin empty. ``limit``: of the lines of events, shared with other writers."""
         self.status = status
         self._limit = limit or EventsLimit()
-        self._told_left_out = 0
+        self._reported_left_out = 0
         self._clean = clean
         self._text: dict[str, list[bytes]] = {}
-        self._broadcasts: dict[int, _Broadcast] = {}  # those under way, by their job
+        self._broadcasts: dict[int, _Broadcast] = {}  # under way, by job
 
     def add(self, happened: Happened) -> None:
         event, at, function = happened
@@ -73,10 +73,10 @@ class Pages:
             self._append(EVENTS, line)
 
     def left_out(self, at: float, *, last: bool = False) -> None:
-        """Tell that events are left out: once, and ``last``, at the end, how many they were."""
+        """Note in the record that events are left out: once, and at the end (``last``) with their number."""
         count = self._limit.left_out
-        if count > self._told_left_out and (last or not self._told_left_out):
-            self._told_left_out = count
+        if count > self._reported_left_out and (last or not self._reported_left_out):
+            self._reported_left_out = count
             self._append(EVENTS, left_out_line(count, at))
 
     def taken(self) -> dict[str, bytes]:
@@ -108,12 +108,12 @@ class Pages:
 
 
 def log_path(*, rank: int | None = None, node: int | None = None) -> str:
-    """Return the log of a broadcast's rank, or of what a node runs outside of broadcasts."""
+    """Return the path of the log of a broadcast's rank, or of a node's other tasks."""
     return f"{LOGS}/rank-{rank:03}.log" if rank is not None else f"{LOGS}/node-{node:03}.log"
 
 
 def stack_path(event: ev.StackTaken, at: float) -> str:
-    """Return the file of the stacks that were taken of a broadcast's rank, or of a node's task."""
+    """Return the path of the stacks of a broadcast's rank, or of a node's task."""
     whose = f"rank-{event.rank:03}" if event.generation else f"node-{event.node:03}-job-{event.job}"
     return f"{STACKS}/{compact_time(at)}-{whose}.txt"
 

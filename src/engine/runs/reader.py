@@ -1,4 +1,4 @@
-"""Read records: which runs there are, who of them lives, and what their tasks have printed."""
+"""Read records: the runs of a folder, whether they live, and the output of their tasks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .names import name_in
 from .status import Spending
 
 Owned = Literal["alive", "dead", "elsewhere", "unknown"]  # unknown: its lock cannot be read
-_LOG = r"(rank|node)-(\d+)(?:\.(\d+))?\.log"  # with the number of a part but the first
+_LOG = r"(rank|node)-(\d+)(?:\.(\d+))?\.log"  # with the number of each part but the first
 CHUNK = 64 * 1024  # bytes of each log that are read at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. ``status``: the content of its `status.json`; empty where that cannot be read."""
+    """One run. ``status``: the content of its `status.json`; empty if that cannot be read."""
 
     id: str
     name: str
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def owner(self) -> Owned:
-        """Say whether the process that writes the record lives: the record's lock knows, on the owner's computer."""
+        """Return whether the process that writes the record lives: its lock shows that, on the owner's computer."""
         try:
             if Lock.is_taken(self.directory):
                 return "alive"
@@ -53,35 +53,33 @@ class Run:
         return "dead"
 
     def spent_usd(self, now: float | None = None) -> float | None:
-        """Return what it had cost when its state was written, or of a living one until ``now`` (unix time). None: not
-        known.
-        """
+        """Return the cost until the state was written, or until ``now`` (unix time) for a living run; None: unknown."""
         if "spent_usd" not in self.status:
             return None
-        said = Spending(
+        spending = Spending(
             self.status["spent_usd"], self.status.get("hourly_usd", 0.0), self.status.get("written", now or 0.0)
         )
-        return said.spent if now is None else said.until(now)
+        return spending.spent if now is None else spending.until(now)
 
 
 def at_present(run: Run) -> tuple[Owned, Run]:
-    """Return who owns a run and what it is now. The owner is asked first: what it wrote before its end is read then."""
+    """Return a run's owner and then its state, so that the last state of an ending owner is not missed."""
     owner = run.owner
     return owner, run_of(run.directory)
 
 
 class Printed(NamedTuple):
-    """A line of a log, and whose it is: "rank 3" or "node 2"."""
+    """A line of a log, and its origin: "rank 3" or "node 2"."""
 
     line: LogLine
     origin: str
 
 
-def found_runs(folder: Path) -> list[Run]:
-    """Return all runs in ``folder``, those that began first first.
+def runs_in(folder: Path) -> list[Run]:
+    """Return all runs in ``folder``, the oldest first.
 
     Raises:
-        OSError: it is there, and cannot be read.
+        OSError: the folder exists, but cannot be read.
     """
     try:
         names = [entry.name for entry in os.scandir(folder) if name_in(entry.name) and entry.is_dir()]
@@ -91,8 +89,10 @@ def found_runs(folder: Path) -> list[Run]:
 
 
 def run_of(directory: Path) -> Run:
-    said = read_json(directory / "status.json")
-    return Run(directory.name, name_in(directory.name) or "", directory, {k: v for k, v in said.items() if _fits(k, v)})
+    status = read_json(directory / "status.json")
+    return Run(
+        directory.name, name_in(directory.name) or "", directory, {k: v for k, v in status.items() if _fits(k, v)}
+    )
 
 
 _NUMBERS = frozenset({"began", "changed", "written", "spent_usd", "hourly_usd"}) | frozenset(
@@ -101,16 +101,14 @@ _NUMBERS = frozenset({"began", "changed", "written", "spent_usd", "hourly_usd"})
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Return whether a field of a state has a value of its type: a disk, or somebody, may have changed the file."""
+    """Return whether a field of a state has a value of its type: the file may be damaged or edited."""
     if name in _NUMBERS or (name in ("ended", "exit", "generation") and value is not None):
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return True
 
 
 def runs_meant(wanted: str, runs: Sequence[Run]) -> list[Run]:
-    """Return the run that is meant by its id, its name (the newest of them) or the beginning of its id; or all whose id
-    begins so.
-    """
+    """Return the run with this id, else the newest with this name, else all runs whose id begins with it."""
     if exact := [run for run in runs if run.id == wanted]:
         return exact
     if named := [run for run in runs if run.name == wanted]:
@@ -119,17 +117,17 @@ def runs_meant(wanted: str, runs: Sequence[Run]) -> list[Run]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return what a file of a record has; nothing where it is not there or cannot be read."""
+    """Return the content of a record's file; empty if it is missing or cannot be read."""
     try:
-        said = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 @dataclass(slots=True)
 class Log:
-    """One log of a run, read from its beginning; what is added later is read by the next call."""
+    """One log of a run, read from its beginning; each call reads the lines added since the call before."""
 
     path: Path
     origin: str
@@ -149,7 +147,7 @@ class Log:
                     yield Printed(parsed, self.origin)
 
     def _chunk(self, at: int) -> bytes:
-        """Return what stands there. The file is closed again: a run of a thousand ranks has as many logs."""
+        """Return the bytes from ``at``. The file is closed again: a run of a thousand ranks has as many logs."""
         with suppress(FileNotFoundError), self.path.open("rb", buffering=0) as file:
             file.seek(at)
             return file.read(CHUNK)
@@ -157,7 +155,7 @@ class Log:
 
 
 class Logs:
-    """The logs of a run, those that begin later too. ``ranks`` and ``nodes``: only theirs; both None: all."""
+    """The logs of a run, including those that begin later. ``ranks`` and ``nodes``: only theirs; both None: all."""
 
     def __init__(self, run: Run, ranks: Sequence[int] | None = None, nodes: Sequence[int] | None = None) -> None:
         self._folder = run.directory / LOGS
@@ -169,12 +167,10 @@ class Logs:
         self._logs: dict[str, Log] = {}
 
     def new_lines(self) -> Iterator[Printed]:
-        """Yield the lines that have been added to any log since the last call, in the order of their times. A log may
-        have several parts.
-        """
+        """Yield the lines added to any log since the last call, by time. A log may have several parts."""
         with suppress(OSError):
-            found = [(name, re.fullmatch(_LOG, name)) for name in os.listdir(self._folder)]  # noqa: PTH208  names
-            there = sorted((log[1], int(log[2]), int(log[3] or 0), name) for name, log in found if log)
+            matches = [(name, re.fullmatch(_LOG, name)) for name in os.listdir(self._folder)]  # noqa: PTH208  names
+            there = sorted((log[1], int(log[2]), int(log[3] or 0), name) for name, log in matches if log)
             self._logs = {
                 name: self._logs.get(name) or Log(self._folder / name, f"{kind} {number}")
                 for kind, number, _, name in there

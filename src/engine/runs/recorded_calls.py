@@ -1,7 +1,7 @@
-"""Decide which calls have their events in the record: of each function the first ones, whole; others are counted.
+"""The choice of calls with events in the record: the first ones of each function; others are only counted.
 
-CALLS-1: of each function at most `EACH` calls are recorded. CALLS-2: a call is recorded from its beginning to its end,
-or not at all. CALLS-3: every call is counted, whether it is recorded or not.
+CALLS-1: at most `EACH` calls of each function are recorded. CALLS-2: a call is recorded from its beginning to its end,
+or not at all. CALLS-3: every call is counted, recorded or not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ EACH = 333  # calls with three events each
 
 
 class RecordedCalls:
-    """``names``: the recorded calls that are under way, by their job, with the name of their function."""
+    """The recorded calls of a run. ``names``: the function of each recorded call under way, by job."""
 
     def __init__(self, each: int = EACH) -> None:
         self._each = each
@@ -22,7 +22,7 @@ class RecordedCalls:
         self.failed_calls = 0
 
     def began(self, job: int, name: str) -> bool:
-        """Count a call, on the path that every one takes; return whether it is recorded."""
+        """Count a call; return whether it is recorded. Every call passes here, so it must be fast."""
         number = self.begun.get(name, 0) + 1
         self.begun[name] = number
         if number > self._each:

@@ -1,8 +1,8 @@
 """Remove the records of old runs: `outdated` decides which, `sweep` removes them.
 
-RETAIN-1: no record of a living run is removed, and neither is the newest of those that have ended.
-RETAIN-2: a record is removed only if it would exceed a limit together with the newer ones that stay.
-RETAIN-3: what stays fits both limits, but for what RETAIN-1 keeps.
+RETAIN-1: no record of a living run is removed, nor the newest record of an ended run.
+RETAIN-2: a record is removed only if it would exceed a limit together with the newer records that stay.
+RETAIN-3: the remaining records fit both limits, except for those that RETAIN-1 keeps.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .reader import run_of
 KEPT_RUNS = 200
 KEPT_BYTES = 5 * 2**30
 SWEEP_EVERY_S = 600.0
-ELSEWHERE_S = 24 * 3600.0  # a run of another computer that has written nothing for so long is dead; it does each minute
-MAKING_S = 60.0  # a record without a lock is being made, or its maker was killed half way
+ELSEWHERE_S = 24 * 3600.0  # a silent run on another computer is dead: living ones write each minute
+MAKING_S = 60.0  # a younger record without a lock is being created; an older one's creator was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class StoredRun:
 
 
 def outdated(runs: Sequence[StoredRun], *, most: int = KEPT_RUNS, most_bytes: int = KEPT_BYTES) -> list[StoredRun]:
-    """Return the records that are to go. The living count for the limits as well."""
+    """Return the records to remove. Records of living runs count for the limits, too."""
     newest_first = sorted(runs, key=lambda run: run.began, reverse=True)
     newest_ended = next((run for run in newest_first if not run.alive), None)
-    found: list[StoredRun] = []
+    result: list[StoredRun] = []
     count = size_bytes = 0
     for run in newest_first:
         fits = count < most and size_bytes + run.size_bytes <= most_bytes
@@ -47,8 +47,8 @@ def outdated(runs: Sequence[StoredRun], *, most: int = KEPT_RUNS, most_bytes: in
             count += 1
             size_bytes += run.size_bytes
         else:
-            found.append(run)
-    return found
+            result.append(run)
+    return result
 
 
 def sweep_at_times(folder: Path) -> None:
@@ -62,7 +62,7 @@ def sweep_at_times(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the outdated records in ``folder``. What cannot be removed stays: nothing depends on it."""
+    """Remove the outdated records in ``folder``. Errors are ignored: nothing depends on the removal."""
     for run in outdated(list(_stored(folder))):
         with suppress(OSError):
             _remove(run.directory)
@@ -87,19 +87,17 @@ def _stored(folder: Path) -> Iterator[StoredRun]:
 
 
 def _stored_run(directory: Path) -> StoredRun:
-    made = directory.stat().st_mtime  # when its newest file was made, where it has no run.json
+    began = directory.stat().st_mtime  # the creation of its newest file, if it has no run.json
     with suppress(FileNotFoundError):
-        made = (directory / "run.json").stat().st_mtime
+        began = (directory / "run.json").stat().st_mtime
     alive = Lock.is_taken(directory)
     if not alive:
-        alive = _lives_elsewhere(directory) if (directory / "lock").exists() else time.time() - made < MAKING_S
-    return StoredRun(directory, made, _size(directory), alive)
+        alive = _lives_elsewhere(directory) if (directory / "lock").exists() else time.time() - began < MAKING_S
+    return StoredRun(directory, began, _size(directory), alive)
 
 
 def _lives_elsewhere(directory: Path) -> bool:
-    """Return whether a record seems to be written on another computer that shares this folder. The kernel here may not
-    know of a lock there.
-    """
+    """Return whether another computer seems to write the record: in a shared folder, locks may not show here."""
     run = run_of(directory)
     if run.ended or run.owner != "elsewhere":
         return False
@@ -119,12 +117,12 @@ def _size(folder: Path | str) -> int:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a record, its lock last: another program that removes it at the same time finds the lock taken."""
-    from shutil import rmtree  # which takes long
+    """Remove a record, its lock last, so that no other program removes it at the same time."""
+    from shutil import rmtree  # slow to import
 
     if Lock.is_taken(directory) or _lives_elsewhere(
         directory
-    ):  # `take` would give this process a lock that it holds already
+    ):  # `take` succeeds for a lock that this process itself holds
         return
     lock = Lock.take(directory)
     if lock is None:

@@ -1,4 +1,4 @@
-"""System samples of a record: `system.jsonl`, a line for each node and sample, as it is written and read."""
+"""The system samples of a record, `system.jsonl`: one line for each node and sample."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 def sample_fields(sampled: NodeSampled) -> dict[str, Any]:
     """Return a sample as JSON values, without its time."""
-    said = asdict(sampled)
-    del said["at"]
-    return said
+    fields = asdict(sampled)
+    del fields["at"]
+    return fields
 
 
 def sample_line(sampled: NodeSampled, at: float) -> bytes:
-    """Return a sample as a line of JSON. ``at``: its time, where it has none of its own."""
+    """Return a sample as a line of JSON. ``at``: for a sample without a time of its own."""
     return _ENCODE({"at": sampled.at or at, **sample_fields(sampled)}).encode() + b"\n"
 
 
 def read_samples(directory: Path) -> list[NodeSampled]:
-    """Return all samples of the record in ``directory``, as they came; none where it has none."""
+    """Return all samples of the record in ``directory``, in the order of arrival."""
     return list(SampleFile(directory).new_samples())
 
 
 def samples_in(lines: Iterable[bytes]) -> Iterator[NodeSampled]:
-    """Return the samples of those lines that can be read."""
+    """Return the samples of all readable lines."""
     for line in lines:
         try:
-            said = json.loads(line)
-            gpus = tuple(_gpu(each) for each in said["gpus"])
-            whole = {name: int(said[name]) for name in _WHOLE}
-            parts = {name: float(said[name]) for name in _PARTS}
-            yield NodeSampled(at=float(said["at"]), gpus=gpus, **whole, **parts)  # type: ignore[arg-type]
-        except (ValueError, TypeError, KeyError, OverflowError):  # a disk that was full has left it
+            fields = json.loads(line)
+            gpus = tuple(_gpu(each) for each in fields["gpus"])
+            whole = {name: int(fields[name]) for name in _WHOLE}
+            parts = {name: float(fields[name]) for name in _PARTS}
+            yield NodeSampled(at=float(fields["at"]), gpus=gpus, **whole, **parts)  # type: ignore[arg-type]
+        except (ValueError, TypeError, KeyError, OverflowError):  # left by a full disk
             continue
 
 
@@ -57,14 +57,14 @@ class SampleFile:
 
     @classmethod
     def at_end(cls, directory: Path, size_bytes: int) -> SampleFile:
-        """Return the file without what stands before its last ``size_bytes``: of a long run the rest is much."""
+        """Return the file from its last ``size_bytes`` on: a long run's file is large."""
         size = 0
         with suppress(FileNotFoundError):
             size = (directory / SYSTEM).stat().st_size
-        return cls(directory, max(0, size - size_bytes))  # half a line is no sample
+        return cls(directory, max(0, size - size_bytes))  # an incomplete first line is skipped
 
     def new_samples(self) -> Iterator[NodeSampled]:
-        """Yield the samples that have been added since the last call. A line that is not whole is left for later."""
+        """Yield the samples added since the last call. An incomplete last line is left for the next call."""
         with suppress(FileNotFoundError), (self.directory / SYSTEM).open("rb", buffering=0) as file:
             file.seek(self._read)
             rest = b""
@@ -87,12 +87,12 @@ _WHOLE = (
 _PARTS = ("seconds", "cpu", "cpus")
 
 
-def _gpu(said: dict[str, Any]) -> GpuSample:
-    utilisation, watts = said["utilisation"], said["watts"]
+def _gpu(fields: dict[str, Any]) -> GpuSample:
+    utilisation, watts = fields["utilisation"], fields["watts"]
     return GpuSample(
-        int(said["index"]),
+        int(fields["index"]),
         None if utilisation is None else float(utilisation),
-        int(said["memory_bytes"]),
-        int(said["memory_total_bytes"]),
+        int(fields["memory_bytes"]),
+        int(fields["memory_total_bytes"]),
         None if watts is None else float(watts),
     )

@@ -1,4 +1,4 @@
-"""The present state of a run, built from its events: what `status.json` has. No clock, no I/O."""
+"""The present state of a run, built from its events, for `status.json`. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEFT = (ev.NodeLost, ev.NodeFailed, ev.NodeDismissed, ev.NodeStandby)
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """USD ``spent`` at one moment, and ``hourly`` from then on. ``at``: seconds of any one clock."""
+    """The cost: USD ``spent`` at one moment, and ``hourly`` from then on. ``at``: seconds of any one clock."""
 
     spent: float = 0.0
     hourly: float = 0.0
@@ -26,7 +26,7 @@ class Spending:
 
 
 class Calls(NamedTuple):
-    """The numbers of a run's calls: a broadcast is one, and so is each task of a map. Of a map each item can fail."""
+    """The numbers of a run's calls: a broadcast is one, and so is each task of a map. Each item of a map can fail."""
 
     submitted: int = 0
     finished: int = 0
@@ -46,7 +46,7 @@ class RunStatus:
     ready: set[int] = field(default_factory=set)
     most: int = 0  # nodes that were ready at the same time
     wanted: int = 0
-    generation: int = 0  # of the broadcast that began one last
+    generation: int = 0  # of the broadcast that began a generation last
     changed: float = 0.0
     ended: float | None = None
     exit: int | None = None

@@ -1,10 +1,10 @@
 """TensorBoard's event files of a record, made from its metrics: a folder for each rank, or for each other function.
 
-What would need more than `MOST_FOLDERS` of them is in the record alone.
+Metrics that would need more than `MOST_FOLDERS` folders are in the record alone.
 
 A file is a row of records, each with its length and masked CRC-32C, of Event messages (TensorFlow's tf_record format,
-and `event.proto` and `summary.proto` of TensorBoard). A generation that begins anew at an earlier step says so by a
-session that starts: TensorBoard shows no later steps of the one before.
+and `event.proto` and `summary.proto` of TensorBoard). A generation that begins anew at an earlier step writes a
+session start: TensorBoard then hides the later steps of the generation before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEADER, _DOUBLE, _FLOAT, _U32 = struct.Struct("<Q"), struct.Struct("<d"), struc
 
 
 def write_tensorboard(directory: Path) -> None:
-    """Write the event files of a record in ``directory`` anew, as of a run that was killed before it could."""
+    """Write the event files of a record in ``directory`` anew, for a run that was killed before it wrote them."""
     for file in (directory / FOLDER).rglob("events.out.tfevents.*"):
         file.unlink()
     TensorBoardFiles(directory).catch_up(float("inf"))
@@ -42,7 +42,7 @@ class _Series:
 
 
 class TensorBoardFiles:
-    """The event files of one record, of which another call writes what has been logged since."""
+    """The event files of one record; each call of `catch_up` writes the metrics logged since."""
 
     def __init__(self, directory: Path) -> None:
         self._metrics, self._folder = directory / METRICS, directory / FOLDER
@@ -50,7 +50,7 @@ class TensorBoardFiles:
         self._series: dict[str, _Series] = {}
 
     def catch_up(self, within_s: float) -> bool:
-        """Write what was logged since the last call; return whether that is all. What takes longer is left to the next.
+        """Write the metrics logged since the last call, for at most ``within_s``; return whether all are written.
 
         Raises:
             OSError
@@ -65,7 +65,7 @@ class TensorBoardFiles:
                 self._append(path, b"".join(parts))
             if time.monotonic() > until:
                 return False
-            time.sleep(0)  # who shares the interpreter with this goes first
+            time.sleep(0)  # lets other threads run first
         return True
 
     def _next_lines(self) -> list[bytes]:
@@ -115,7 +115,7 @@ class TensorBoardFiles:
 
 
 def _folder_name(logged: Logged) -> str:
-    """Return what TensorBoard shows as a run: each of one function's broadcasts but the first has its job's number."""
+    """Return TensorBoard's name for a run. A function's broadcasts after the first have their job's number in it."""
     function = re.sub(r"[^A-Za-z0-9._-]+", "-", logged.function).strip("-.") or "program"
     whose = f"{function}-{logged.job}" if logged.job else function
     return f"{whose}/rank-{logged.rank:03}" if logged.rank is not None else whose

@@ -1,4 +1,4 @@
-"""A program that is nothing but one run, as `outrider run` is: the record has its exit code, and may be made by it."""
+"""A process whose only job is one run (`outrider run`). It may create the record, which gets its exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .files import RecordFiles
 
 @dataclass(frozen=True, slots=True)
 class WholeProgram:
-    """``exit_code``: of the program, when its pool ends with an error. ``files``: the record, where it has made it."""
+    """The process of one run. ``exit_code``: returns its code for the pool's error. ``files``: a record made by it."""
 
     exit_code: Callable[[BaseException], int]
     files: RecordFiles | None = None

@@ -1,7 +1,7 @@
-"""The thread that writes the record of one run. Whatever the disk does, who puts events in waits for nothing.
+"""The thread that writes the record of one run. `put` never waits, whatever the disk does.
 
-What is put is written `FLUSH_S` later at the latest, in one write for each file: so much is lost when the process is
-killed. An error of the disk ends the record, is told once, and changes nothing for the pool.
+Events are written after at most `FLUSH_S`, in one write for each file: so much is lost when the process is killed. An
+error of the disk ends the record, is reported once, and does not affect the pool.
 """
 
 from __future__ import annotations
@@ -31,32 +31,30 @@ from .retention import sweep_at_times
 from .status import Calls, RunStatus, Spending
 
 FLUSH_S = 0.5
-HEARTBEAT_S = 60.0  # between states of a run in which nothing happens: it costs all the same
-DESCRIBE_S, SWEEP_S = 0.5, 3.0  # after the start, or as it ends: a pool that opens has better use for the processor
-GIT_S = 0.5  # that the end of a run waits for git
-CLOSE_S = 2.0  # that a pool waits for the disk at its end
+HEARTBEAT_S = 60.0  # between states of an idle run, whose cost goes on
+DESCRIBE_S, SWEEP_S = 0.5, 3.0  # after the start, or at the end: an opening pool needs the processor
+GIT_S = 0.5  # longest wait for git at the end of a run
+CLOSE_S = 2.0  # longest wait of a pool's end for the disk
 BACKLOG = 100_000  # events, and
-BACKLOG_CHARS = 16 * 1024 * 1024  # of prints, that are kept until the disk takes them; further ones are counted
+BACKLOG_CHARS = 16 * 1024 * 1024  # of prints, that wait for the disk; further ones are only counted
 RUN, STATUS, RESULT, DIFF = "run.json", "status.json", "result.json", "git.diff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a record. ``describe``: what `run.json` has besides; it is called in the writer's thread."""
+    """The plan of a record. ``describe``: returns more fields of `run.json`; called in the writer's thread."""
 
     name: str
     folder: Path  # of all records
     describe: Callable[[], Mapping[str, Any]] = dict
     clean: Callable[[str], str] = str  # of each text: hides secrets
-    source: Path | None = None  # a folder, whose git repository is looked at
-    files: RecordFiles | None = None  # where the record has been made already
+    source: Path | None = None  # a folder in a git repository to describe
+    files: RecordFiles | None = None  # of a record that exists already
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run. ``calls``: how many of each function there were. ``code``: the exit code of its program; None:
-    Python's, for a program that ends with this error.
-    """
+    """The end of a run. ``calls``: by function. ``code``: the program's exit code; None: Python's for this error."""
 
     error: BaseException | None = None
     calls: Mapping[str, Any] | None = None
@@ -74,7 +72,7 @@ class RunEnd:
             case SystemExit(code=None):
                 return 0
             case SystemExit(code=int(code)):
-                return code & 0xFF  # which is all that a system keeps of it
+                return code & 0xFF  # the system keeps only these bits
             case _:
                 return _own_code(self.error)
 
@@ -87,50 +85,54 @@ def _own_code(error: BaseException) -> int:
 
 
 class RunWriter:
-    """``directory``: the record's, once it is made. ``failure``: why it is written no further; empty: it is."""
+    """The writer of a record. ``directory``: of the record, once created. ``failure``: why it stopped, or empty."""
 
     def __init__(
         self,
         plan: Plan,
         failed: Callable[[], object] = lambda: None,
-        made: Callable[[], object] = lambda: None,
+        opened: Callable[[], object] = lambda: None,
         *,
         state: str = "starting",
     ) -> None:
-        """``failed`` is called once when ``failure`` has been set, and ``made`` when the record has a ``directory`` and
-        says who owns it; in the writer's thread if there is one. ``state``: the run's at first.
+        """Prepare; `start` begins.
+
+        Args:
+            failed: called once when ``failure`` is set, in the writer's thread if there is one.
+            opened: called likewise when the record has a ``directory`` and names its owner.
+            state: the first state of the run.
         """
-        self._plan, self._failed, self._made = plan, failed, made
+        self._plan, self._failed, self._opened = plan, failed, opened
         self.directory: Path | None = None
         self.failure = ""
-        self.spending = Spending()  # the newest that is known
+        self.spending = Spending()  # the newest known
         self.calls: Callable[[], Calls] = Calls  # the numbers of calls at present, for any thread
         self._began = time.time()
         limit = EventsLimit()
         self._pages = Pages(RunStatus("", plan.name, self._began, state=state, changed=self._began), plan.clean, limit)
         self._parts = LogParts()
         self._items: deque[Happened] = deque()
-        self.log = LogWriter(plan.clean, self._wake_up, limit)  # what is put there is written; any thread may do so
-        self._chars_put = self._chars_taken = 0  # of prints; one thread counts each
-        self._dropped = self._dropped_told = 0
-        self._about: dict[str, Any] = {}  # what run.json has
+        self.log = LogWriter(plan.clean, self._wake_up, limit)  # for log records, from any thread
+        self._chars_put = self._chars_taken = 0  # of prints; each has one writing thread
+        self._dropped = self._dropped_reported = 0
+        self._about: dict[str, Any] = {}  # the content of run.json
         self._git: GitState | None = None
         self._git_look = threading.Thread(target=self._look_at_git, name="outrider-record-git", daemon=True)
         self._end = RunEnd()
         self._described = False
-        self._ready = threading.Event()  # or it has failed
+        self._ready = threading.Event()  # the record is open, or has failed
         self._wake, self._leaving, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="outrider-record", daemon=True)
 
     def start(self) -> None:
-        """Begin. A system without another thread for it has no record, and that is its ``failure``."""
+        """Begin. If the system has no thread left, there is no record, and ``failure`` says so."""
         try:
             self._thread.start()
         except RuntimeError as error:
             self._fail(error)
 
     def ready(self, within_s: float = CLOSE_S) -> bool:
-        """Wait until the record is made; return whether it is."""
+        """Wait until the record is created; return whether it is."""
         return self._ready.wait(within_s) and not self.failure
 
     def put(self, event: ev.Event, at: float, function: str = "") -> None:
@@ -143,7 +145,7 @@ class RunWriter:
             return
         self._chars_put += chars
         self._items.append(Happened(event, at, function))
-        if isinstance(event, ev.PoolClosing):  # what is left to be done is done while the nodes end
+        if isinstance(event, ev.PoolClosing):  # the rest is written while the nodes end
             self._leaving.set()
         self._wake_up()
 
@@ -152,7 +154,7 @@ class RunWriter:
             self._wake.set()
 
     def close(self, end: RunEnd, within_s: float = CLOSE_S) -> None:
-        """Write what is left and how the run ended, for at most ``within_s`` seconds. Idempotent."""
+        """Write the rest and the end of the run, for at most ``within_s`` seconds. Idempotent."""
         if not self._closing.is_set():
             self._end = end
             self._closing.set()
@@ -161,10 +163,8 @@ class RunWriter:
         if self._thread.ident is not None:
             self._thread.join(within_s)
         left = math.inf
-        while (
-            self._thread.is_alive() and 0 < self.log.waiting_bytes < left
-        ):  # of what tasks have logged nothing is lost
-            left = self.log.waiting_bytes  # as long as the disk goes on taking it
+        while self._thread.is_alive() and 0 < self.log.waiting_bytes < left:  # no log record is lost
+            left = self.log.waiting_bytes  # wait on while the disk makes progress
             self._thread.join(within_s)
 
     # --- in the thread --------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class RunWriter:
                 self._write_end(files)
         finally:
             files.close()
-            self._end = RunEnd()  # its error has frames, and these have values
+            self._end = RunEnd()  # its error's frames would keep values alive
 
     def _fail(self, error: Exception) -> None:
         self.failure = str(error) or type(error).__name__
@@ -200,7 +200,7 @@ class RunWriter:
         owner = asdict(Owner.this(files.directory))
         self._about = {"id": files.directory.name, "name": self._plan.name, "began": self._began, "owner": owner}
         files.replace(RUN, self._about)
-        self._made()
+        self._opened()
         began, written_at, swept = time.monotonic(), -FLUSH_S, False
         while not self._closing.is_set():
             due = math.inf if swept else began + (SWEEP_S if self._described else DESCRIBE_S)
@@ -211,7 +211,7 @@ class RunWriter:
             if not self._described and (self._leaving.is_set() or written_at >= due):
                 self._describe(files)
             self._write(files)
-            if not self._closing.is_set():  # else the state at the end follows, which somebody waits for
+            if not self._closing.is_set():  # else the final state follows, for which `close` waits
                 self._write_status(files)
             if self._described and not swept and written_at >= began + SWEEP_S:
                 swept = self._sweep(files)
@@ -229,7 +229,7 @@ class RunWriter:
 
     def _describe(self, files: RecordFiles) -> None:
         self._described = True
-        with suppress(RuntimeError):  # no thread for it: nothing is known of git
+        with suppress(RuntimeError):  # no thread left: the record lacks the state of git
             self._git_look.start()
         try:
             self._about |= plain(self._plan.describe(), self._plan.clean)
@@ -238,7 +238,7 @@ class RunWriter:
         files.replace(RUN, self._about)
 
     def _sweep(self, files: RecordFiles) -> bool:
-        with suppress(Exception):  # old records are no fault of this one
+        with suppress(Exception):  # errors with old records do not concern this one
             sweep_at_times(files.directory.parent)
         return True
 
@@ -248,17 +248,17 @@ class RunWriter:
             self._wake.set()
 
     def _write(self, files: RecordFiles) -> None:
-        """Write all that is waiting."""
+        """Write everything that waits."""
         self._wake.clear()
         for _ in range(len(self._items)):
             happened = self._items.popleft()
             if isinstance(happened.event, ev.TaskOutput):
                 self._chars_taken += len(happened.event.text)
             self._pages.add(happened)
-        if self._dropped > self._dropped_told:
+        if self._dropped > self._dropped_reported:
             dropped = self._dropped
-            self._pages.dropped(dropped - self._dropped_told, time.time())
-            self._dropped_told = dropped
+            self._pages.dropped(dropped - self._dropped_reported, time.time())
+            self._dropped_reported = dropped
         self._pages.left_out(time.time())
         self._append(files, self._pages.taken())
         self.log.write(files)
@@ -266,7 +266,7 @@ class RunWriter:
             self._write_git(files, self._git)
 
     def _append(self, files: RecordFiles, text: Mapping[str, bytes]) -> None:
-        """Append to the files, those of logs to their present parts."""
+        """Append to the files; text of logs goes to their present parts."""
         logs = {path: lines for path, lines in text.items() if path.startswith(LOGS)}
         placed = self._parts.place(logs)
         files.append({**placed.text, **{path: lines for path, lines in text.items() if path not in logs}})
@@ -277,7 +277,7 @@ class RunWriter:
         files.replace(STATUS, self._pages.status.facts(now, spending.until(now), spending.hourly, self.calls()))
 
     def _write_git(self, files: RecordFiles, git: GitState) -> None:
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "folder": git.folder,
             "commit": git.commit,
             "branch": git.branch,
@@ -286,8 +286,8 @@ class RunWriter:
         if git.diff:
             text = self._plan.clean(git.diff.decode(errors="surrogateescape"))
             files.replace(DIFF, text.encode(errors="surrogateescape"))
-            told |= {"diff": DIFF, "diff_is_whole": not git.cut}
-        self._about["git"] = told
+            facts |= {"diff": DIFF, "diff_is_whole": not git.cut}
+        self._about["git"] = facts
         files.replace(RUN, self._about)
 
     def _write_end(self, files: RecordFiles) -> None:

@@ -1,8 +1,8 @@
 """The driver of a detached run: a process in a session of its own, which goes on when the terminal is closed.
 
-It is forked from the command, which has checked all options by then: so the prompt is back at once, and what is wrong
-with them is told there. The command waits for the first moments of the run, so that a start which fails is told there
-too. The driver owns the record from the run's beginning to the end of its own process.
+It is forked from the command after the check of all options: so the prompt is back at once, and mistakes in the options
+are reported there. The command waits for the first moments of the run, to report a failing start at the prompt, too.
+The driver owns the record from the run's beginning to the end of its own process.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from ..runs.writer import RUN, STATUS
 from .driver_log import DRIVER_LOG, redirect
 from .exit_codes import OUTRIDER
 
-MADE_S = 30.0  # in which the record is made: a disk may be slow
-FIRST_MOMENTS_S = 0.4  # of the run, that the command waits for
+RECORD_S = 30.0  # for the creation of the record on a slow disk
+FIRST_MOMENTS_S = 0.4  # of the run, for which the command waits
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a detached run, as its command hears of it. ``run``: its id; "": it could not begin. ``code``: the
-    exit code with which it has ended already, and ``said`` why; None: it goes on.
+    """The start of a detached run, for its command. ``run``: its id; "": it could not begin. ``code``: its exit code,
+    if it has ended already, and ``message`` the reason; None: it goes on.
     """
 
     run: str = ""
     code: int | None = None
-    said: str = ""
+    message: str = ""
 
 
 class Starter:
-    """The driver's end of the pipe to its command, which waits for how the run starts."""
+    """The driver's end of the pipe to its command, which waits for the start of the run."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
-    def made(self, run: str) -> None:
+    def recorded(self, run: str) -> None:
         self._tell(run=run)
 
     def opened(self) -> None:
-        """The pool is there: the command need not wait any longer."""
+        """Report that the pool is open: the command stops waiting."""
         self._tell(open=True)
         self._close()
 
-    def failed(self, code: int, said: str) -> None:
-        self._tell(code=code, said=said)
+    def failed(self, code: int, message: str) -> None:
+        self._tell(code=code, said=message)
         self._close()
 
     def _tell(self, **facts: Any) -> None:
-        with suppress(OSError):  # it waits no longer; or the pipe is closed
+        with suppress(OSError):  # the command has stopped waiting
             os.write(self._pipe, json.dumps(facts).encode() + b"\n")
 
     def _close(self) -> None:
@@ -72,8 +72,8 @@ class Starter:
 
 
 def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Callable[[str], str] = str) -> Start:
-    """Fork a driver, and return how it has started. It runs ``drive``, with the record that it owns. ``clean``: of each
-    line that it prints, as all of them are kept: hides secrets.
+    """Fork a driver, and return its start. The driver runs ``drive`` with its own record. ``clean``: hides secrets in
+    each printed line, because all are kept.
 
     Raises:
         SystemExit: in the driver, with the exit code that ``drive`` returns.
@@ -82,7 +82,7 @@ def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Calla
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # just after the fork it would leave a driver
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C right after the fork: a lost driver
     try:
         driver = os.fork()
     except OSError:
@@ -96,7 +96,7 @@ def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Calla
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return _heard(ours)
-    except KeyboardInterrupt:  # nobody would know its id
+    except KeyboardInterrupt:  # the user would not know the run's id
         os.kill(driver, signal.SIGTERM)
         raise
     finally:
@@ -110,7 +110,7 @@ def _drive(
     began = time.time()
     try:
         files = RecordFiles.make(runs_folder(), name, began)
-        Lock.take(files.directory)  # again: whoever ends the record gives it back once, and the process holds it
+        Lock.take(files.directory)  # once more: the end of the record releases it once, and the process keeps it
         files.replace(STATUS, RunStatus(files.directory.name, name, began, changed=began).facts(began, 0.0, 0.0))
         about = {"id": files.directory.name, "name": name, "began": began, "owner": asdict(Owner.this(files.directory))}
         files.replace(RUN, about)
@@ -118,12 +118,12 @@ def _drive(
     except OSError as error:
         starter.failed(OUTRIDER, f"its record cannot be written: {error.filename or runs_folder()}: {error.strerror}")
         return OUTRIDER
-    starter.made(files.directory.name)
+    starter.recorded(files.directory.name)
     code = 1
     try:
         code = drive(files, starter)
     finally:
-        if not run_of(files.directory).ended:  # it has failed before its pool began, or by a defect
+        if not run_of(files.directory).ended:  # it failed before its pool began, or by an internal error
             status = RunStatus(files.directory.name, name, began)
             status.end(time.time(), code, "")
             files.replace(STATUS, status.facts(time.time(), 0.0, 0.0))
@@ -131,20 +131,20 @@ def _drive(
 
 
 def _heard(pipe: int) -> Start:
-    """Return what the driver tells in its first moments, or what follows from its silence."""
-    run, text, until = "", b"", time.monotonic() + MADE_S
+    """Return the driver's report of its first moments, or the start that its silence means."""
+    run, text, until = "", b"", time.monotonic() + RECORD_S
     try:
         while select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
             if not (piece := os.read(pipe, 4096)):
                 return Start(run, OUTRIDER, "its process has ended without a word")
             *lines, text = (text + piece).split(b"\n")
-            for said in map(json.loads, lines):
-                if "open" in said:
+            for facts in map(json.loads, lines):
+                if "open" in facts:
                     return Start(run)
-                if "code" in said:
-                    return Start(run, said["code"], said["said"])
-                run, until = said["run"], time.monotonic() + FIRST_MOMENTS_S
-    except KeyboardInterrupt:  # it is in another session, and has not been interrupted
+                if "code" in facts:
+                    return Start(run, facts["code"], facts["said"])
+                run, until = facts["run"], time.monotonic() + FIRST_MOMENTS_S
+    except KeyboardInterrupt:  # the driver, in another session, is not interrupted
         if not run:
             raise
-    return Start(run) if run else Start("", OUTRIDER, f"its record was not made within {MADE_S:g} s")
+    return Start(run) if run else Start("", OUTRIDER, f"its record was not made within {RECORD_S:g} s")

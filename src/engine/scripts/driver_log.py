@@ -1,10 +1,10 @@
-"""The log of a driver: what its terminal would have shown, in a file that does not grow for as long as the run lasts.
+"""The log of a driver: its terminal output, in files of limited size, however long the run lasts.
 
-It has parts as the logs of ranks have: a part that is full goes on in a next one, and of them the first and the newest
-stay. What is written to the descriptors by something else than Python counts when Python writes its next line.
+It has parts like the logs of ranks: a full part is continued by the next, and the first and the newest parts stay.
+Output that bypasses Python's streams is counted when Python writes its next line.
 
-A line that cannot be written, as on a full disk, is lost and ends nothing: nobody waits for this log, and a run is
-worth more than its lines. When a later one can be written, it says how many are missing.
+A line that cannot be written, as on a full disk, is lost, and the run goes on. The next line that can be written says
+how many are missing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pathlib import Path
 from ..runs.log_parts import NEWEST, PART_BYTES, part_path
 
 DRIVER_LOG = "driver.log"
-LINE_CHARS = 1024 * 1024  # of a line that is waited for: of a longer one
-SHOWN_CHARS = 64 * 1024  # are written. A secret that begins there is whole in what was waited for.
+LINE_CHARS = 1024 * 1024  # of a line kept until it ends; of a longer line only
+SHOWN_CHARS = 64 * 1024  # are written: a secret that begins there is complete in the kept line
 
 
 def redirect(log: Path, clean: Callable[[str], str]) -> None:
-    """Let nothing of this process refer to the terminal any more. Python's streams write lines that are clean.
+    """Detach this process from the terminal: Python's streams write cleaned lines to the log.
 
     Raises:
-        OSError: the log cannot be made.
+        OSError: the log cannot be created.
     """
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -43,13 +43,13 @@ def redirect(log: Path, clean: Callable[[str], str]) -> None:
 
 
 class Descriptor(io.TextIOBase):
-    """A text stream that writes to a descriptor at once, and keeps nothing that it could not write."""
+    """A text stream that writes to a descriptor at once; text that it cannot write is not kept."""
 
     def __init__(self, file: int) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
-        """OSError: a part of the text may have been written."""
+        """Write. OSError: a part of the text may have been written."""
         left = memoryview(text.encode(errors="backslashreplace"))
         while left:
             left = left[os.write(self._file, left) :]
@@ -67,7 +67,7 @@ class Descriptor(io.TextIOBase):
 
 
 class StandardOutput:
-    """The file to which the descriptors 1 and 2 of this process refer, in parts."""
+    """The file, in parts, behind the descriptors 1 and 2 of this process."""
 
     def __init__(self, path: Path, part_bytes: int = PART_BYTES, standard: tuple[int, ...] = (1, 2)) -> None:
         self._path, self._part_bytes, self._standard = path, part_bytes, standard
@@ -77,8 +77,8 @@ class StandardOutput:
             os.dup2(self._file, each)
 
     def make_room(self, size_bytes: int) -> None:
-        """Go on in a next part, unless the present one has room for so much, or is empty. Whatever the disk fails with,
-        the present one is written further.
+        """Begin the next part, unless the present one is empty or has room for ``size_bytes``. If the disk fails, keep
+        the present part.
         """
         with self._lock, suppress(OSError):
             present = os.fstat(self._file)
@@ -88,9 +88,11 @@ class StandardOutput:
     def _go_on(self, present: os.stat_result) -> None:
         following = self._part + 1
         file = _opened(self._named(following))
-        said = f"outrider: part {following + 1} of this log: of its parts the first and the newest {NEWEST} are kept\n"
+        notice = (
+            f"outrider: part {following + 1} of this log: of its parts the first and the newest {NEWEST} are kept\n"
+        )
         try:
-            os.write(file, said.encode())
+            os.write(file, notice.encode())
             for each in self._standard:
                 with suppress(OSError):  # the program has closed it
                     if os.path.samestat(os.fstat(each), present):
@@ -119,16 +121,18 @@ def _opened(path: Path) -> int:
 
 
 class CleanLines(io.TextIOBase):
-    """A text stream that writes whole lines, each of them cleaned. What is no whole line waits for its end, or for the
-    stream's: a part of it could be half a secret. Of a line of more than `LINE_CHARS` the beginning is written.
+    """A text stream that writes whole, cleaned lines.
+
+    An unfinished line waits for its end, or for the stream's: a part of it could be half a secret. Of a line longer
+    than `LINE_CHARS` only the beginning is written.
     """
 
     def __init__(self, stream: io.TextIOBase, clean: Callable[[str], str], make_room: Callable[[int], object]) -> None:
-        """``make_room`` is called before so many bytes are written."""
+        """Wrap ``stream``. ``make_room``: called with the number of bytes before each write."""
         self._stream, self._clean, self._make_room = stream, clean, make_room
-        self._rest: list[str] = []  # of a line that has no end yet
+        self._rest: list[str] = []  # of an unfinished line
         self._rest_chars = 0
-        self._skipping = False  # the rest of a line that is too long
+        self._skipping = False  # the rest of a too long line
         self._missing = 0  # lines that could not be written
         self._lock = threading.Lock()
 
@@ -164,9 +168,9 @@ class CleanLines(io.TextIOBase):
 
     def _write(self, text: str) -> None:
         self._make_room(len(text.encode(errors="backslashreplace")))
-        said = f"\noutrider: up to {self._missing:,} lines are missing here, which could not be written\n"
+        notice = f"\noutrider: up to {self._missing:,} lines are missing here, which could not be written\n"
         try:
-            self._stream.write(f"{said if self._missing else ''}{text}")
+            self._stream.write(f"{notice if self._missing else ''}{text}")
             self._stream.flush()
         except OSError:
             self._missing += text.count("\n") or 1
@@ -193,11 +197,11 @@ class CleanLines(io.TextIOBase):
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield a text that has been cleaned: a few whole lines at a time, and of one that is too long the beginning."""
+    """Yield a cleaned text: a few whole lines at a time, and only the beginning of a too long line."""
     at = 0
     while at < len(text):
         end = len(text) if len(text) - at <= SHOWN_CHARS else text.rfind("\n", at, at + SHOWN_CHARS) + 1
-        end = end or text.find("\n", at) + 1 or len(text)  # no line ends so soon
+        end = end or text.find("\n", at) + 1 or len(text)  # a long line
         piece = text[at:end]
         yield _beginning(piece) if len(piece) > LINE_CHARS + 1 else piece  # 1: its end
         at = end

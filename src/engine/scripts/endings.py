@@ -1,4 +1,4 @@
-"""The end of a run whose ranks handle SIGTERM: they get it, and the time to save, before anything is killed."""
+"""The end of a run whose ranks handle SIGTERM: they receive it, and have time to save, before they are killed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..client.open_pool import OpenPool
 
 LOOK_S = 0.05
-PATIENCE_S = 1.0  # before people are told what is waited for
-ANSWER_S = 5.0  # beyond the time of the ranks: for a node that does not answer
+PATIENCE_S = 1.0  # before a message says what is waited for
+ANSWER_S = 5.0  # added to the ranks' time, for a node that does not answer
 
 
 @compute
@@ -68,7 +68,7 @@ class GentleEnd:
             await self._let_save()
 
     def hurry(self) -> None:
-        """Wait no longer: who has pressed Ctrl-C again does not want to."""
+        """Stop waiting: the user has pressed Ctrl-C again."""
         self._impatient.set()
 
     async def _let_save(self) -> None:
@@ -92,9 +92,9 @@ class GentleEnd:
     async def _terminate(self) -> None:
         from ..client.file_transfer import places
 
-        found = places(self._core, leaving=True)
+        nodes = places(self._core, leaving=True)
         await asyncio.gather(
-            *(self._quietly(place.run(terminate_ranks(self._grace_s), "the end of the ranks")) for place in found)
+            *(self._quietly(place.run(terminate_ranks(self._grace_s), "the end of the ranks")) for place in nodes)
         )
 
     @staticmethod

@@ -16,10 +16,10 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 def missing_module_advice(error: BroadcastFailed, *, local: bool) -> str:
     """Return a sentence; empty: no module is missing. ``local``: ranks run on this program's own Python."""
     first = error.first.error
-    found = _MISSING.search(str(first)) if isinstance(first, ProgramFailed) else None
-    if found is None:
+    match = _MISSING.search(str(first)) if isinstance(first, ProgramFailed) else None
+    if match is None:
         return ""
-    place = place_of(found[1])
+    place = place_of(match[1])
     if place.kind == "python":
         return ""
     if local:

@@ -1,8 +1,8 @@
 """Run a script as ``__main__``, or a command, as one rank of a broadcast. The processes of ranks call this.
 
-A script is run by `runpy` in the rank's own process, a fresh one: `checkpoint`, `should_stop` and what else tasks ask
-work in it, and its exception is known here, which tells a rank that failed from those that lost it as their peer. A
-command is a child process.
+`runpy` runs a script in the rank's own, fresh process: `checkpoint`, `should_stop` and other functions for tasks work
+in it, and its exception, known here, tells a failed rank from the ranks that lost it as a peer. A command is a child
+process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells, POSIX.1-2017, 2.8.
 
 
 class ProgramFailed(TaskError):
-    """The rank's program ended with an exit code other than 0. ``code``: as a shell has it, 128 + n for a signal."""
+    """The rank's program ended with an exit code other than 0. ``code``: as in a shell, 128 + n for a signal."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -46,30 +46,30 @@ class ProgramFailed(TaskError):
 class Place:
     """The place where a rank finds its program.
 
-    ``folder``: on this computer, where the ranks work as well; "": nothing is to be found. ``root``: on others, the
-    name that the folder has among the included files; "" for files without one.
+    ``folder``: on this computer, for ranks that run here; "": the program needs no files. ``root``: on other computers,
+    the folder's name among the included files; "" for files without a folder.
     """
 
     folder: str
     root: str | None = None
 
     def enter(self) -> Path:
-        """Make relative paths mean what they mean here, and return the folder."""
+        """Make relative paths work as at the client, and return the folder."""
         if self.root is None:
             if self.folder:
                 os.chdir(self.folder)
             return Path(self.folder)
         for entry in os.environ.get("OUTRIDER_PATH", "").split(os.pathsep):
-            found = Path(entry) / self.root
-            if entry and found.is_dir():
+            folder = Path(entry) / self.root
+            if entry and folder.is_dir():
                 if self.root:
-                    _link(found)
-                return found
+                    _link(folder)
+                return folder
         raise FileNotFoundError(f"{self.root or 'the script'} is not among the files that the image has brought here")
 
 
 def _link(folder: Path) -> None:
-    """Link what is in the folder into the work folder: it is read there, and new files do not come among it."""
+    """Link the folder's files into the work folder: they can be read there, and new files stay out of the folder."""
     for each in folder.iterdir():
         with suppress(FileExistsError):  # another rank of the node was here before
             Path(each.name).symlink_to(each)
@@ -79,7 +79,7 @@ def run_script(place: Place, script: str, *arguments: str) -> None:
     """Run a script as ``python script arguments`` would.
 
     Raises:
-        ProgramFailed: it has not ended well. Its traceback is printed.
+        ProgramFailed: the script failed. Its traceback is printed.
     """
     path = place.enter() / script
     sys.argv = [str(path), *arguments]
@@ -109,7 +109,7 @@ def run_command(place: Place, *words: str) -> None:
     """Run a command in a child process, and wait for its end.
 
     Raises:
-        ProgramFailed: it could not be started, or has not ended well.
+        ProgramFailed: the command could not be started, or failed.
     """
     place.enter()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -147,7 +147,7 @@ def _opens_pools() -> bool:
 
 
 def _status(code: object) -> int:
-    """Return the exit status of ``sys.exit(code)``, as Python has it."""
+    """Return Python's exit status for ``sys.exit(code)``."""
     if code is None:
         return 0
     if isinstance(code, int):
@@ -157,20 +157,20 @@ def _status(code: object) -> int:
 
 
 def _note_failure() -> None:
-    """Note the time: what follows may take long, and other ranks lose this one by it."""
+    """Note the time of the failure: the rest may take long, and makes other ranks lose this one."""
     if (task := current()) is not None:
         task.raised_ns = perf_counter_ns()
 
 
 def _of_script(trace: TracebackType | None, path: str) -> TracebackType | None:
-    """Return the traceback from the script's first frame on: as if nobody had called it."""
+    """Return the traceback from the script's first frame on."""
     while trace is not None and trace.tb_frame.f_code.co_filename != path:
         trace = trace.tb_next
     return trace
 
 
 def _finish() -> None:
-    """Wait for threads and run ``atexit`` functions, as a Python that ends: the process is ended without that."""
+    """Wait for threads and run ``atexit`` functions, as at Python's end: the process will end without that."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScriptRanks(Plugin):
-    """Fresh processes, ``ranks`` on each node, that wait for each other; no process group, which is the script's.
+    """Fresh processes, ``ranks`` on each node, that wait for each other; the script makes its own process group.
 
-    ``max_restarts``: as the script's ranks are told.
+    ``max_restarts``: given to the script's ranks in a variable.
     """
 
     ranks: Ranks = "auto"

@@ -1,4 +1,4 @@
-"""Run a script or a command on every node of a new pool: what it is, where its files are, and how it ends."""
+"""The run of a script or a command on every node of a new pool: its settings, its files, and its end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``words``: the script with its arguments, or a command. ``folder``: where both are meant from."""
+    """A program. ``words``: the script with its arguments, or a command. ``folder``: the base of relative paths."""
 
     words: tuple[str, ...]
     is_script: bool
@@ -61,7 +61,7 @@ class Program:
         return Path(self.words[0]).name
 
     def check(self) -> None:
-        """Refuse a script that is not there, or cannot be read.
+        """Refuse a script that is missing or cannot be read.
 
         Raises:
             SpecError
@@ -81,7 +81,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A pool and what each of its ranks runs, from everything that says something of it."""
+    """A pool and the program of each rank, from all sources of settings."""
 
     pool: Pool
     place: Place
@@ -90,10 +90,10 @@ class Planned:
     grace_s: float
 
     async def __call__(self, opened: Callable[[], object] = lambda: None) -> None:
-        """Run it. Cancelling ends the ranks and the pool. ``opened`` is called when the pool is there.
+        """Run the program. Cancelling ends the ranks and the pool. ``opened`` is called when the pool is open.
 
         Raises:
-            BroadcastFailed: ranks failed; `exit_code` says with what.
+            BroadcastFailed: ranks failed; `exit_code` gives the exit code.
             OutriderError: as of `Pool` and `Pool.broadcast`.
         """
         options: TaskOptions = {"name": self.program.name}
@@ -114,16 +114,16 @@ class Planned:
 
     @property
     def local(self) -> bool:
-        """Return whether its ranks run on this computer, by this program's Python."""
+        """Return whether the ranks run on this computer, with this program's Python."""
         return self.pool._settings.provider.local
 
     @property
     def record(self) -> Path | None:
-        """The folder of the run's record, once it is made."""
+        """The folder of the run's record, once it exists."""
         return None if self.pool._core is None else self.pool._core.observer.record_folder
 
     def owned(self, files: RecordFiles | None = None) -> Self:
-        """Let the run's record have the exit code of `outrider run`. ``files``: the record, if it is made already."""
+        """Give the run's record the exit code of `outrider run`. ``files``: the record, if it exists already."""
         self.pool._program = WholeProgram(exit_code, files)
         return self
 
@@ -132,24 +132,24 @@ class Planned:
         return (self.program.folder / script).resolve().relative_to(folder).as_posix()
 
 
-def planned(program: Program, given: Table, *, pool: str | None = None) -> Planned:
-    """Return what is to be run. ``given``: the command line's options; they win over the script's header, and that over
-    the table that ``pool``, or the header, names in a configuration file.
+def planned(program: Program, command_options: Table, *, pool: str | None = None) -> Planned:
+    """Return the planned run. ``command_options`` win over the script's header, which wins over the table of a
+    configuration file named by ``pool`` or by the header.
 
     Raises:
-        SpecError: something in one of the three is not valid, or the script does not exist.
+        SpecError: one of the three is not valid, or the script does not exist.
     """
     from ..pool import Pool
 
     program.check()
     header = _header(program)
     named = header.pop("pool", None)
-    found = files.find(program.script.resolve().parent if program.is_script else program.folder)
-    configured, source = _configured(program, named if pool is None else pool, found)
-    table = merged(configured, header, at(given, program.folder))
-    if found is not None and "trackers" in table:
-        table["trackers"] = with_tables(table["trackers"], found.trackers)
-    options_are_in_file(frozenset({*configured, *header}) - frozenset(given))
+    config_file = files.find(program.script.resolve().parent if program.is_script else program.folder)
+    configured, source = _configured(program, named if pool is None else pool, config_file)
+    table = merged(configured, header, at(command_options, program.folder))
+    if config_file is not None and "trackers" in table:
+        table["trackers"] = with_tables(table["trackers"], config_file.trackers)
+    options_are_in_file(frozenset({*configured, *header}) - frozenset(command_options))
     where = f"{program.name}, with {source}" if source else program.name
     with telling(program.name):
         check_known("outrider run", table, POOL_KEYS | RUN_KEYS)
@@ -200,18 +200,18 @@ def _header(program: Program) -> dict[str, Any]:
     return merged({"image": {"pip": needed}}, own, {"image": {"pip": needed}} if isinstance(image, Mapping) else {})
 
 
-def _configured(program: Program, name: object, found: files.ConfigFile | None) -> tuple[Table, str]:
-    """Return the table of the pool that is named, or of the default one, and what errors call it."""
+def _configured(program: Program, name: object, config_file: files.ConfigFile | None) -> tuple[Table, str]:
+    """Return the table of the named pool, or of the default pool, and its name for errors."""
     if name is not None and not isinstance(name, str):
         refuse(f"{program.name}: pool is the name of one in {files.OWN}, not {name!r:.60}.")
-    if name is None and (found is None or files.DEFAULT not in found.pools):
+    if name is None and (config_file is None or files.DEFAULT not in config_file.pools):
         return {}, ""
-    if found is None:
+    if config_file is None:
         refuse(
             f"pool {name!r}: there is no {files.OWN}, and no {files.SHARED} with [tool.outrider], for {program.name}."
         )
     name = files.DEFAULT if name is None else name
-    table, where = found.pool(name), found.where(name)
+    table, where = config_file.pool(name), config_file.where(name)
     with telling(where):
         check_known("a pool", table, POOL_KEYS | RUN_KEYS)
     return table, where
@@ -221,15 +221,17 @@ def _configured(program: Program, name: object, found: files.ConfigFile | None) 
 
 
 def _brought(program: Program, image: Image) -> tuple[Place, Image]:
-    """Return where the program is on other computers, and the image that brings it there: with the working directory,
-    or where the script is not in it with the script's folder, or the script alone where that is nobody's project.
+    """Return the program's place on other computers, and the image that brings it there.
+
+    The image includes the working directory; if the script is not in it, the script's folder; or only the script, if
+    that folder is no project.
     """
     folder = program.folder.resolve()
     if program.is_script and not program.script.resolve().is_relative_to(folder):
         folder = program.script.resolve().parent
     if folder in _no_projects():
         if not program.is_script:
-            return Place(""), image  # a command of the hosts' own
+            return Place(""), image  # a command of the hosts
         return Place(str(program.script.resolve().parent), ""), _with(image, program.script.resolve())
     return Place(str(folder), folder.name), _with(image, folder)
 

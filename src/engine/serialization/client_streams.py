@@ -1,9 +1,9 @@
 """The client's end of streams: it advances iterables without blocking the event loop, and takes generators' values.
 
 INPUT-1: the input of a call ends in exactly one way: exhausted, failed with its own error, or closed by its consumer.
-INPUT-2: an input that was not exhausted never looks as if it had been. Its error comes after the items before it; what
-    is no `Exception`, such as a `KeyboardInterrupt`, may come before those that nobody has taken.
-INPUT-3: no input ends an event loop, or a thread in which it is advanced, whatever it raises.
+INPUT-2: an unexhausted input never looks exhausted. Its error comes after the items before it; an error that is no
+    `Exception`, such as a `KeyboardInterrupt`, may come before items that were not taken yet.
+INPUT-3: whatever an input raises, it ends neither an event loop nor the thread that advances it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # they never
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A plain iterator that is to be advanced in a thread of its own, since it may block, or use the pool."""
+    """A plain iterator to be advanced in a thread of its own, because it may block, or use the pool."""
 
     iterator: Iterator[Any]
     closes: bool = False  # a generator is closed when its items are
@@ -51,7 +51,7 @@ class Blocking:
 def marked_blocking(
     items: Iterable[Any] | AsyncIterable[Any], *, closes: bool = False
 ) -> Iterable[Any] | AsyncIterable[Any] | Blocking:
-    """Return ``items``, marked as `Blocking` where advancing them may take time."""
+    """Return ``items``, marked as `Blocking` if advancing them may take time."""
     if isinstance(items, AsyncIterable):
         return items
     iterator = iter(items)
@@ -59,17 +59,19 @@ def marked_blocking(
 
 
 class Freezer(Protocol):
-    """The pickling of items as they come: their iterator may change them when it goes on."""
+    """The pickling of items on arrival: their iterator may change them when it goes on."""
 
     def freeze(self, item: Any, /) -> Any:
-        """Return what stands for the item from then on: itself, where nothing can change it. None: `pack` it. It is for
-        the thread that advances the iterator.
+        """Return a fixed stand-in for the item: the item itself, if nothing can change it; None: use `pack`.
+
+        For the thread that advances the iterator.
         """
         ...
 
     def pack(self, item: Any, /) -> tuple[Any, Callable[[], None] | None]:
-        """Return what stands for the item from then on, and a call that first copies its large buffers, if it has any.
-        That may block, and is for any thread; this is for the thread of the loop.
+        """Return a fixed stand-in for the item, and a call that first copies its large buffers, if it has any.
+
+        For the thread of the loop; the call may block, and is for any thread.
         """
         ...
 
@@ -77,7 +79,7 @@ class Freezer(Protocol):
 def items_of(
     items: Iterable[Any] | AsyncIterable[Any] | Blocking, news: asyncio.Event, freezer: Freezer | None = None
 ) -> Items:
-    """Return how to take the items. ``news`` is set when there is something to take, or when they have ended."""
+    """Return the source of the items. ``news`` is set when there is an item to take, or at their end."""
     if isinstance(items, Blocking):
         return ThreadItems(items, news, freezer)
     if isinstance(items, AsyncIterable):
@@ -89,8 +91,8 @@ E = TypeVar("E", bound=BaseException)
 
 
 def as_input_error(error: E) -> E | RuntimeError:
-    """Return the error with which an input has failed. What ends an iteration in Python becomes a RuntimeError, as in
-    generators: whoever iterates over the items would take it for their end.
+    """Return the error of a failed input. An exception that ends an iteration becomes a RuntimeError, as in generators:
+    the consumer would take it for the end of the items.
     """
     if not isinstance(error, StopIteration | StopAsyncIteration):
         return error
@@ -109,10 +111,10 @@ class PlainItems:
         self._error: BaseException | None = None
 
     def take(self, count: int) -> list[Any]:
-        """Take the next ``count`` items or fewer; none: none has come yet, or no more will, for `is_exhausted`.
+        """Take at most the next ``count`` items; an empty list: no items yet, or no more (see `is_exhausted`).
 
         Raises:
-            BaseException: the iterable's own, where it is no `Exception`: at once.
+            BaseException: the iterable's own that is no `Exception`: at once.
         """
         items: list[Any] = []
         began = time.monotonic()
@@ -152,22 +154,22 @@ class PlainItems:
         return self._exhausted
 
     async def close(self) -> None:
-        """Take no more. What an iterable is just waiting for is not waited for."""
+        """Take no more items. Do not wait for an iterable that blocks."""
 
 
 class BufferedItems:
-    """The items of an iterable that a task or a thread advances, never further than was asked for.
+    """The items of an iterable that a task or a thread advances, never further than requested.
 
-    Items that have come are given when they are enough, when they have waited for `PULL_S`, or when there are no more.
+    Waiting items are given when they are enough, when they have waited for `PULL_S`, or at the end.
     """
 
     def __init__(self, news: asyncio.Event, more: Callable[[], None]) -> None:
-        """``more`` is called when more items are wanted."""
+        """Begin. ``more``: called when more items are wanted."""
         self._news, self._want_more = news, more
         self._loop = asyncio.get_running_loop()
         self._buffer: deque[Any] = deque()
-        self._taken = self._begun = self._wanted = 0  # items ever
-        self._due = False  # what has come has waited
+        self._taken = self._begun = self._wanted = 0  # items in total
+        self._due = False  # the waiting items have waited for `PULL_S`
         self._timer: asyncio.TimerHandle | None = None
         self._over = self._exhausted = self._closed = False
         self._error: BaseException | None = None
@@ -207,7 +209,7 @@ class BufferedItems:
         return len(self._buffer) == 1 or self._begun >= self._wanted
 
     def _report(self, error: BaseException) -> None:
-        """Log what closing the input has raised: its consumer has left."""
+        """Log an error of closing the input: its consumer has left."""
         context = {"message": "closing the input of a call has failed", "exception": error}
         self._loop.call_exception_handler(context)
 
@@ -221,8 +223,8 @@ class AsyncItems(BufferedItems):
         self._task = self._loop.create_task(self._read())
 
     async def _read(self) -> None:
-        """Read items until the first of the ends of INPUT-1. asyncio would let what is raised here, where it is a
-        `SystemExit`, end the loop as well (INPUT-3).
+        """Read items until the end (INPUT-1). Catch everything: a `SystemExit` raised here would end the loop, too
+        (INPUT-3).
         """
         try:
             while not self._closed:
@@ -272,7 +274,7 @@ class ThreadItems(BufferedItems):
         self._iterator, self._closes, self._more = items.iterator, items.closes, threading.Event()
         self._freezer = freezer
         self._packing: Future[Any] | None = None  # for which the thread waits
-        self._context = copy_context()  # in which items are packed: that of whoever takes them
+        self._context = copy_context()  # of the consumer, to pack items in
         super().__init__(news, self._more.set)
         threading.Thread(target=self._read, name="outrider-items", daemon=True).start()
 
@@ -305,10 +307,10 @@ class ThreadItems(BufferedItems):
                 self._notify(partial(self._report, error))
 
     def _frozen(self, freezer: Freezer, item: Any) -> Any:
-        """Freeze an item. Where it has to be packed, wait until the loop has done that.
+        """Freeze an item. If it must be packed, wait until the loop has packed it.
 
         Raises:
-            CancelledError: of `concurrent.futures`: nobody takes items any more.
+            CancelledError: of `concurrent.futures`: the consumer has left.
         """
         if (frozen := freezer.freeze(item)) is not None:
             return frozen
@@ -323,7 +325,7 @@ class ThreadItems(BufferedItems):
         return frozen
 
     def _notify(self, call: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and nobody takes any more
+        with suppress(RuntimeError):  # the loop has ended, and the consumer with it
             self._loop.call_soon_threadsafe(call)
 
     async def close(self) -> None:
@@ -354,8 +356,8 @@ class Values(AsyncIterator[Received]):
         self._changed: asyncio.Future[None] | None = None
 
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
-        """Take the next item, or what will be it; ``grant(n)`` lets the generator run ``n`` items further."""
-        if isinstance(item, asyncio.Future):  # whoever leaves the stream early does not ask for the value
+        """Take the next item, or its future; ``grant(n)`` lets the generator run ``n`` items further."""
+        if isinstance(item, asyncio.Future):  # a consumer that leaves early does not retrieve the value
             item.add_done_callback(_retrieve)
         self._items.append((item, grant))
         self._wake()
@@ -364,7 +366,7 @@ class Values(AsyncIterator[Received]):
         return self
 
     def end(self) -> None:
-        """End, when the values that have come are taken: no more will come."""
+        """End after the values that have arrived."""
         self._ended = True
         self._wake()
 
@@ -387,7 +389,7 @@ class Values(AsyncIterator[Received]):
             return item
         try:
             return await item
-        except ConnectionError:  # its node was lost under it: how the task ended says more
+        except ConnectionError:  # the node was lost: the task's ending says more
             self._items.clear()
             return await self.__anext__()
 
@@ -403,6 +405,6 @@ class RankValues:
 
 
 def _retrieve(fetched: asyncio.Future[Received]) -> None:
-    """Take note of the error of a value: asyncio logs those that nobody has asked for."""
+    """Retrieve the error of a value: asyncio logs unretrieved errors."""
     if not fetched.cancelled():
         fetched.exception()

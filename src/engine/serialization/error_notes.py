@@ -1,4 +1,4 @@
-"""Notes on a user's exception: where it was raised, with the frames there, and which ranks raised the same."""
+"""Notes on a user's exception: its place with the frames there, and the ranks that raised an equal one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..api.tracebacks import causes, remote_traceback, with_source_lines
 from ..node.failure import shortened, text_of
 
 E = TypeVar("E", bound=Exception)
-NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception came with
+NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception already has
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class AttemptPlace:
 
 
 def located(error: E, place: AttemptPlace, text: str) -> E:
-    """Note on the error where it happened; past a ``__setattr__`` of its class, which may be frozen.
+    """Note the place of an error on it, bypassing ``__setattr__``: its class may be frozen.
 
     The chain of its causes ends with a `RemoteTraceback`.
     """
@@ -69,9 +69,9 @@ def _notes(error: BaseException | None) -> list[str]:
 
 
 def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
-    """Leave the remote traceback to the first of the ranks with equal errors, and have the others refer to it.
+    """Keep the remote traceback of the first of ranks with equal errors, and let the others refer to it.
 
-    Errors are equal that come from the same lines and differ in numbers alone, as in the port of a lost peer.
+    Errors are equal if they come from the same lines and differ only in numbers, such as the port of a lost peer.
     """
     alike: dict[object, list[errors.Outcome]] = {}
     for outcome in failed:
@@ -82,24 +82,24 @@ def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
         if others:
             _set_fact(first.error, "__notes__", [*_notes(first.error), f"The same on {ranks_of(others)}."])
         for other in others:
-            told = f"On rank {other.rank}. Rank {first.rank} has the traceback of the same."
-            _set_fact(other.error, "__notes__", [told])
+            note = f"On rank {other.rank}. Rank {first.rank} has the traceback of the same."
+            _set_fact(other.error, "__notes__", [note])
             if other.error is not None:
                 _set_fact(causes(other.error)[-2], "__cause__", None)
 
 
 def _but_numbers(text: str) -> str:
-    """Return the text without its numbers, but for those of lines of files."""
+    """Return the text without its numbers, except for line numbers of files."""
     return "\n".join(line if line.startswith('  File "') else re.sub(r"\d+", "0", line) for line in text.split("\n"))
 
 
 def ranks_of(outcomes: Sequence[errors.Outcome]) -> str:
-    """Return the outcomes' ranks, those that follow each other as "4-63"."""
+    """Return the outcomes' ranks, consecutive ones as "4-63"."""
     spans: list[list[int]] = []
     for rank in sorted(outcome.rank for outcome in outcomes):
         if spans and rank == spans[-1][1] + 1:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    told = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-    return f"rank {told}" if len(outcomes) == 1 else f"ranks {told}"
+    numbers = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    return f"rank {numbers}" if len(outcomes) == 1 else f"ranks {numbers}"

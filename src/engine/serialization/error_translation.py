@@ -1,5 +1,5 @@
-"""Turn how attempts ended, as nodes and actors say it, into what users get: a value, unpickled when it is asked for,
-or an error that they can catch. Nothing else does that for attempts; `pool_errors` does it for pools.
+"""The translation of attempts' endings, from nodes and actors, for users: into a value, unpickled on demand, or an
+error that they can catch. The only place for attempts; `pool_errors` does the same for pools.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = Non
     """Return the task's value.
 
     Raises:
-        Exception: the user's own, with where it happened; or an `OutriderError`.
-        BaseException: of one of its inputs, whatever the task has made of that.
+        Exception: the user's own, with a note of its place; or an `OutriderError`.
+        BaseException: of one of the task's inputs, whatever the task did with it.
     """
     for source in payload.inputs:
         if source.fatal is not None:
@@ -98,14 +98,14 @@ def load_value(received: Received, task: str) -> Any:
 
 
 def load_large(received: Received, task: str) -> Any:
-    """Do as `load_value`, and give back the memory that the value came in. For a thread: it takes long."""
+    """Load a value as `load_value` does, and release the memory of its bytes. For a thread: it takes long."""
     value = load_value(received, task)
     received.drop()
     return value
 
 
 def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> Exception:
-    """Return the exception to raise for ``failed``: the user's own wherever that is possible.
+    """Return the exception to raise for ``failed``: the user's own if possible.
 
     ``load`` unpickles the exception (called once, here); None: the node could not pickle it.
     """
@@ -177,7 +177,7 @@ def gave_up_error(  # noqa: PLR0911, PLR0912  one for each reason
     where: dict[str, Any] = {"task": task, "node": node, "rank": ending.rank, "attempt": len(losses)}
     match ending.reason:
         case Reason.LOST if ending.failure is not None:
-            return _not_given(ending.failure, task)
+            return _lost_input(ending.failure, task)
         case Reason.LOST:
             message = f"{task} was lost with its node and may not be run again ({story})."
             return errors.NodeLost(message, losses=losses, **where)
@@ -222,14 +222,14 @@ def gave_up_error(  # noqa: PLR0911, PLR0912  one for each reason
             return errors.TaskStopped(f"{task} was cancelled.", **where)
         case Reason.CLOSED:
             if isinstance(ending.failure, errors.PoolIdle):
-                return copy.copy(ending.failure)  # each who waits has a traceback of their own
+                return copy.copy(ending.failure)  # each waiter needs a traceback of its own
             return errors.PoolClosed(f"The pool ended before {task} was done.")
         case _:
             assert_never(ending.reason)
 
 
-def _not_given(failure: Exception, task: str) -> errors.NodeLost:
-    """Return the error of a task that was given what is lost. ``failure``: why that is not there any more."""
+def _lost_input(failure: Exception, task: str) -> errors.NodeLost:
+    """Return the error of a task whose input is lost. ``failure``: the reason of the loss."""
     story = str(failure)
     error = errors.NodeLost(f"{task} was not run: {story[:1].lower()}{story[1:]}", task=task)
     error.__cause__ = failure.__cause__
@@ -237,7 +237,7 @@ def _not_given(failure: Exception, task: str) -> errors.NodeLost:
 
 
 def _no_replacement(failure: Exception | None, task: str, losses: str) -> errors.CapacityError:
-    """``failure``: why the last node that was asked for is not there. ``losses``: of nodes before it, with causes."""
+    """Return the error of a task without a new node. ``failure``: of the last one. ``losses``: of nodes before it."""
     story = f" ({losses})" if losses else ""
     if failure is None:
         return errors.CapacityError(f"{task} needs a node that was lost, and no replacement came{story}.")
@@ -250,7 +250,7 @@ def _no_replacement(failure: Exception | None, task: str, losses: str) -> errors
 def broadcast_error(
     task: str, outcomes: Sequence[errors.Outcome], failed_at: Sequence[float]
 ) -> errors.BroadcastFailed:
-    """Return the error for a broadcast of which at least one rank failed. ``failed_at``: when, of each rank.
+    """Return the error for a broadcast with at least one failed rank. ``failed_at``: the time, for each rank.
 
     Ranks that were only stopped because another one failed stay out of the group; ``outcomes`` has them.
     """
@@ -268,15 +268,15 @@ def broadcast_error(
 
 
 def _failed_at(endings: Sequence[Ending]) -> list[float]:
-    """Return when each rank failed, by the pool's clock: earlier than it was heard of, as far as its node knows."""
+    """Return when each rank failed, by the pool's clock: its node knows how long before its message that was."""
 
     def failed_at(ending: Settled) -> float:
         outcome = ending.outcome[0] if ending.verdict is Verdict.RAISED else ending.outcome  # type: ignore[index]
         return ending.at - getattr(outcome, "ago_us", 0) / 1e6
 
     known = {rank: failed_at(ending) for rank, ending in enumerate(endings) if isinstance(ending, Settled)}
-    given_up = max(known.values(), default=0.0)
-    return [known.get(rank, given_up) for rank in range(len(endings))]
+    latest = max(known.values(), default=0.0)
+    return [known.get(rank, latest) for rank in range(len(endings))]
 
 
 def _outcome(ending: Ending, payload: Payload, rank: int) -> errors.Outcome:

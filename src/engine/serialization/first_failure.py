@@ -1,8 +1,8 @@
-"""Decide which rank of a broadcast failed first: the others often fail because of it, and may be heard of sooner.
+"""The choice of the rank that failed first in a broadcast: others fail because of it, and may be reported sooner.
 
-A process that ends closes its connections before its node can report its end, and an exception leaves the function
-before its task is reported: what the others raise about a lost peer can be here earlier by some milliseconds. So times
-alone do not decide.
+A process closes its connections before its node can report its end, and an exception leaves the function before its
+task is reported: the others' errors about a lost peer can arrive some milliseconds earlier. So times alone do not
+decide.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PEER_GONE = (
 
 
 class Sign(IntEnum):
-    """The signs in a failure of where it came from: the least is the likeliest to be the first."""
+    """The signs in a failure of its origin: the failure with the least sign is most likely the first."""
 
-    OWN = 0  # nothing of others
+    OWN = 0  # no sign of other ranks
     ABORTED = 1  # libraries abort the process when they lose a peer, and for faults of their own
     PEER_GONE = 2  # another rank could not be reached any more
 
@@ -41,10 +41,10 @@ class Failure(NamedTuple):
 
 
 def first_of(failures: Sequence[Failure]) -> Failure:
-    """Return the failure that came first, of at least one.
+    """Return the failure that happened first, of at least one.
 
-    That is the earliest, unless it speaks of a lost peer: then the earliest of those with the least sign, of all that
-    came within `FOLLOWS_S` of it.
+    That is the earliest, unless it is about a lost peer: then, of all failures within `FOLLOWS_S` of it, the earliest
+    with the least sign.
     """
     earliest = min(failure.at for failure in failures)
     near = [failure for failure in failures if failure.at <= earliest + FOLLOWS_S]
@@ -61,15 +61,15 @@ def sign_of(error: Exception) -> Sign:
 
 def summary(task: str, first: errors.Outcome, others: Sequence[errors.Outcome], size: int, within_s: float) -> str:
     """Return the message of a broadcast's error. ``others`` failed as well, at most ``within_s`` before or after."""
-    told = f"{task} failed on rank {first.rank} of {size}: {_told(first)}"
+    sentence = f"{task} failed on rank {first.rank} of {size}: {_described(first)}"
     if not others:
-        return told
+        return sentence
     ranks = "1 rank" if len(others) == 1 else f"{len(others)} ranks"
     rounded = math.ceil(within_s * 10) / 10 if within_s < 10 else math.ceil(within_s)
-    return f"{told}; {ranks} followed within {max(0.1, rounded):g} s ({ranks_of(others)})"
+    return f"{sentence}; {ranks} followed within {max(0.1, rounded):g} s ({ranks_of(others)})"
 
 
-def _told(first: errors.Outcome) -> str:
+def _described(first: errors.Outcome) -> str:
     error = first.error
     if not isinstance(error, errors.TaskError):
         line = " ".join(_text(error).split())

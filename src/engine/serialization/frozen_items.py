@@ -1,4 +1,4 @@
-"""Items of a map, pickled as they come: the iterator that gives them may change them before their task is packed."""
+"""Items of a map, pickled on arrival: their iterator may change them before their task is packed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NESTED = 3  # levels of tuples that are looked at
 
 
 def is_fixed_value(value: object, depth: int = _NESTED) -> bool:
-    """Return whether nothing can change a value; False where only a longer look can say. It is for any thread."""
+    """Return whether nothing can change a value; False if a quick look does not show that. For any thread."""
     kind = type(value)
     if kind in FIXED:
         return True
@@ -32,12 +32,12 @@ def is_fixed_value(value: object, depth: int = _NESTED) -> bool:
 
 
 class FrozenItem:
-    """An item as it was when it came. In a task's arguments it stands for the item: that is what it unpickles as."""
+    """An item as of its arrival. In a task's arguments it stands for the item, and unpickles as the item."""
 
     __slots__ = ("_head", "_named", "_objects")
 
     def __init__(self, head: bytes, named: list[Any] | None, objects: tuple[StoredObject, ...]) -> None:
-        """``named``: the list to which the pickle refers by numbers. ``objects``: to which it has references."""
+        """Keep a pickle. ``named``: the list to which it refers by numbers. ``objects``: the stored objects in it."""
         self._head, self._named, self._objects = head, named, objects
 
     @property
@@ -46,7 +46,7 @@ class FrozenItem:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._objects:
-            from .stored_objects import packing  # which nodes, where items are unpickled, do without
+            from .stored_objects import packing  # not needed on nodes, where items are unpickled
 
             for stored in self._objects:
                 packing.reference(stored)
@@ -60,10 +60,10 @@ class FrozenItem:
 
 
 class ItemPickler:
-    """Pickles the items of one map, in one thread, whichever that is."""
+    """The pickler of the items of one map, in any single thread."""
 
     def __init__(self, objects: object, *, by_reference: bool) -> None:
-        """``objects``: the pool's, to which items may refer. ``by_reference``: as of `wire.values.dump`."""
+        """Begin. ``objects``: the pool's, to which items may refer. ``by_reference``: as in `wire.values.dump`."""
         from .stored_objects import packing  # here, not on nodes
 
         self._objects, self._by_reference, self._packing = objects, by_reference, packing
@@ -72,7 +72,7 @@ class ItemPickler:
         self._size_bytes = 0  # of the buffers of the present item
 
     def __call__(self, item: object) -> FrozenItem | None:
-        """Return the item as it is now. None: it is large, as arrays are, or cannot be pickled without its call."""
+        """Return the item as of now; None: it is large, like an array, or cannot be pickled without its call."""
         packing = self._packing
         if len(self._named) >= _MOST_NAMED:  # each item's pickle has the whole list
             self._named, self._picklers = [], []
@@ -130,14 +130,14 @@ class ItemPickler:
         return self._file.getvalue()
 
     def is_small(self, buffer: pickle.PickleBuffer) -> bool:
-        """Return whether the buffer becomes a part of the pickle, and is not left out: all of them are small."""
+        """Return whether the buffer stays in the pickle: all buffers together are small."""
         self._size_bytes += buffer.raw().nbytes
         return self._size_bytes <= INLINE_BYTES
 
 
 class _Naming:
-    """Leaves out classes, modules and functions without variables of their own: the pickle of the task has them, once
-    for all items, by value where nodes lack them. To copy a class of `__main__` takes 0.2 ms.
+    """A filter for classes, modules and functions without variables of their own: the task's pickle has them once for
+    all items, by value if nodes lack them. Copying a class of `__main__` takes 0.2 ms.
     """
 
     _named: list[Any]

@@ -1,4 +1,4 @@
-"""Pickle functions and classes for a node: by name if it can import them, else as a copy. What nodes can import."""
+"""The pickling of functions and classes: by name if nodes can import them, else as a copy."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def dumps(value: object, name: str, *modules: str, watch: Watch | None = None) -
     ``watch`` notes what the pickle depends on.
 
     Raises:
-        Unpicklable: ``name`` is what its path begins with.
+        Unpicklable: its path begins with ``name``.
     """
     from ..wire import pickler, values
 
@@ -89,7 +89,7 @@ def dumps(value: object, name: str, *modules: str, watch: Watch | None = None) -
             return pickler.dumps(value, code=True, watch=watch)
         except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
             failed = error
-        values.dump(value, name, code=True)  # fails as well, and says where
+        values.dump(value, name, code=True)  # fails, too, with the path of the object
         raise failed
 
 
@@ -100,17 +100,17 @@ def has_name(function: Decorated[...]) -> bool:
 
 
 def imported(module: str, qualname: str) -> Any:
-    found = named(importlib.import_module(module), qualname)
-    if found is None:
+    value = named(importlib.import_module(module), qualname)
+    if value is None:
         raise AttributeError(f"module {module!r} has no {qualname!r}", name=qualname)
-    return found
+    return value
 
 
 def named(scope: object, qualname: str) -> object:
-    found = scope
+    value = scope
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 class _Named:
@@ -145,7 +145,7 @@ class ImportableModules:
         return top in self._included or top in sys.stdlib_module_names or _is_installed(module)
 
     def forget(self, modules: Iterable[str]) -> None:
-        """Count modules as the user's own from now on: they were imported anew, and nodes have them as before."""
+        """Count modules as the user's own from now on: they were imported anew, and nodes have the old versions."""
         self._included -= {module.partition(".")[0] for module in modules}
         self._seen = 0
 
@@ -162,25 +162,26 @@ class ImportableModules:
         if top in self._included or top in sys.stdlib_module_names or top == "__main__" or module is None:
             return False
         has_files = getattr(module, "__file__", None) or getattr(module, "__path__", None)
-        return bool(has_files) and _is_found(top) and not _is_installed(top)
+        return bool(has_files) and _is_findable(top) and not _is_installed(top)
 
 
 def importable(name: str) -> bool:
-    """Return whether another interpreter with this search path can import ``name`` from where this one got it.
+    """Return whether another interpreter with this search path can import ``name`` from the same place.
 
-    Not so for ``__main__``, for modules made by hand, and for those a test runner loaded from their file. Nor for a
-    module of the user's that is being imported: it uses a pool meanwhile, and so it would on each node that imports it.
+    False for ``__main__``, for modules made by hand, for modules that a test runner loaded from their file, and for a
+    module of the user's that is being imported: it uses a pool, and would do so on each node that imports it.
     """
     if name not in sys.modules:  # such as None, the module of "abc".index
         return False
     parts = name.split(".")
     names = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-    return not any(map(_is_being_imported, names)) and _is_found(name)
+    return not any(map(_is_being_imported, names)) and _is_findable(name)
 
 
 def being_imported() -> tuple[str, ...]:
-    """The user's own modules that are being imported. The importing thread waits for the pool, whose thread would wait
-    for ever if it imported them to pickle a class by its name: they are copied.
+    """Return the user's own modules that are being imported; they are copied.
+
+    The importing thread waits for the pool, so the pool's thread would deadlock if it imported them.
     """
     locks = getattr(sys.modules["_frozen_importlib"], "_module_locks", None)  # of current imports
     return tuple(name for name in list(locks) if _is_being_imported(name)) if locks else ()
@@ -191,7 +192,7 @@ def _is_being_imported(name: str) -> bool:
     return spec is not None and getattr(spec, "_initializing", False) and not _is_in_site(spec)
 
 
-def _is_found(name: str) -> bool:
+def _is_findable(name: str) -> bool:
     module = sys.modules.get(name)
     if module is None or name == "__main__":
         return False
@@ -228,8 +229,8 @@ def place_of(module: str) -> ModulePlace:
         return ModulePlace(top, "editable", name) if name else ModulePlace(top, "own")
     from importlib.metadata import packages_distributions, version
 
-    found = packages_distributions().get(top)
-    return ModulePlace(top, "installed", f"{found[0]}=={version(found[0])}" if found else "")
+    distributions = packages_distributions().get(top)
+    return ModulePlace(top, "installed", f"{distributions[0]}=={version(distributions[0])}" if distributions else "")
 
 
 def import_advice(module: str) -> str:
@@ -282,8 +283,8 @@ def _folders() -> tuple[Path, ...]:
     import sysconfig
 
     paths = sysconfig.get_paths()
-    found = {*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"], paths["stdlib"]}
-    return tuple(Path(folder) for folder in found)
+    folders = {*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"], paths["stdlib"]}
+    return tuple(Path(folder) for folder in folders)
 
 
 def _layers() -> Iterator[Path]:

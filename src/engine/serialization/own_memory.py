@@ -1,4 +1,4 @@
-"""Memory for large values: where it comes from, how it is filled, and whether anything can change it."""
+"""Memory for large values: its allocation, its filling, and the check whether anything can change it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ...lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from .payload import Part
 
-COPY_BYTES = 4 << 20  # of a copy, before what it has reached is told
+COPY_BYTES = 4 << 20  # of a copy, between updates of its progress
 AT_ONCE_BYTES = 256 * 1024  # of which a copy and its key take 0.2 ms: a thread is not worth it
 
 
 @dataclass(slots=True, eq=False)
 class Filled:
-    """A buffer that is being filled from its beginning, so far."""
+    """The progress of a buffer that is being filled from its beginning."""
 
     at_bytes: int = 0
 
@@ -45,7 +45,7 @@ def is_fixed(part: Part) -> bool:
 
 
 def copy_of(parts: Sequence[Part], size_bytes: int, kind: type[mmap.mmap] = mmap.mmap) -> Part:
-    """Copy a piece at a time: Python's lock is let go between two."""
+    """Copy piece by piece: the GIL is released between two pieces."""
     if size_bytes <= AT_ONCE_BYTES:
         return b"".join(parts)
     buffer = huge_buffer(size_bytes, kind)

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 
 _PLAIN = {type(None), bool, bytes, float, int, str}
-WARNED_CODE_BYTES = 8 << 20  # of what a function refers to, which may change: to pickle it takes 10 ms a call
-WARNED_COPY_BYTES = 256 << 20  # of a call's buffers: about 0.2 s in which nothing else of the loop goes on
-WARNED_BYTES = 1 << 30  # of a call's pickled arguments: seconds in which nothing else of the program goes on
+WARNED_CODE_BYTES = 8 << 20  # of a function's changeable references: pickling them takes 10 ms a call
+WARNED_COPY_BYTES = 256 << 20  # of a call's buffers: blocks the loop for about 0.2 s
+WARNED_BYTES = 1 << 30  # of a call's pickled arguments: blocks the program for seconds
 
 
 class Packer:
@@ -60,8 +60,8 @@ class Packer:
         forget: Callable[[bytes], None],
         objects: object = None,
     ) -> None:
-        """``plugins``: the pool's. ``kind``: of its workers. ``drop`` and ``forget`` are told of a blob, and of the
-        digest of a function, that no task needs any more. ``objects``: the pool's, for which calls have references.
+        """``plugins``: the pool's. ``kind``: of its workers. ``drop`` and ``forget`` are called with a blob, and
+        with a function's digest, that no task needs any more. ``objects``: the pool's, for which calls have references.
         """
         self.node_modules: ImportableModules | None = None  # that nodes can import; None: those that this program can
         self.definitions = Definitions(forget)
@@ -85,7 +85,7 @@ class Packer:
         after `own` do later changes to them not show.
 
         Raises:
-            SerializationError: with the path of what cannot be pickled.
+            SerializationError: with the path of the object that cannot be pickled.
             SpecError: a plugin of the function cannot be used in this pool.
         """
         options = call.options
@@ -194,7 +194,7 @@ class Packer:
         return ItemPickler(self._objects, by_reference=not copied and self.node_modules is None)
 
     def release(self, payload: Payload) -> None:
-        """Drop what only this payload needed: its job is settled."""
+        """Drop the data that only this payload needed: its job is settled."""
         payload.objects = ()
         if payload.blob is not None:
             self._drop(payload.blob)
@@ -237,8 +237,10 @@ class Packer:
         return Value(b"", dumped.sizes, blob.name), blob
 
     def _current(self, function: Decorated[Any]) -> Defined:
-        """Return a function as it is now. It takes 1 us where it is known and refers to nothing that may change in
-        place, such as a list: else it is pickled again, and compared.
+        """Return the present definition of a function.
+
+        That takes 1 us if the function is known and refers to nothing that can change in place, such as a list;
+        otherwise it is pickled again, and compared.
         """
         if (reloaded := self._scripts.news()) is not None:
             self.definitions.clear()
@@ -258,7 +260,7 @@ class Packer:
             return b"".join(filter(None, program.code_of(function, Watch())))
 
     def _define(self, function: Decorated[Any]) -> Defined:
-        """Pickle a function, with what it refers to as it is now."""
+        """Pickle a function with the present values of its references."""
         plugins = self.plugins_of(function)
         self._check(function, plugins)
         module, watch = function.__module__, Watch()
@@ -278,7 +280,7 @@ class Packer:
         return self._scripts.of_function(watch, shares_files=self.node_modules is None)
 
     def _warn_of(self, watch: Watch, size_bytes: int, task: str) -> None:
-        """Warn once of what a function refers to, where that is not what its user expects, or slow."""
+        """Warn once about references of a function that surprise its user, or are slow."""
         if watch.generators and not self._warned_of_generators:
             self._warned_of_generators = True
             warnings.warn(
@@ -340,17 +342,17 @@ def _warn(size_bytes: int, task: str) -> None:
 
 
 def _as_of_a_method(path: str) -> str:
-    """Return the path of an argument as its caller counts, for whom the object is none: ``self``."""
-    found = re.match(r"args\[(\d+)\]", path)
-    if found is None:
+    """Return the path of a method's argument as its caller counts: without the object, which is ``self``."""
+    match = re.match(r"args\[(\d+)\]", path)
+    if match is None:
         return path
-    number = int(found[1])
-    return ("self" if number == 0 else f"args[{number - 1}]") + path[found.end() :]
+    number = int(match[1])
+    return ("self" if number == 0 else f"args[{number - 1}]") + path[match.end() :]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Defined:
-    """A function as nodes know it; functions with equal pickles share one. Calls that are under way hold it."""
+    """A function's definition on nodes; functions with equal pickles share one. Calls under way hold it."""
 
     digest: bytes
     code: bytes
@@ -362,7 +364,7 @@ class Definitions:
     """The functions that a pool's nodes know, each while this program has it: every map has one of its own."""
 
     def __init__(self, forget: Callable[[bytes], None]) -> None:
-        """``forget`` is given the digest of each large function that nobody has any more, on the loop that runs now."""
+        """Begin. ``forget``: called on the running loop with the digest of each large function out of use."""
         self._forget = forget
         self._loop = asyncio.get_running_loop()
         self._of: weakref.WeakKeyDictionary[Decorated[Any], tuple[Defined, Watch]] = weakref.WeakKeyDictionary()
@@ -372,7 +374,7 @@ class Definitions:
         return len(self._of)
 
     def get(self, function: Decorated[Any]) -> tuple[Defined, Watch] | None:
-        """Return a function as it was pickled last, and what that pickle depends on."""
+        """Return the last pickled definition of a function, and the dependencies of that pickle."""
         return self._of.get(function)
 
     def add(
@@ -391,7 +393,7 @@ class Definitions:
         self._of.clear()
 
     def _let_go(self, digest: bytes) -> None:
-        """Report to the loop that a definition has gone, from whatever thread noticed it."""
+        """Report to the loop, from any thread, that a definition is gone."""
         with suppress(RuntimeError):  # the loop has ended, and the nodes with it
             self._loop.call_soon_threadsafe(self._gone, digest)
 

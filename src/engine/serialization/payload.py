@@ -1,4 +1,4 @@
-"""Define what a task carries to its node and back: bytes, which only workers and awaiting callers unpickle."""
+"""The payload of tasks, to the node and back: bytes that only workers and awaiting callers unpickle."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descriptor, of which a program has 1024
 
-KEYED_BYTES = 4 << 30  # larger blobs have no key: the copy that is taken of the others would take too much memory
-ALONE = 16  # buffers of a call that are each a blob of their own; of more, those that follow each other share some
+KEYED_BYTES = 4 << 30  # larger blobs have no key: a key needs a copy, which would take too much memory
+ALONE = 16  # buffers of a call with a blob each; of more buffers, consecutive ones share blobs
 GROUP_BYTES = 64 << 20
-LOOKS, LOOK_BYTES = 64, 256  # samples of a blob, by which it looks like another one
+LOOKS, LOOK_BYTES = 64, 256  # samples of a blob for its fingerprint
 DESCRIPTOR_BYTES = 8 << 20  # so that of 1 GiB of them there are 128
 EARLY = 64  # memory files that may be open for calls in the queue, two descriptors each; half of them for small blobs
 
@@ -51,16 +51,16 @@ class Blob:
     name: str
     parts: Sequence[Part]
     size_bytes: int
-    filled: Filled | None = None  # how far the parts are there; None: they are
+    filled: Filled | None = None  # progress of the parts; None: complete
     _shared: int | None = field(default=None, init=False)
-    known_key: str | None = field(default=None, init=False)  # by which nodes have it: see `transport.content_keys`
+    known_key: str | None = field(default=None, init=False)  # nodes' key for it: see `transport.content_keys`
     _digest: str = field(default="", init=False)
     _to_copy: Sequence[Part] | None = field(default=None, init=False)  # into ``parts``
     _pieces: tuple[Piece, ...] | None = field(default=None, init=False)
     _kept: bool = field(default=False, init=False)
     _copy: OwnMemory | None = field(default=None, init=False)  # of which ``parts`` are views, after `own`
     _same_bytes: Blob | None = field(default=None, init=False)  # the blob whose copy ``parts`` is
-    _sharing: Lock = field(default_factory=Lock, init=False)  # the links of all nodes ask for it at once
+    _sharing: Lock = field(default_factory=Lock, init=False)  # the links of all nodes call `share` at once
 
     def share(self) -> str:
         """A path by which processes of this user on this computer can open the bytes. Blocking: call it in a thread.
@@ -74,18 +74,19 @@ class Blob:
         return f"/proc/{os.getpid()}/fd/{self._shared}"
 
     def snapshot(self) -> None:
-        """Copy the bytes into this blob: what its parts were is free to change. Blocking, as `share`."""
+        """Copy the bytes into this blob: its former parts are free to change. Blocking, as `share`."""
         self.share()
         with self._sharing:
             assert self._shared is not None, "it was shared just now"
             self.parts = [mmap.mmap(self._shared, 0, prot=mmap.PROT_READ)]
 
     def own(self) -> None:
-        """Copy the bytes, unless nothing can change them: the buffers that they are made of may be filled again from
-        then on. Blocking: 0.05 s for 100 MB. A large copy is the memory file that local nodes map, where few are open.
+        """Copy the bytes, unless nothing can change them: then the original buffers may be filled again.
 
-        Raises:
-            MemoryError
+        Blocking: 0.05 s for 100 MB. A large copy is the memory file that local nodes map, where few are open.
+
+               Raises:
+                   MemoryError
         """
         with self._sharing:
             if not self.may_change:
@@ -108,7 +109,7 @@ class Blob:
             self.parts = views
 
     def _early_file(self) -> OwnMemory | None:
-        """Return a memory file with the bytes, which `share` will name. None: they are few, or there are many files."""
+        """Return a memory file with the bytes, for `share`; None: few bytes, or too many files."""
         most = min(EARLY, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16)
         if self.size_bytes <= AT_ONCE_BYTES or len(_early) >= (
             most if self.size_bytes >= DESCRIPTOR_BYTES else most // 2
@@ -130,7 +131,7 @@ class Blob:
         return copy
 
     def begin_copy(self) -> None:
-        """Take memory for a copy of the bytes, which `copy` or `key` fills. What is sent meanwhile follows that."""
+        """Allocate memory for a copy of the bytes, filled by `copy` or `key`. Sending follows its progress."""
         if self._shared is None and self._to_copy is None and not self._digest and self.may_change:
             self._to_copy, self.parts, self.filled = self.parts, [huge_buffer(self.size_bytes)], Filled()
 
@@ -140,8 +141,9 @@ class Blob:
             self._fill()
 
     def key(self) -> str:
-        """Return the SHA-256 of the bytes, of which this takes a copy first: what nodes have by that key never changes.
-        Blocking: 0.1 s for 100 MB. Empty: there are too many.
+        """Return the SHA-256 of the bytes, after copying them: the content of a key must never change.
+
+        Blocking: 0.1 s for 100 MB. Empty: there are too many bytes.
         """
         if self.size_bytes > KEYED_BYTES:
             return ""
@@ -158,7 +160,7 @@ class Blob:
         return self._digest
 
     def look(self) -> bytes:
-        """Return what is the same for the same bytes, and as a rule another for others: of samples. It takes 50 us."""
+        """Return a cheap fingerprint: samples of the bytes. It takes 50 us."""
         digest = hashlib.blake2b(str(self.size_bytes).encode(), digest_size=16)
         parts = self._to_copy or self.parts
         for part in parts:
@@ -170,7 +172,7 @@ class Blob:
 
     @property
     def may_change(self) -> bool:
-        """Return whether the bytes are in memory of the caller's, who can change it."""
+        """Return whether the bytes are in the caller's memory, which may change."""
         return not all(map(is_fixed, self.parts))
 
     def _fill(self) -> None:
@@ -186,8 +188,8 @@ class Blob:
         return blob
 
     def pieces(self, sizes: Sequence[int]) -> tuple[Piece, ...]:
-        """Return the value's large buffers as blobs of their own, and first the rest of it, so that each is known
-        again in another call. Empty: it has none, or too large ones.
+        """Return the rest of the value and then its large buffers as separate blobs, so that nodes recognise each in
+        another call. Empty: it has no large buffers, or too large ones.
         """
         with self._sharing:
             if self._pieces is None:
@@ -196,16 +198,16 @@ class Blob:
 
     def _buffers(self, sizes: Sequence[int]) -> list[memoryview]:
         """Return the pickle and its buffers, without the gaps between them."""
-        parts, found, total = iter(self.parts), list[memoryview](), 0
+        parts, buffers, total = iter(self.parts), list[memoryview](), 0
         for size in sizes:
             if gap := -total % ALIGN_BYTES:
                 next(parts)
-            found.append(memoryview(next(parts)).cast("B"))
+            buffers.append(memoryview(next(parts)).cast("B"))
             total += gap + size
-        return found
+        return buffers
 
     def renamed(self, name: str) -> Blob:
-        """Return the same bytes as a blob of another name, to be sent."""
+        """Return the same bytes as a blob of another name, for sending."""
         other = Blob(name, self.parts, self.size_bytes, self.filled)
         other._same_bytes = self
         return other
@@ -223,10 +225,11 @@ class Blob:
         return fd
 
     def keep(self) -> bool:
-        """Have the bytes stay when it is closed, until `let_go`, and not change with what it was made of. Return False
-        if that would take a copy: of what nodes were sent there is one, as a rule.
+        """Keep the bytes after the blob is closed, until `let_go`, independent of the caller's memory.
+
+        Return False if that would need a copy: sent bytes usually have one already.
         """
-        if not self._sharing.acquire(blocking=False):  # it is being copied, for whom nobody waits any more
+        if not self._sharing.acquire(blocking=False):  # an abandoned thread is copying it
             return False
         try:
             small = [each.blob for each in self._pieces or () if each.blob.size_bytes <= INLINE_BYTES]
@@ -246,13 +249,13 @@ class Blob:
 
     @property
     def _is_own(self) -> bool:
-        """Return whether nobody else can change the bytes."""
+        """Return whether only this blob can change the bytes."""
         copied = self.filled is not None and self._to_copy is None
         return self._shared is not None or bool(self._digest) or copied or not self.may_change
 
     @property
     def kept_bytes(self) -> int:
-        """Return what it takes to keep it. A descriptor, of which a program has few, counts as `DESCRIPTOR_BYTES`."""
+        """Return the cost of keeping the blob. A descriptor, a scarce resource, counts as `DESCRIPTOR_BYTES`."""
         return max(self.size_bytes, 0 if self._shared is None else DESCRIPTOR_BYTES)
 
     def let_go(self) -> None:
@@ -266,23 +269,21 @@ class Blob:
             blobs.close(shared)
 
     def __del__(self) -> None:
-        self.let_go()  # a thread that nobody waits for any more may have shared it after it was closed
+        self.let_go()  # an abandoned thread may have shared it after its end
         if self._copy is not None:
             self.parts = [self._copy]  # and no views of it, which would keep the memory
             self._pieces = None
         if self._same_bytes is None:
             for part in self.parts:
-                if isinstance(part, mmap.mmap):  # a copy, or what came from a node: nobody else has it
+                if isinstance(part, mmap.mmap):  # a copy, or bytes from a node: not shared
                     blobs.give_back(partial(_unmap, part), self.size_bytes)
 
 
-_early: WeakSet[Blob] = WeakSet()  # that have a memory file since they were packed
+_early: WeakSet[Blob] = WeakSet()  # with a memory file since they were packed
 
 
 def _unmap(buffer: mmap.mmap) -> None:
-    """Give the memory back without Python's lock, unless a part of it is still being sent, or kept by who has unpickled
-    it.
-    """
+    """Release the memory without the GIL, unless a part of it is still being sent, or is used by an unpickled value."""
     if buffer.closed or _is_viewed(buffer):
         return
     with memoryview(buffer) as view:
@@ -294,7 +295,7 @@ def _unmap(buffer: mmap.mmap) -> None:
 
 
 def _is_viewed(buffer: mmap.mmap) -> bool:
-    """Return whether a view of the memory exists: then it has one size for good."""
+    """Return whether a view of the memory exists: then it cannot be resized."""
     try:
         buffer.resize(len(buffer))
     except BufferError:
@@ -352,11 +353,11 @@ class Payload:
     flags: int = 0
     output: Values | RankValues | None = None
     inputs: tuple[Source, ...] = ()
-    shared: tuple[Shared[Any], ...] = ()  # what the arguments refer to
-    objects: tuple[StoredObject, ...] = ()  # for which there are references in the arguments
-    keep: Keeps | None = None  # where its result is noted, which stays on its node
-    defined: object = None  # the function, which nodes forget when nobody holds this
-    needs: Amounts | None = None  # what each of its attempts holds of its node
+    shared: tuple[Shared[Any], ...] = ()  # shared values in the arguments
+    objects: tuple[StoredObject, ...] = ()  # stored objects in the arguments
+    keep: Keeps | None = None  # the register for a result that stays on its node
+    defined: object = None  # holds the function's definition on nodes
+    needs: Amounts | None = None  # of its node, held by each attempt
     span: Any = None  # of a pool that traces
 
     @property
@@ -365,7 +366,7 @@ class Payload:
         return self.blob.size_bytes if self.blob is not None and self.blob.may_change else 0
 
     def own(self) -> None:
-        """Copy the arguments that are the caller's, who may change them from then on. Blocking, as `Blob.own`."""
+        """Copy the arguments in the caller's memory, which may change afterwards. Blocking, as `Blob.own`."""
         if self.blob is not None:
             self.blob.own()
 
@@ -411,19 +412,19 @@ def referred() -> tuple[Shared[Any], ...]:
     Raises:
         SpecError: one of them was closed.
     """
-    found = tuple(dict.fromkeys(pending_references))
+    references = tuple(dict.fromkeys(pending_references))
     pending_references.clear()
-    if any(each._closed for each in found):
+    if any(each._closed for each in references):
         raise SpecError("The call refers to a shared value that was closed: share it again.")
-    for each in found:
+    for each in references:
         each._uses += 1
-    return found
+    return references
 
 
 class Received(NamedTuple):
     data: Part
     sizes: tuple[int, ...] | None
-    busy_s: float = 0.0  # of the task, where this is its result
+    busy_s: float = 0.0  # of the task, if this is its result
 
     @property
     def is_long_to_load(self) -> bool:
@@ -439,7 +440,7 @@ class Received(NamedTuple):
 
 
 def check_size(size_bytes: int, most_bytes: int | None) -> None:
-    """Raise a ValueError if it is more than ``most_bytes``; None: any number will do."""
+    """Raise ValueError if ``size_bytes`` is more than ``most_bytes``; None: no limit."""
     if most_bytes is not None and size_bytes > most_bytes:
         raise ValueError(f"it has {size_bytes:,} bytes, and at most {most_bytes:,} are taken")
 

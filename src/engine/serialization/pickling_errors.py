@@ -1,4 +1,4 @@
-"""Turn what cannot be pickled or unpickled, here or on a node, into errors that say what it is and what to do."""
+"""Errors about objects that cannot be pickled or unpickled, here or on a node, with the next step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..wire.values import Unpicklable
 from .error_notes import AttemptPlace
 from .function_pickling import import_advice
 
-PICKLING_ADVICE = {  # by the type of what cannot be pickled
+PICKLING_ADVICE = {  # by the type of the object
     "coroutine": "await it first, and give its result",
     "generator": "annotate its parameter as Iterator[...], and its values are streamed",
     "async_generator": "annotate its parameter as AsyncIterator[...], and its values are streamed",
@@ -34,7 +34,7 @@ def pickling_error(error: Exception, task: str, what: str) -> errors.Serializati
 
 
 def cause_of(error: Exception) -> BaseException:
-    """Return the cause of a `pickling_error`: what pickling has raised, without what we have made of it."""
+    """Return the cause of a `pickling_error`: the original exception of pickling."""
     return of_pickling(error.__cause__ if isinstance(error, Unpicklable) and error.__cause__ else error)
 
 
@@ -42,8 +42,8 @@ def unloadable_error(error: BaseException, what: str, task: str) -> errors.Seria
     if isinstance(error, SystemExit):  # which would end this program, perhaps with status 0
         message = f"{what} calls exit() as it is unpickled, so it was not: return something else."
         return errors.SerializationError(message, task=task, kind="SystemExit")
-    said = f"{type(error).__name__}: {sentence(plainly(error))}"
-    message = f"{what} cannot be unpickled here ({said}): its classes must be importable on both sides."
+    text = f"{type(error).__name__}: {sentence(plainly(error))}"
+    message = f"{what} cannot be unpickled here ({text}): its classes must be importable on both sides."
     return errors.SerializationError(message, task=task, kind=type(error).__name__)
 
 
@@ -59,11 +59,11 @@ def task_pickling_error(
             f"{how_to_import(failed) or 'what they need must be importable there.'}"
         )
         return errors.SerializationError(message, task=place.task, kind=failed.kind)
-    found: object = None
+    unpicklable: object = None
     if load is not None:
         with suppress(Exception, SystemExit):
-            found = load()
-    path, kind, reason = _unpicklable(found or failed)
+            unpicklable = load()
+    path, kind, reason = _unpicklable(unpicklable or failed)
     what = f"The result of {place}, at {path}," if path else f"The result of {place}"
     return errors.SerializationError(
         f"{what} cannot be pickled ({reason}): return something else.", path=path, task=place.task, kind=kind
@@ -71,14 +71,14 @@ def task_pickling_error(
 
 
 def how_to_import(failed: Failed) -> str:
-    """Return advice that lets the node import what it did not find; empty: another error, or it is not here either."""
-    found = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
-    return import_advice(found[1]) if found is not None else ""
+    """Return advice about a module that the node lacks; empty: another error, or this program lacks it, too."""
+    match = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
+    return import_advice(match[1]) if match is not None else ""
 
 
 def _unpicklable(error: object) -> tuple[str, str, str]:
     """Return path, kind and reason of a `wire.values.Unpicklable`, of another exception, or of a `Failed`."""
     path = str(getattr(error, "path", ""))
     kind = str(getattr(error, "kind", type(error).__name__))
-    said = getattr(error, "reason", None) or getattr(error, "message", None) or error
-    return path, kind, sentence(said) if kind in str(said) else f"{kind}: {sentence(said)}"
+    text = getattr(error, "reason", None) or getattr(error, "message", None) or error
+    return path, kind, sentence(text) if kind in str(text) else f"{kind}: {sentence(text)}"

@@ -1,4 +1,4 @@
-"""Turn how pools end and what providers fail with, as actors and providers say it, into what users can catch."""
+"""The translation of pools' ends and providers' failures into errors that users can catch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNCONFIRMED: dict[BlockEnd, str] = {
 
 
 def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
-    """Return the error that ended a pool, in users' terms. One that users know already is returned as it is."""
+    """Return the error that ended a pool, in users' terms; a public error is returned unchanged."""
     failure = _only(error)
     match failure:
         case provider.NotGone():
@@ -33,16 +33,18 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
             closed.__cause__ = plainly(error)
             return closed
         case provider.ProviderError() | ConnectFailed() | NoWorkers() | QueuedTooLong():
-            found = provider_error(failure) if isinstance(failure, provider.ProviderError) else no_node_error(failure)
-            for note in getattr(failure, "__notes__", ()):  # what kept other nodes
-                found.add_note(note)
-            return found
+            translated = (
+                provider_error(failure) if isinstance(failure, provider.ProviderError) else no_node_error(failure)
+            )
+            for note in getattr(failure, "__notes__", ()):  # causes at other nodes
+                translated.add_note(note)
+            return translated
         case _:
             return failure
 
 
 def not_ready_error(failed: Exception | None, ready: int, least: int, within_s: float) -> errors.OutriderError:
-    """Return the error for a pool with too few ready nodes. ``failed``: what kept the last node from being ready."""
+    """Return the error for a pool with too few ready nodes. ``failed``: the failure of the last node."""
     counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
     if failed is None:
         story = f"{counts}, and none has failed: give them longer, by boot_timeout."
@@ -60,8 +62,8 @@ def no_node_error(failure: Exception) -> Exception:  # noqa: PLR0911  a table
             return no_node_error(refused)
         case provider.ProviderError():
             return provider_error(failure)
-        case ConnectFailed(__cause__=errors.OutriderError() as told):
-            return told
+        case ConnectFailed(__cause__=errors.OutriderError() as cause):
+            return cause
         case ConnectFailed(step=str(step)) if step:
             story = f"{sentence(failure)}. Give nodes longer by Pool(boot_timeout=...), or less to install."
             return errors.BootstrapError(story, phase=step)
@@ -91,24 +93,24 @@ def _start_timeout(failure: QueuedTooLong) -> errors.StartTimeout:
 
 
 def provider_error(error: provider.ProviderError) -> errors.OutriderError:  # noqa: PLR0911  a table
-    said, advice = sentence(error), error.advice
+    text, advice = sentence(error), error.advice
     match error:
         case provider.NotAuthorized():
-            return errors.AuthError(f"{said}. {advice or 'The provider does not let you in: check its credentials.'}")
+            return errors.AuthError(f"{text}. {advice or 'The provider does not let you in: check its credentials.'}")
         case provider.QuotaExceeded():
             limit = "This is your account's limit: ask for more quota, or for fewer nodes."
-            return errors.QuotaError(f"{said}. {advice or limit}")
+            return errors.QuotaError(f"{text}. {advice or limit}")
         case provider.BadRequest():
-            return errors.SpecError(f"{said}. {advice or 'The provider can never give what was asked for.'}")
+            return errors.SpecError(f"{text}. {advice or 'The provider can never give what was asked for.'}")
         case provider.JournalError():
-            return errors.OutriderError(f"{said}. Nothing was created.")
+            return errors.OutriderError(f"{text}. Nothing was created.")
         case provider.Unreachable():
-            return errors.NetworkError(f"{said}. {advice or 'Nothing was started: try again when the network is up.'}")
+            return errors.NetworkError(f"{text}. {advice or 'Nothing was started: try again when the network is up.'}")
         case provider.NoCapacity():
             nothing = "The provider has no machines to give: try again, or elsewhere."
-            return errors.CapacityError(f"{said}. {advice or nothing}")
+            return errors.CapacityError(f"{text}. {advice or nothing}")
         case _:
-            failed = errors.CapacityError(f"{said}. {advice or 'The provider failed: try again, or elsewhere.'}")
+            failed = errors.CapacityError(f"{text}. {advice or 'The provider failed: try again, or elsewhere.'}")
             failed.__cause__ = None if error.__cause__ is None else plainly(error.__cause__)
             return failed
 

@@ -1,6 +1,5 @@
-"""Define what a worker calls for a task: plugins' environment first, then the user's function, wrapped in their
-sessions. For several items of a map the user's function is a chunk. Nodes import this module, so it imports nothing
-that only clients have.
+"""The program that a worker calls for a task: plugins' environment first, then the user's function in their sessions.
+For several items of a map the function is a chunk. Nodes import this module, so it imports nothing of clients alone.
 """
 
 from __future__ import annotations
@@ -46,16 +45,15 @@ def build(
     describe: Callable[[Watch], Script] | None = None,
     watch: Watch | None = None,
 ) -> bytes:
-    """Return a pickled `Program`, for `wire.messages.Define`. A function of ``__main__`` takes its globals with it as
-    they are now.
+    """Return a pickled `Program`, for `wire.messages.Define`. Functions of ``__main__`` have their present globals.
 
     Args:
         plugins: The pool's; the function's own are added.
-        describe: Returns what workers are to know of this program's script, from what the pickle depends on.
+        describe: Returns the description of this program's script for workers, from the pickle's dependencies.
         watch: Notes what the pickle depends on.
 
     Raises:
-        SerializationError: what the function or a plugin holds cannot be pickled; says what.
+        SerializationError: the function or a plugin refers to an unpicklable object, which the error names.
     """
     from ..api.compute import StreamCompute
     from ..api.plugin import merged
@@ -83,7 +81,7 @@ def code_of(function: Decorated[...], watch: Watch) -> tuple[bytes, bytes | None
 
 
 class Program:
-    """A function with its plugins, as a worker keeps it. Unpickling one unpickles nothing of the user's."""
+    """A function with its plugins, as kept by a worker. Unpickling it unpickles nothing of the user's."""
 
     __slots__ = ("_code", "_function", "_generators", "_name", "_names", "_plugins", "_script", "_streams")
     _has_lasting_loop = False
@@ -95,8 +93,8 @@ class Program:
         self._streams = streams
         self._script = script
         self._function: Callable[..., Any] | None = None
-        self._names: list[script_modules.Record] = []  # of the script's modules, that the function came with
-        self._generators: list[random_streams.Used] = []  # of random numbers, that the function mentions
+        self._names: list[script_modules.Record] = []  # of the script's modules, sent with the function
+        self._generators: list[random_streams.Used] = []  # random number generators that the function uses
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Program, (self._name, self._code, self._plugins, self._streams, self._script)
@@ -200,7 +198,7 @@ class Program:
             random_streams.begin_task(self._generators, task.job, task.info["rank"])
 
     def _enter(self, script: Script) -> None:
-        """Have this process's ``__main__`` be that of the program's script, with the names as it has sent them."""
+        """Make this process's ``__main__`` that of the program's script, with the names that it has sent."""
         namespace = script_modules.entered(script)
         if self._function is None:
             namespace.update(script)
@@ -211,10 +209,10 @@ class Program:
 
 
 class SetUpProgram(Program):
-    """A program whose function is given first what its setup has returned in this process."""
+    """A program whose function gets the result of its setup in this process as the first argument."""
 
     __slots__ = ("_setup",)
-    _has_lasting_loop = True  # what a setup makes may be bound to it
+    _has_lasting_loop = True  # a setup's result may be bound to the loop
 
     def __init__(self, *program: Any, setup: bytes) -> None:
         super().__init__(*program)
@@ -224,10 +222,10 @@ class SetUpProgram(Program):
         return partial(SetUpProgram, setup=self._setup), super().__reduce__()[1]
 
     def __call__(self, load: Load) -> Any:
-        """Run it as any program, with the setup between the function and its arguments."""
-        return super().__call__(partial(self._given, load))
+        """Run the program, with the setup between unpickling the function and its arguments."""
+        return super().__call__(partial(self._arguments, load))
 
-    def _given(self, load: Load) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arguments(self, load: Load) -> tuple[tuple[Any, ...], dict[str, Any]]:
         # Each thread of a thread worker has a loop of its own: threads cannot share an object that is bound to a loop.
         thread = 0 if threading.current_thread() is threading.main_thread() or not self._is_async() else get_ident()
         key = self._setup, thread
@@ -243,7 +241,7 @@ class SetUpProgram(Program):
 
 _states: dict[tuple[bytes, int], Any] = {}  # (pickle of the setup, thread or 0 for all) -> its result: functions share
 _setting_up: dict[bytes, threading.RLock] = {}  # threads wait for the setup that they need, and for no other
-_LOOK_S = 0.1  # between looks at whether a thread that waits for another's setup is to end
+_LOOK_S = 0.1  # between checks whether a thread that waits for another's setup must end
 
 
 def _set_up(setup: bytes, thread: int = 0) -> Any:
@@ -304,13 +302,13 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _value_of_exit(end: SystemExit) -> None:
-    """Take ``sys.exit()`` for a return: it ends a program well."""
+    """Treat ``sys.exit()`` as a return: it ends a program with success."""
     if end.code not in (None, 0):
         raise end
 
 
 def _stepped(items: AsyncIterator[Any], *, is_lasting: bool) -> Iterator[Any]:
-    """Iterate here over an async iterator. Closing this closes an async generator at once, wherever that stands."""
+    """Iterate here over an async iterator. Closing this generator closes an async generator at once, at any point."""
     import asyncio
 
     from ..node import event_loop
@@ -359,22 +357,22 @@ class Raised(NamedTuple):
 
 
 def _failed(error: Exception) -> Failed:
-    """Return the error as it travels: without a blob, since one too large for a frame travels as its text.
+    """Return the error in its form for the wire, without a blob: an error too large for a frame becomes its text.
 
     The locals of its frames are freed.
     """
     from ..node.frames import release_frames
 
-    said, blob = failed(0, "call", error, most_bytes=INLINE_BYTES)
+    failure, blob = failed(0, "call", error, most_bytes=INLINE_BYTES)
     release_frames(error)
     for fd in blob:
         os.close(fd)
-    return said._replace(error=None) if blob else said
+    return failure._replace(error=None) if blob else failure
 
 
 class Chunk:
     def __init__(self, function: Callable[[Any], Any], *, alone: bool, goes_on: bool) -> None:
-        """``alone``: one item each, whose error is the task's. ``goes_on``: past items that fail."""
+        """Wrap it. ``alone``: one item each, whose error is the task's. ``goes_on``: continue after failed items."""
         self.function = function
         self.alone, self.goes_on = alone, goes_on
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -382,11 +380,12 @@ class Chunk:
         self.__module__ = getattr(function, "__module__", "builtins")
         self.__qualname__ = f"{self.__name__}.<map>"  # and finds nothing of this name there
 
-    def __call__(self, *given: Any) -> list[Any]:
-        """Return the results of the last of ``given``, behind what a setup has made. An item that failed has a `Raised`
-        for one, and is the last unless the chunk goes on.
+    def __call__(self, *args: Any) -> list[Any]:
+        """Return the results of the items, the last of ``args``, which follow the result of a setup.
+
+        A failed item has a `Raised` as its result, and is the last unless the chunk goes on.
         """
-        function, items = self._applied(*given)
+        function, items = self._applied(*args)
         left = iter(items)
         results: list[Any] = []
         while len(results) < len(items):
@@ -395,7 +394,7 @@ class Chunk:
                     results.append(function(item))  # noqa: PERF401  what came before an error is kept
             except SystemExit as end:
                 results.append(_value_of_exit(end))  # type: ignore[func-returns-value]
-            except Exception as error:  # it is the item's, and raised where its result would be
+            except Exception as error:  # raised later, in place of the item's result
                 if self.alone:
                     raise
                 results.append(Raised(_failed(error)))
@@ -403,14 +402,14 @@ class Chunk:
                     break
         return results
 
-    def _applied(self, *given: Any) -> tuple[Callable[[Any], Any], list[Any]]:
-        *state, items = given
+    def _applied(self, *args: Any) -> tuple[Callable[[Any], Any], list[Any]]:
+        *state, items = args
         return partial(self.function, *state) if state else self.function, items
 
 
 class AsyncChunk(Chunk):
-    async def __call__(self, *given: Any) -> list[Any]:  # type: ignore[override]
-        function, items = self._applied(*given)
+    async def __call__(self, *args: Any) -> list[Any]:  # type: ignore[override]
+        function, items = self._applied(*args)
         left = iter(items)
         results: list[Any] = []
         while len(results) < len(items):

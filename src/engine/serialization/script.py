@@ -1,4 +1,4 @@
-"""The program's own script and modules, as functions bring them to the workers of a pool."""
+"""The program's own script and modules, brought to the workers of a pool with functions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..wire import captured, pickler
 from ..wire.script_modules import MAIN, Script
 from .function_pickling import importable
 
-REST_BYTES = 384 * 1024  # of all names of a script, before they are compressed, which makes a fifth of it
-EACH_BYTES = 32 * 1024  # of one of them
+REST_BYTES = 384 * 1024  # of all names of a script, before compression to a fifth
+EACH_BYTES = 32 * 1024  # of one name
 _CACHED = type(cache(len))
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
 SOURCES_BYTES = 1 << 20  # of the texts of files that nodes lack
-_TOKEN = f"{os.getpid()}-{os.urandom(4).hex()}"  # of this program, by which workers know its modules again
+_TOKEN = f"{os.getpid()}-{os.urandom(4).hex()}"  # of this program, by which workers recognise its modules
 
 
 class Scripts:
@@ -40,8 +40,9 @@ class Scripts:
         self.loaded_by_hand: tuple[str, ...] = ()  # modules of the program's own that no import finds
 
     def news(self) -> list[str] | None:
-        """Return the modules that were imported anew since this was called last. An empty list: folders came onto
-        ``sys.path``, or definitions of a notebook have changed. None: nothing has changed.
+        """Return the modules that were imported anew since the last call. None: no changes at all.
+
+        An empty list: ``sys.path`` has new folders, or definitions of a notebook have changed.
         """
         if (
             len(sys.modules) == self._seen
@@ -70,7 +71,7 @@ class Scripts:
         """Describe the script for a function.
 
         Args:
-            watch: What its pickle depends on.
+            watch: The dependencies of its pickle.
             shares_files: Whether nodes see the files of this computer.
         """
         main = vars(sys.modules[MAIN])
@@ -109,7 +110,7 @@ class _Rest:
         return any(get(name) is not value for name, (value, _, _) in self._of.items())
 
     def update(self, main: dict[str, Any]) -> None:
-        """Pickle what is new or has changed."""
+        """Pickle new and changed names."""
         defined = {name: value for name, value in list(main.items()) if _is_defined_here(name, value)}
         before, self._of = self._of, {}
         others = {id(value): name for name, value in defined.items()}
@@ -138,10 +139,10 @@ class _Rest:
 
 
 def _chosen(pickles: dict[str, bytes | None]) -> Iterator[tuple[str, bytes]]:
-    """Yield the pickles, the smallest first, while all together are not too large."""
+    """Yield the pickles, the smallest first, up to `REST_BYTES` in all."""
     left = REST_BYTES
-    made = ((name, data) for name, data in pickles.items() if data is not None)
-    for name, data in sorted(made, key=lambda each: len(each[1])):
+    usable = ((name, data) for name, data in pickles.items() if data is not None)
+    for name, data in sorted(usable, key=lambda each: len(each[1])):
         left -= len(data)
         if left < 0:
             return

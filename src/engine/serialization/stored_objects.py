@@ -1,8 +1,8 @@
-"""Objects that a pool stores apart from calls, which refer to them: what `Ref` stands for, at its client.
+"""The client's side of `Ref`: objects that a pool stores apart from the calls that refer to them.
 
-An object is referred to by whoever has it: a `Ref`, the payload of a call that is not over, the outcome of a job. When
-Python has no use for it any more, its bytes are freed, wherever they are. One that was lost, and is made again, has
-other bytes in other places from then on, and the same name.
+A `Ref`, the payload of a call under way and the outcome of a job refer to an object. When the last reference is gone,
+its bytes are freed, wherever they are. A lost object that is recomputed has other bytes in other places, but the same
+name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Home(Protocol):
-    """The node that keeps an object which was made there."""
+    """The node that keeps an object produced there."""
 
     node: NodeId
 
@@ -43,16 +43,16 @@ class Home(Protocol):
 class Whereabouts:
     """The places of an object's bytes: ``blob`` here, ``kept_as`` at ``home``, or both. With neither it is lost."""
 
-    name: str  # by which nodes find the bytes
+    name: str  # nodes' name for the bytes
     sizes: tuple[int, ...] | None
     size_bytes: int
-    small: bytes | None = None  # the bytes, where they travel in frames
+    small: bytes | None = None  # the bytes, if they travel in frames
     blob: Blob | None = None
     home: Home | None = None
     kept_as: str = ""
-    made_by: str = ""  # for people: which task, on which node
+    producer: str = ""  # for people: which task, on which node
     copies: list[tuple[Home, str]] = field(default_factory=list)  # on other nodes, brought there from ``home``
-    fetching: Any = field(default=None)  # a task that brings the bytes here, for nodes that have no other way to them
+    fetching: Any = field(default=None)  # a task that fetches the bytes, for nodes without another way to them
 
     @property
     def lost(self) -> bool:
@@ -60,10 +60,10 @@ class Whereabouts:
 
     @property
     def story(self) -> str:
-        return f"what {self.made_by} has returned, and was kept there, is lost with that node"
+        return f"what {self.producer} has returned, and was kept there, is lost with that node"
 
     def lose(self, home: Home) -> None:
-        """Note that a node which kept the bytes is lost, unless others are kept elsewhere meanwhile."""
+        """Note the loss of a node that kept the bytes, unless another node keeps the object by now."""
         if self.home is home:
             self.home = None
 
@@ -71,27 +71,27 @@ class Whereabouts:
 class StoredObject:
     """A reference to an object, which many may have; when the last of them goes, the object is freed."""
 
-    __slots__ = ("__weakref__", "_at", "_made_again", "name", "not_again", "origin", "owner")
+    __slots__ = ("__weakref__", "_at", "_successor", "name", "not_again", "origin", "owner")
 
-    is_long_to_load = False  # as a job's outcome it is not loaded: see `Received`
+    is_long_to_load = False  # a job's outcome of this kind is not loaded: see `Received`
 
     def __init__(self, owner: object, at: Whereabouts, free: Callable[[Whereabouts], None]) -> None:
-        """``owner``: its pool's. ``free`` is called in any thread."""
+        """Refer to an object. ``owner``: the pool's objects. ``free``: called in any thread."""
         packing.ever = True
         self.owner, self._at = owner, at
-        self.name = at.name  # by which pickles refer to it
-        self.origin: Any = None  # the call that made it, if it may run again: see `client.lineage`
-        self.not_again = ""  # why it may not
-        self._made_again: StoredObject | None = None
+        self.name = at.name  # its name in pickles
+        self.origin: Any = None  # the call that produced it, if it may run again: see `client.lineage`
+        self.not_again = ""  # why that call may not run again
+        self._successor: StoredObject | None = None
         weakref.finalize(self, free, at).atexit = False
 
     @property
     def at(self) -> Whereabouts:
-        return self._at if self._made_again is None else self._made_again.at
+        return self._at if self._successor is None else self._successor.at
 
-    def is_now(self, made: StoredObject) -> None:
-        """Have it be what another one is, which is freed with it."""
-        self._made_again = made
+    def is_now(self, successor: StoredObject) -> None:
+        """Take over the bytes of another object, which is freed with this one."""
+        self._successor = successor
 
     def drop(self) -> None:
         pass
@@ -101,24 +101,24 @@ class StoredObject:
 
 
 class Keeps(Protocol):
-    """A pool's objects, as whoever hears of a task's result needs them."""
+    """The pool's objects, for the receivers of tasks' results."""
 
     def keep(self, at: Whereabouts) -> StoredObject: ...
 
-    def result(self, outcome: Received | StoredObject, made_by: str, /) -> object:
+    def result(self, outcome: Received | StoredObject, producer: str, /) -> object:
         """Return the `Ref` of a task's result."""
         ...
 
 
 class InThread(threading.local):
     owner: object = None  # of the call that is being pickled in this thread
-    found: tuple[StoredObject, ...] = ()  # what it refers to
+    references: tuple[StoredObject, ...] = ()  # of that call
 
 
 class Packing:
     """The calls that are being pickled, one in a thread, and what they refer to."""
 
-    ever = False  # whether there has been any object: until then calls need not be looked at
+    ever = False  # whether any object has existed: until then calls need no check
 
     def __init__(self) -> None:
         self._here = InThread()
@@ -130,10 +130,10 @@ class Packing:
         """Return the objects that the call refers to, each once."""
         here = self._here
         here.owner = None
-        if not here.found:
+        if not here.references:
             return ()
-        found, here.found = here.found, ()
-        return tuple(dict.fromkeys(found))
+        references, here.references = here.references, ()
+        return tuple(dict.fromkeys(references))
 
     def reference(self, stored: StoredObject) -> tuple[Any, ...]:
         here = self._here
@@ -151,7 +151,7 @@ class Packing:
         at = stored.at
         if at.small is not None:
             return values.load, (at.small, at.sizes)
-        here.found += (stored,)
+        here.references += (stored,)
         return blobs.resolve_object, (stored.name,)
 
 

@@ -13,7 +13,7 @@ from ..node.failure import text_of
 from ..wire import values
 from .client_streams import as_input_error, items_of, marked_blocking
 
-_TEXT_CHARACTERS = 8 * 1024  # of an error that is told by its text
+_TEXT_CHARACTERS = 8 * 1024  # of an error that travels as text
 
 # Send one item of a stream to its task. None: there are no more, or (the second, pickled) the next one failed.
 Give = Callable[[values.Dumped | None, bytes | None], Awaitable[None]]
@@ -33,7 +33,7 @@ class Source:
         self._wanted: asyncio.Queue[int] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        self.fatal: BaseException | None = None  # what is no `Exception`: it is for the call's caller
+        self.fatal: BaseException | None = None  # an error that is no `Exception`, for the call's caller
 
     def wanted(self, count: int, give: Give) -> None:
         """Give the task ``count`` more items, and None at the end."""
@@ -47,7 +47,7 @@ class Source:
             self._task.cancel()
 
     async def _serve(self, give: Give) -> None:
-        """Give the items. If anything goes wrong, tell the task, which would wait for ever."""
+        """Give the items. Report any failure to the task, which would otherwise wait for ever."""
         try:
             await self._give_all(give)
         except BaseException as error:  # the user's iterator failed, or an item cannot be pickled or placed

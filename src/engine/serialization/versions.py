@@ -13,7 +13,7 @@ NOWHERE = "not installed"
 
 
 class Mismatch(NamedTuple):
-    """A difference in versions. ``serious``: what crosses will not be understood."""
+    """A difference in versions. ``serious``: objects that cross cannot be understood."""
 
     what: str
     here: str
@@ -32,15 +32,15 @@ def compare(here: Mapping[str, str], there: Mapping[str, str], used: Iterable[st
     ``used``: packages that this program has imported: one that nodes lack matters only then.
     """
     imported = set(used)
-    found = []
+    mismatches = []
     for what, ours in here.items():
         theirs = there.get(what)
         if theirs == ours or (theirs is None and what not in imported):
             continue
         serious, why = _judgement(what, ours, theirs)
         if why:
-            found.append(Mismatch(what, ours, theirs or NOWHERE, serious, why))
-    return sorted(found, key=lambda mismatch: not mismatch.serious)
+            mismatches.append(Mismatch(what, ours, theirs or NOWHERE, serious, why))
+    return sorted(mismatches, key=lambda mismatch: not mismatch.serious)
 
 
 def used(here: Iterable[str]) -> list[str]:
@@ -110,5 +110,5 @@ def _distribution_version(package: str) -> str:
 
     try:
         return version(packages_distributions().get(package, [package])[0])
-    except (PackageNotFoundError, ValueError):  # a name that a node has made up is none
+    except (PackageNotFoundError, ValueError):  # a node may send any name
         return NOWHERE if package not in sys.modules else "without a version"

@@ -399,7 +399,7 @@ class NodeLink(PlainOrders):
         assert payload.keep is not None, "it stays"
         assert sizes is not None, "it stays"
         assert name is not None, "it stays"
-        at = Whereabouts(f"kept-{attempt}", sizes, size_of(sizes), made_by=f"{payload.name} on node {self.node}")
+        at = Whereabouts(f"kept-{attempt}", sizes, size_of(sizes), producer=f"{payload.name} on node {self.node}")
         stored = payload.keep.keep(self.objects.kept(at, name))
         self._over(attempt)
         return Finished(AttemptId(attempt), Verdict.RETURNED, stored, message.duration_us / 1e6)

@@ -1,4 +1,4 @@
-"""The pages over HTTP: which address shows what, and who gets it."""
+"""The pages over HTTP: their addresses, and the check of each request's access."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..report.contents import read_contents
 from ..report.page import parts_of
 from ..runs.names import name_in
 from ..runs.reader import Run, at_present, run_of
-from .access import METRICS, Access, Asked, Verdict
+from .access import METRICS, Access, AccessRequest, Verdict
 from .documents import plain_document, run_document
 from .downloads import is_there, links_of, media_type
 from .run_page import RunPage
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from .prometheus import Exporter, Text
 
-LASTING = 4  # streams that stay open: a browser has six connections, and needs some for pages and requests
-ANSWER_S = 5.0  # in which an act is over, or the page is told that it goes on
-HEADERS = {  # of every answer; a page's policy for scripts and requests stands in itself
+LASTING = 4  # open streams: a browser has six connections, and needs some for pages and requests
+ANSWER_S = 5.0  # after which the reply to a longer act says that it goes on
+HEADERS = {  # of every reply; a page has its policy for scripts and requests in itself
     "cache-control": "no-store",
     "content-security-policy": "frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
@@ -53,11 +53,11 @@ REFUSED: Mapping[Verdict, str] = {
 }
 
 _OWN_PATH = re.compile(r"/(runs/[A-Za-z0-9._-]+)?")
-Act = Callable[[Run], str]  # what a button does; it returns what is told then, and may take long
+Act = Callable[[Run], str]  # a button's action; it returns a message, and may take long
 
 
 class Pages:
-    """The pages of the records in ``folder``. ``acts``: by the names of their buttons."""
+    """The pages of the records in ``folder``. ``acts``: the actions by name of their button."""
 
     def __init__(self, folder: Path, acts: Mapping[str, Act], tasks: TaskGroup) -> None:
         self._folder, self._acts = folder, acts
@@ -68,7 +68,7 @@ class Pages:
         self._doing: set[Done] = set()
 
     def close(self) -> None:
-        """End all streams, and wait for no act any more."""
+        """End all streams, and stop waiting for acts."""
         self._watches.close()
         for each in self._doing:
             each.event.set()
@@ -96,24 +96,24 @@ class Pages:
 
     async def _metrics(self, request: Request) -> Response:
         try:
-            said = await anyio.to_thread.run_sync(self._metrics_text, request.headers.get("accept", ""))
+            exported = await anyio.to_thread.run_sync(self._metrics_text, request.headers.get("accept", ""))
         except ModuleNotFoundError as error:  # the extra `ui` of an older version is installed
             if error.name != "prometheus_client":
                 raise
             lacks = "This needs a part that is not installed: pip install 'outrider[ui]'"
             return HTMLResponse(plain_document("Not installed", lacks), status_code=501)
-        return Response(said.content, media_type=said.kind)
+        return Response(exported.content, media_type=exported.kind)
 
     def _metrics_text(self, accept: str) -> Text:
         with self._exporting:
             if self._exporter is None:
-                from .prometheus import Exporter  # whose package takes a while, and few ask
+                from .prometheus import Exporter  # slow to import, and rarely needed
 
                 self._exporter = Exporter(self._folder)
         return self._exporter.text(accept)
 
     async def _run(self, request: Request) -> Response:
-        run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
+        run = await anyio.to_thread.run_sync(self._run_named, request.path_params["run"])
         if run is None:
             return _none(request)
         living = await anyio.to_thread.run_sync(_lives, run)
@@ -122,11 +122,11 @@ class Pages:
         return HTMLResponse(await anyio.to_thread.run_sync(_ended_page, run))
 
     async def _run_stream(self, request: Request) -> ASGIApp:
-        run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
+        run = await anyio.to_thread.run_sync(self._run_named, request.path_params["run"])
         return _none(request) if run is None else self._stream(request, await self._run_watch(run))
 
     async def _file(self, request: Request) -> Response:
-        run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
+        run = await anyio.to_thread.run_sync(self._run_named, request.path_params["run"])
         name = request.path_params["name"]
         path = f"{request.path_params['folder']}/{name}"
         kind = media_type(path)
@@ -148,7 +148,7 @@ class Pages:
         return EventStream(watch, cursor, lasting=lasting, left=left)
 
     async def _act(self, request: Request) -> Response:
-        run = await anyio.to_thread.run_sync(self._found, request.path_params["run"])
+        run = await anyio.to_thread.run_sync(self._run_named, request.path_params["run"])
         act = self._acts.get(request.path_params["act"])
         if run is None or act is None:
             return _none(request)
@@ -158,40 +158,40 @@ class Pages:
         with anyio.move_on_after(ANSWER_S):
             await done.event.wait()
         self._doing.discard(done)
-        return JSONResponse({"said": done.said or f"run {run.id} is asked, and has not answered yet"})
+        return JSONResponse({"said": done.message or f"run {run.id} is asked, and has not answered yet"})
 
-    def _found(self, name: str) -> Run | None:
+    def _run_named(self, name: str) -> Run | None:
         directory = self._folder / name
         return run_of(directory) if name_in(name) and directory.is_dir() else None
 
 
 class Done:
-    """An act under way. ``said``: what it has led to."""
+    """An act under way. ``message``: its result."""
 
     def __init__(self) -> None:
-        self.event, self.said = anyio.Event(), ""
+        self.event, self.message = anyio.Event(), ""
 
     def begin(self, act: Act, run: Run) -> None:
-        """Do it in a thread of its own, which the server does not wait for at its end: a stop may take minutes."""
+        """Run the act in a daemon thread, for which the server's end does not wait: a stop may take minutes."""
         loop = asyncio.get_running_loop()
 
         def work() -> None:
             try:
-                said = act(run)
+                message = act(run)
             except Exception as error:  # noqa: BLE001  it is told to who asked
-                said = f"{type(error).__name__}: {error}"
+                message = f"{type(error).__name__}: {error}"
             with suppress(RuntimeError):  # the server has ended
-                loop.call_soon_threadsafe(self._over, said)
+                loop.call_soon_threadsafe(self._over, message)
 
         threading.Thread(target=work, name="outrider-ui-act", daemon=True).start()
 
-    def _over(self, said: str) -> None:
-        self.said = said
+    def _over(self, message: str) -> None:
+        self.message = message
         self.event.set()
 
 
 class Guard:
-    """Lets through to ``app`` what `Access` allows, and adds the headers that every answer has."""
+    """The guard in front of ``app``: passes the requests that `Access` allows, and adds the headers of every reply."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -202,8 +202,8 @@ class Guard:
         request = Request(scope)
         headers = {name.lower(): value for name, value in request.headers.items()}
         token = request.query_params.get("token", "")
-        asked = Asked(request.method, headers, request.cookies, token, request.url.path)
-        verdict = self._access.verdict(asked)
+        access_request = AccessRequest(request.method, headers, request.cookies, token, request.url.path)
+        verdict = self._access.verdict(access_request)
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -224,7 +224,7 @@ class Guard:
 
 
 class Opened(NamedTuple):
-    """New tokens, and who has one is let in: as often as they like, and once."""
+    """New tokens that grant access: any number of times, and once."""
 
     token: str
     once: str
@@ -238,7 +238,7 @@ def opened(port: int | None, metrics: str = "") -> Opened:
 
 
 def _name() -> str:
-    """Return a name for a stream that no other has."""
+    """Return a unique name for a stream."""
     return secrets.token_hex(6)
 
 
@@ -253,5 +253,5 @@ def _ended_page(run: Run) -> str:
 
 
 def _none(request: Request) -> Response:
-    said = f"There is no {request.url.path} here: its record may have been removed."
-    return HTMLResponse(plain_document("Not found", said), status_code=404)
+    message = f"There is no {request.url.path} here: its record may have been removed."
+    return HTMLResponse(plain_document("Not found", message), status_code=404)

@@ -1,4 +1,4 @@
-"""The pages as HTML: a run's, the list of runs, and what is shown in place of them. All text is escaped."""
+"""The pages as HTML: a run's, the list of runs, and short messages. All text is escaped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACTS = (
 
 
 def run_document(contents: Contents, parts: PageParts, cursor: str) -> str:
-    """Return a run's page. ``cursor``: from where on its script takes what is new; empty: nothing will be."""
+    """Return a run's page. ``cursor``: where its script continues the stream; empty: the page is final."""
     run = contents.run
     empty = {name: f'<section id="{name}" hidden></section>' for name in (OVERVIEW, *NAMES)}
     links = "".join(
@@ -62,13 +62,13 @@ def runs_section(rows: Sequence[Sequence[str]], folder: str) -> str:
     return section("runs", "Runs", shown, note=f"{len(rows):,} in {folder}, the newest first")
 
 
-def plain_document(title: str, said: str, *, to: str = "") -> str:
-    """Return a page of a few words. ``to``: a path of this server that follows at once."""
+def plain_document(title: str, message: str, *, to: str = "") -> str:
+    """Return a page with a short message. ``to``: a path of this server to redirect to at once."""
     follows = f'<meta http-equiv="refresh" content="0; url={text(to)}">' if to else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>{follows}'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,"></head>'
-        f"<body><h1>{text(title)}</h1><p>{text(said)}</p></body></html>\n"
+        f"<body><h1>{text(title)}</h1><p>{text(message)}</p></body></html>\n"
     )
 
 

@@ -1,7 +1,7 @@
-"""The charts of a living run's metrics, as a report has them, and what each new point adds. No clock, no I/O.
+"""The charts of a living run's metrics, as in a report, and the changes by new points. No clock, no I/O.
 
-LIVE-1: the charts that a page has, with all tails that it was sent after them, are those that a report makes of the
-        same lines; a chart for which that would not be so is stale until it is made anew.
+LIVE-1: the charts of a page with all tails sent after them equal a report's charts of the same lines; a chart that
+        would differ is stale until it is renewed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..report.charts import Chart, Facts, label_of, metric_chart, metric_charts,
 from ..runs.metrics import Logged, Point, Series, counted
 
 Key = tuple[str, str]  # of a chart: function and name
-TAIL_POINTS = 20_000  # of a chart, after which its curves are thinned again
+TAIL_POINTS = 20_000  # new points of a chart after which its curves are thinned again
 
 
 @dataclass(slots=True)
 class Tail:
-    """The points that a curve has got since the last message."""
+    """The new points of a curve since the last message."""
 
     at_s: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
@@ -30,9 +30,9 @@ class Tail:
 
 @dataclass(slots=True)
 class _Line:
-    """A curve to which points can be added: its place among a chart's curves and facts, and its last point.
+    """A growing curve: its place among a chart's curves and facts, and its last point.
 
-    ``once``: all of its points are of one generation.
+    ``once``: all its points are of one generation.
     """
 
     key: Key
@@ -43,7 +43,7 @@ class _Line:
 
 
 class Change(NamedTuple):
-    """A change of a chart that a page has: ``tails`` by the place of their curve; None: it is to be sent as a whole."""
+    """A change of a chart on a page: ``tails`` by the place of their curve; None: send the whole chart."""
 
     place: int  # of the chart
     chart: Chart
@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
 
 class LiveCharts:
-    """``fresh``: there is a chart that no page has got yet, so all charts have to be sent."""
+    """The charts of one page. ``fresh``: there is a new chart, so all charts must be sent."""
 
     def __init__(self, began_at: float) -> None:
         self._began = began_at
@@ -59,25 +59,25 @@ class LiveCharts:
         self._series: dict[Key, list[Series]] = {}  # in the order in which charts stand on the page
         self._charts: dict[Key, Chart] = {}
         self._lines: dict[Series, _Line] = {}
-        self._tails: dict[Key, dict[int, Tail]] = {}  # that no message has taken
-        self._grown: dict[Key, int] = {}  # points that a chart has got since it was made
-        self._made: list[Key] = []  # anew, and not sent yet
+        self._tails: dict[Key, dict[int, Tail]] = {}  # not yet sent
+        self._grown: dict[Key, int] = {}  # new points of a chart since it was renewed
+        self._renewed_keys: list[Key] = []  # of charts not sent yet
         self._stale: set[Key] = set()
         self.fresh = False
 
     @property
     def charts(self) -> list[Chart]:
-        """All charts, as a page has them that has got everything."""
+        """All charts, as on a page that has received every message."""
         return [self._charts[key] for key in self._series]
 
     @property
     def stale(self) -> bool:
-        """Say whether a chart has to be made anew before it has all points."""
+        """Return whether a chart must be renewed before it has all points."""
         return bool(self._stale)
 
     @property
     def grown(self) -> bool:
-        """Say whether a chart has got points since it was made: the tables below it lack them."""
+        """Return whether a chart has new points since it was renewed: the table below it lacks them."""
         return bool(self._grown)
 
     def add(self, lines: Iterable[Logged]) -> None:
@@ -123,12 +123,12 @@ class LiveCharts:
             self._stale.add(line.key)
 
     def renew(self, *, grown: bool = False) -> None:
-        """Make the stale charts anew; with ``grown`` those too that have got points."""
+        """Renew the stale charts; with ``grown`` also those with new points."""
         for _ in self.renewing(grown=grown):
             pass
 
     def renewing(self, *, grown: bool) -> Iterator[None]:
-        """Make charts anew as `renew` does, one at each step: those that need it most first."""
+        """Renew charts as `renew` does, one at each step, the most urgent first."""
         if self.fresh:
             self._renew_all()
             yield
@@ -152,12 +152,12 @@ class LiveCharts:
         self._stale.discard(key)
         self._grown.pop(key, None)
         self._tails.pop(key, None)
-        if key not in self._made:
-            self._made.append(key)
+        if key not in self._renewed_keys:
+            self._renewed_keys.append(key)
         chart, all_series = self._charts[key], self._series[key]
         several = len({series.job for series in all_series}) > 1
         places = {curve.label: place for place, curve in enumerate(chart.curves) if not curve.faint}
-        told = {each.label: place for place, each in enumerate(chart.facts)}
+        fact_places = {each.label: place for place, each in enumerate(chart.facts)}
         for series in all_series:
             self._lines.pop(series, None)
             label = label_of(series, several_jobs=several)
@@ -165,20 +165,22 @@ class LiveCharts:
                 has = points[series]
                 last = has[-1] if chart.by_step else max(has, key=lambda each: each.at)
                 once = len({point.generation for point in self._points[series]}) == 1
-                self._lines[series] = _Line(key, places[label], told[label], last, once)
+                self._lines[series] = _Line(key, places[label], fact_places[label], last, once)
 
     def taken(self) -> list[Change]:
-        """Return what has changed since the last call, for pages that have got all before; if ``fresh``, all charts."""
+        """Return the changes since the last call, for pages that have received all others; if ``fresh``, all charts."""
         order = {key: place for place, key in enumerate(self._series)}
-        made = [*order] if self.fresh else self._made
-        found = [Change(order[key], self._charts[key], None) for key in made if key in self._charts]
-        found += [Change(order[key], self._charts[key], tails) for key, tails in self._tails.items() if key not in made]
-        self.fresh, self._made, self._tails = False, [], {}
-        return sorted(found, key=lambda change: change.place)
+        keys = [*order] if self.fresh else self._renewed_keys
+        changes = [Change(order[key], self._charts[key], None) for key in keys if key in self._charts]
+        changes += [
+            Change(order[key], self._charts[key], tails) for key, tails in self._tails.items() if key not in keys
+        ]
+        self.fresh, self._renewed_keys, self._tails = False, [], {}
+        return sorted(changes, key=lambda change: change.place)
 
 
 def _follows(point: Point, last: Point, *, by_step: bool, once: bool) -> bool:
-    """Return whether a point stands at the end of its curve, and no point of the curve stands for another by it."""
+    """Return whether a point can be appended to its curve without replacing a point of the curve."""
     if point.generation != last.generation:
         return False
     if not by_step:
@@ -186,13 +188,13 @@ def _follows(point: Point, last: Point, *, by_step: bool, once: bool) -> bool:
     return point.step is not None and (point.step, point.at) >= (last.step or 0, last.at)
 
 
-def _with(said: Facts, x: float, point: Point) -> Facts:
+def _with(facts: Facts, x: float, point: Point) -> Facts:
     """Return the figures of a curve with one more point."""
-    value, points = point.value, said.points + 1
+    value, points = point.value, facts.points + 1
     if not math.isfinite(value):
-        odd_at = x if said.odd_at is None else said.odd_at
-        return said._replace(points=points, odd=said.odd + 1, odd_at=odd_at)
-    if math.isnan(said.last):  # all before were no numbers
-        return said._replace(points=points, first=value, last=value, least=value, greatest=value)
-    least, greatest = min(said.least, value), max(said.greatest, value)
-    return said._replace(points=points, last=value, least=least, greatest=greatest)
+        odd_at = x if facts.odd_at is None else facts.odd_at
+        return facts._replace(points=points, odd=facts.odd + 1, odd_at=odd_at)
+    if math.isnan(facts.last):  # the curve had no finite values
+        return facts._replace(points=points, first=value, last=value, least=value, greatest=value)
+    least, greatest = min(facts.least, value), max(facts.greatest, value)
+    return facts._replace(points=points, last=value, least=least, greatest=greatest)

@@ -1,4 +1,4 @@
-"""Tell Prometheus of the living runs, in its text format. Only this imports prometheus_client, of the extra `ui`."""
+"""Metrics of the living runs for Prometheus, in its text format. The only import of prometheus_client (extra `ui`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 
 from ...actors import events as ev
-from ..runs.reader import found_runs
+from ..runs.reader import runs_in
 from .run_figures import COUNTED, RunFigures
 
-MOST_RUNS = 50  # that are told of: the newest
-ENDED_S = 300.0  # for which a run is still told of when it has ended, so that its last figures are seen
+MOST_RUNS = 50  # exported: the newest
+ENDED_S = 300.0  # for which an ended run is still exported, so that its last figures are scraped
 RUN_STATES = ("starting", "running", "closing", "ended", "died")
 COUNT_TEXTS = {
     "nodes_lost": "Ready nodes that were lost.",
@@ -41,13 +41,13 @@ class Exporter:
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
         self._runs: dict[str, RunFigures] = {}
-        self._over: dict[str, float] = {}  # since when, by run
+        self._over: dict[str, float] = {}  # time of the end, by run
         self._lock = threading.Lock()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     def text(self, accept: str = "") -> Text:
-        """Read what is new, and return it in the form that ``accept`` asks for: Prometheus' own, or OpenMetrics."""
+        """Read new events, and return the metrics in the format of ``accept``: Prometheus' own, or OpenMetrics."""
         encode, kind = choose_encoder(accept)
         with self._lock:
             self._look()
@@ -58,7 +58,7 @@ class Exporter:
 
     def _look(self) -> None:
         now = self._clock()
-        living = [run for run in found_runs(self._folder) if not run.ended and run.owner == "alive"]
+        living = [run for run in runs_in(self._folder) if not run.ended and run.owner == "alive"]
         for run in living[-MOST_RUNS:]:
             if run.id not in self._runs:
                 self._runs[run.id] = RunFigures(run)
@@ -146,10 +146,10 @@ def _metrics(runs: list[RunFigures]) -> list[Family]:
     left_out = _gauge("metrics_left_out", "Metrics beyond the first 1,000 of the run, which are not told of.")
     for run in runs:
         for key, newest in run.metrics.items():
-            said = (key.function, "" if key.rank is None else key.rank, key.name)
-            value.add(newest.value, run, *said)
+            label_values = (key.function, "" if key.rank is None else key.rank, key.name)
+            value.add(newest.value, run, *label_values)
             if newest.step is not None:
-                step.add(newest.step, run, *said)
+                step.add(newest.step, run, *label_values)
         left_out.add(len(run.metrics_left_out), run)
     return [value, step, left_out]
 
@@ -186,11 +186,11 @@ def _gpus(runs: list[RunFigures]) -> list[Family]:
     for run in runs:
         for use in run.present_samples():
             for gpu in use.gpus:
-                said = (use.node, gpu.index)
-                used.add(gpu.memory_bytes, run, *said)
-                size.add(gpu.memory_total_bytes, run, *said)
+                label_values = (use.node, gpu.index)
+                used.add(gpu.memory_bytes, run, *label_values)
+                size.add(gpu.memory_total_bytes, run, *label_values)
                 if gpu.utilisation is not None:
-                    busy.add(gpu.utilisation, run, *said)
+                    busy.add(gpu.utilisation, run, *label_values)
                 if gpu.watts is not None:
-                    power.add(gpu.watts, run, *said)
+                    power.add(gpu.watts, run, *label_values)
     return [busy, used, size, power]

@@ -1,4 +1,4 @@
-"""Follow the record of a run: each call reads what has been added to its files since the one before."""
+"""Incremental reading of a run's record: each call reads the additions since the call before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...actors import events as ev
-from ..profiles.merged import PROFILES, told_profiles
+from ..profiles.merged import PROFILES, merged_profiles
 from ..report.contents import ARTIFACTS, PARAMS, STACKS, TEXTS, Contents, content_of, files_in, logs_of, stacks_in
 from ..report.excerpts import Excerpt, excerpts
 from ..runs.checkpoints import SavedCheckpoint, saved_checkpoints
@@ -19,7 +19,7 @@ from ..runs.metrics import METRICS, Logged, metrics_in
 from ..runs.reader import Logs, Owned, Printed, Run, at_present, read_json
 from ..runs.samples import SampleFile
 
-CHUNK = 4 << 20  # bytes of a file that one call reads at most: of a long run the rest follows
+CHUNK = 4 << 20  # bytes of a file that one call reads at most; later calls read the rest
 SMALL = ("run.json", "result.json", PARAMS, TEXTS, ARTIFACTS, STACKS, PROFILES)  # files that are read as a whole
 
 
@@ -30,7 +30,7 @@ class Growing:
         self._path, self._read = path, 0
 
     def new_lines(self) -> bytes:
-        """Return the whole lines that have been added, up to `CHUNK` of them."""
+        """Return the complete new lines, up to `CHUNK` bytes."""
         try:
             if self._path.stat().st_size <= self._read:
                 return b""
@@ -40,12 +40,12 @@ class Growing:
         except OSError:
             return b""
         whole = content[: content.rfind(b"\n") + 1]
-        self._read += len(whole) or (len(content) if len(content) == CHUNK else 0)  # a line without an end is none
+        self._read += len(whole) or (len(content) if len(content) == CHUNK else 0)  # a longer line is skipped
         return whole
 
 
 class RecordFollower:
-    """The content of the record of ``run`` as far as it has been read: nothing at first."""
+    """The content of a run's record, as far as it has been read: empty at first."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -63,7 +63,7 @@ class RecordFollower:
 
     @property
     def over(self) -> bool:
-        """Say whether nothing will be added any more."""
+        """Return whether the record is final."""
         return self.run.ended or self.owner == "dead"
 
     @property
@@ -71,7 +71,7 @@ class RecordFollower:
         return self.contents().began
 
     def read_state(self) -> bool:
-        """Read who owns the run, and its status; return whether that is another."""
+        """Read the run's owner and status; return whether they have changed."""
         before = (self.owner, self.run.status)
         owner, self.run = at_present(self.run)
         self.owner = None if self.run.ended else owner
@@ -95,32 +95,32 @@ class RecordFollower:
         return list(self._logs.new_lines())
 
     def read_small(self) -> bool:
-        """Read the files that are replaced as a whole; return whether any is another."""
-        found = False
+        """Read the files that are replaced as a whole; return whether any has changed."""
+        has_changed = False
         for name in SMALL:
             sign = _sign(self.directory / name)
             if sign != self._signs.get(name):
-                self._signs[name], found = sign, True
+                self._signs[name], has_changed = sign, True
                 self._small[name] = self._whole(name)
-        return found
+        return has_changed
 
     def _whole(self, name: str) -> Any:
         path = self.directory / name
         if name == STACKS:
             return list(stacks_in(path))
         if name == PROFILES:
-            return told_profiles(self.directory)
+            return merged_profiles(self.directory)
         return list(parsed_events(content_of(path))) if name in (TEXTS, ARTIFACTS) else read_json(path)
 
     def log_excerpts(self) -> tuple[Sequence[Excerpt], Sequence[str]]:
-        """Return of the logs what has been read, as far as a page has room for it."""
+        """Return excerpts of the logs read so far, as large as a page has room for."""
         folder = self.directory / LOGS
         return excerpts(folder, logs_of(folder, self.events, self._small["result.json"]), read=self._logs.read_bytes())
 
     def contents(self, logs: tuple[Sequence[Excerpt], Sequence[str]] = ((), ()), *, files: bool = False) -> Contents:
-        """Return what has been read as a report needs it, but for metrics.
+        """Return the contents read so far as for a report, without metrics.
 
-        ``logs``: by `log_excerpts`. ``files``: with the list of the record's files.
+        ``logs``: from `log_excerpts`. ``files``: include the list of the record's files.
         """
         return Contents(
             run=self.run,
@@ -144,8 +144,8 @@ class RecordFollower:
 
 
 def _sign(path: Path) -> tuple[int, ...]:
-    """Return what is another when a file, or a folder's list of files, has changed."""
+    """Return a signature that changes with a file, or with a folder's list of files."""
     with suppress(OSError):
-        found = path.stat()
-        return (found.st_ino, found.st_size, found.st_mtime_ns)
+        status = path.stat()
+        return (status.st_ino, status.st_size, status.st_mtime_ns)
     return ()

@@ -1,7 +1,7 @@
-"""The present figures of a living run, from what has been added to its record: what a monitoring system asks for.
+"""The present figures of a living run for a monitoring system, read from additions to its record.
 
-A counter only rises while the run lives. A metric's figure is the newest that was logged, of the newest generation.
-Of a run at most `MOST_METRICS` metrics are told, and how many are left out.
+A counter only rises while the run lives. A metric's figure is its newest value of the newest generation. Beyond
+`MOST_METRICS` metrics of a run, only the number of the others is given.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..runs.reader import Run, at_present
 from ..runs.samples import SYSTEM, samples_in
 
 MOST_METRICS = 1000  # of a run: names times ranks
-READ_BYTES = 16 << 20  # of a file that one look reads at most
+READ_BYTES = 16 << 20  # of a file, at most, in one look
 NODE_STATES = tuple(dict.fromkeys(state for state in STATES.values() if state != "lost"))
-COUNTED: dict[str, str] = {  # events that are told by their number
+COUNTED: dict[str, str] = {  # events of which the number is exported
     "node_lost": "nodes_lost",
     "node_noticed": "preemption_notices",
     "launch_failed": "launch_failures",
@@ -34,7 +34,7 @@ _NODES = {kind.name: state for kind, state in STATES.items()} | {"node_dismissed
 
 
 class MetricName(NamedTuple):
-    """The name of a metric. ``rank``: None outside of broadcasts; of a map's tasks the newest is told."""
+    """The name of a metric. ``rank``: None outside of broadcasts; a map's tasks share the newest value."""
 
     function: str
     rank: int | None
@@ -48,13 +48,13 @@ class MetricValue(NamedTuple):
 
 
 class Tail:
-    """A file that grows by lines, of which `READ_BYTES` are read at a time. ``skip``: what is older is left out."""
+    """A file that grows by lines, read in steps of `READ_BYTES`. ``skip``: leave out the older content."""
 
     def __init__(self, path: Path, *, skip: bool) -> None:
         self._path, self._skip, self._read = path, skip, 0
 
     def new_lines(self) -> bytes:
-        """Return the whole lines that have been added."""
+        """Return the complete new lines."""
         try:
             size = self._path.stat().st_size
             if size <= self._read:
@@ -76,23 +76,23 @@ class RunFigures:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.state = "starting"  # as in the record, or "died": its program was killed
+        self.state = "starting"  # of the record, or "died": the program was killed
         self.spent_usd = 0.0
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED.values(), 0))
         self.metrics: dict[MetricName, MetricValue] = {}
         self.metrics_left_out: set[MetricName] = set()
         self.samples: dict[int, ev.NodeSampled] = {}  # the newest of each node
-        self.network: dict[int, tuple[int, int]] = {}  # bytes that a node has received and sent since the first look
+        self.network: dict[int, tuple[int, int]] = {}  # bytes received and sent by a node since the first look
         self._node_states: dict[int, str] = {}
         self._events = Tail(run.directory / EVENTS, skip=False)
         self._logged = Tail(run.directory / METRICS, skip=True)
         self._sampled = Tail(run.directory / SYSTEM, skip=True)
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read the additions to the record."""
         owner, self.run = at_present(self.run)
-        for said in parsed_events(self._events.new_lines()):
-            self._happened(said)
+        for fields in parsed_events(self._events.new_lines()):
+            self._happened(fields)
         for logged in metrics_in(self._logged.new_lines().split(b"\n")[:-1]):
             self._log(logged)
         for sample in samples_in(self._sampled.new_lines().split(b"\n")[:-1]):
@@ -110,14 +110,14 @@ class RunFigures:
 
     def nodes(self) -> dict[str, int]:
         """Return how many nodes are in each state."""
-        found = Counter(self._node_states.values())
-        return {state: found[state] for state in NODE_STATES}
+        states = Counter(self._node_states.values())
+        return {state: states[state] for state in NODE_STATES}
 
-    def _happened(self, said: dict[str, Any]) -> None:
-        kind = str(said.get("event"))
-        if kind in COUNTED and event_in(said) is not None:
+    def _happened(self, fields: dict[str, Any]) -> None:
+        kind = str(fields.get("event"))
+        if kind in COUNTED and event_in(fields) is not None:
             self.counts[COUNTED[kind]] += 1
-        node = said.get("node")
+        node = fields.get("node")
         if kind in _NODES and isinstance(node, int):
             self._node_states[node] = _NODES[kind]
             if _NODES[kind] == "lost":

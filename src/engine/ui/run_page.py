@@ -1,4 +1,4 @@
-"""One run's page while the run lives: the whole of it, and messages with what has changed since the message before."""
+"""One run's page while the run lives: the whole page, and messages with the changes since the message before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..report.charts import Chart, sample_charts
 from ..report.contents import read_contents
 from ..report.figures import chart_data, figure, short, summary
 from ..report.overview import state_of
-from ..report.page import NAMES, OVERVIEW, PageParts, Said, parts_of, section_of
+from ..report.page import NAMES, OVERVIEW, PageParts, SectionSource, parts_of, section_of
 from ..report.sections import MOST_FIGURES, log_line
 from ..report.timeline import timeline_of
 from ..runs.reader import Printed, Run
@@ -26,15 +26,15 @@ LEAST_S = {OVERVIEW: 1.0, "timeline": 0.5, "metrics": 0.2, "system": 0.5, "logs"
 LEAST_S |= {"stacks": 1.0, "profiles": 1.0, "record": 2.0}
 STATE_S, SMALL_S, SAMPLES_S, LOGS_S = 1.0, 1.0, 0.5, 0.2  # between looks at files
 TABLES_S = 10.0  # between tables of curves that grow
-RENEW_S = 0.1  # after which no further chart is made anew in the same look
+RENEW_S = 0.1  # after which no further chart is renewed in the same look
 APPENDED = 256 * 1024  # characters of logs in one message, and
-APPENDED_IN_ALL = 1 << 20  # after a whole one: then there is another, with the beginning and the end of each log
-GROWN = 200  # the timeline of a run is drawn again when it is longer by this part of it, and
-GROWN_S = 2.0  # not before
+APPENDED_IN_ALL = 1 << 20  # since a whole message: then another one has excerpts of each log
+GROWN = 200  # the timeline is redrawn when it has grown by 1/200, and
+GROWN_S = 2.0  # by this many seconds
 
 
 class RunPage:
-    """A living run's page. One thread at a time may use it. ``over``: it will not change any more."""
+    """A living run's page. One thread at a time may use it. ``over``: the page is final."""
 
     def __init__(self, run: Run, name: str) -> None:
         """Read the record. ``name``: of the stream, as `Updates` takes it."""
@@ -61,14 +61,14 @@ class RunPage:
         self._tables_due = time.monotonic() + TABLES_S
         self._dirty: set[str] = set()
         self._shown: dict[str, str] = {}
-        self._titles: set[str] = set()  # of the logs that pages have
+        self._titles: set[str] = set()  # of the logs on pages
         self._appended = 0
-        self._drawn_at = 0.0  # the timeline
+        self._drawn_at = 0.0  # of the timeline
         self._whole: tuple[str, PageParts] | None = None
         self.parts()
 
     def parts(self) -> PageParts:
-        """Return the whole page as a reader has it that has got all messages, or something newer."""
+        """Return the whole page, at least as new as after the last message."""
         if self.over:
             return parts_of(read_contents(self._follower.run), self._link)
         if self._whole is None or self._whole[0] != self.updates.newest:
@@ -89,7 +89,7 @@ class RunPage:
         return json.dumps(message | {"end": True} if self.over else message, separators=(",", ":")).encode()
 
     def look(self) -> bool:
-        """Read what is new; return whether there is a further message."""
+        """Read the additions to the record; return whether there is a further message."""
         message: dict[str, Any] = {}
         self._read(message)
         if self.over:
@@ -126,7 +126,7 @@ class RunPage:
             self._dirty.add("timeline")
 
     def _due(self, name: str) -> bool:
-        """Say whether it is time for a look, which is taken to take no time."""
+        """Return whether a look is due, and count it as done, in no time."""
         now = time.monotonic()
         if not self._looks[name].due(now):
             return False
@@ -134,7 +134,7 @@ class RunPage:
         return True
 
     def _append(self, lines: Sequence[Printed], message: dict[str, Any]) -> None:
-        """Add lines to the logs that pages have; where that cannot be, all logs are to be sent."""
+        """Add lines to the logs on pages; where that is impossible, send all logs again."""
         if "logs" in self._dirty:
             return
         size = sum(len(line.text) for line, _ in lines)
@@ -142,10 +142,10 @@ class RunPage:
         if size > APPENDED or self._appended > APPENDED_IN_ALL or not {of for _, of in lines} <= self._titles:
             self._dirty.add("logs")
             return
-        found: dict[str, list[str]] = {}
+        by_origin: dict[str, list[str]] = {}
         for line, origin in lines:
-            found.setdefault(origin, []).append(log_line(line, self._began))
-        message["logs"] = [{"log": origin, "html": "".join(html)} for origin, html in found.items()]
+            by_origin.setdefault(origin, []).append(log_line(line, self._began))
+        message["logs"] = [{"log": origin, "html": "".join(html)} for origin, html in by_origin.items()]
 
     def _metrics(self, message: dict[str, Any]) -> None:
         began, throttle = time.monotonic(), self._throttles["metrics"]
@@ -154,7 +154,7 @@ class RunPage:
             ended, whole = began, True
             for _ in self._charts.renewing(grown=tables):
                 ended = time.monotonic()
-                if ended > began + RENEW_S:  # points of other charts wait meanwhile
+                if ended > began + RENEW_S:  # points of other charts are waiting
                     whole = False
                     break
             throttle.done(began, ended)
@@ -163,7 +163,7 @@ class RunPage:
         if self._charts.fresh and self._charts.stale:
             return  # a new chart waits for its turn
         if self._charts.fresh:
-            message.setdefault("sections", {})["metrics"] = section_of("metrics", self._said())
+            message.setdefault("sections", {})["metrics"] = section_of("metrics", self._section_source())
         for change in self._charts.taken():
             if change.place < MOST_FIGURES:
                 add_change(message, change)
@@ -183,7 +183,7 @@ class RunPage:
             throttle.done(began, time.monotonic())
 
     def _section(self, name: str, message: dict[str, Any]) -> None:
-        html = section_of(name, self._said(timeline=name == "timeline", files=name == "record"))
+        html = section_of(name, self._section_source(timeline=name == "timeline", files=name == "record"))
         if html != self._shown.get(name):
             self._shown[name] = message.setdefault("sections", {})[name] = html
 
@@ -199,28 +199,28 @@ class RunPage:
         logs = self._follower.log_excerpts()
         self._titles, self._appended = {each.title for each in logs[0]}, 0
         message.pop("logs", None)
-        said = Said(self._follower.contents(logs), None, (), (), self._link)
-        message.setdefault("sections", {})["logs"] = section_of("logs", said)
+        source = SectionSource(self._follower.contents(logs), None, (), (), self._link)
+        message.setdefault("sections", {})["logs"] = section_of("logs", source)
 
-    def _said(self, *, timeline: bool = False, files: bool = False) -> Said:
+    def _section_source(self, *, timeline: bool = False, files: bool = False) -> SectionSource:
         contents, line = self._follower.contents(files=files), None
         if timeline:
             line = timeline_of(contents.events, contents.began, contents.ended, contents.checkpoints)
             self._drawn_at = line.seconds
-        return Said(contents, line, self._charts.charts, self._system, self._link)
+        return SectionSource(contents, line, self._charts.charts, self._system, self._link)
 
 
 def whole_message(parts: PageParts) -> dict[str, Any]:
-    """Return the message that makes a page of any age a whole new one."""
+    """Return the message that replaces the whole page, whatever it has."""
     return {"sections": {name: parts.sections[name] for name in (OVERVIEW, *NAMES)}, "data": parts.data}
 
 
 def add_change(message: dict[str, Any], change: Change) -> None:
-    """Add to a message what a metric's chart has got."""
+    """Add the change of a metric's chart to a message."""
     if change.tails is None:
         add_chart(message, f"m{change.place}", change.chart)
         return
-    said = [
+    curves = [
         {
             "i": place,
             "t": [round(at_s * 1000) for at_s in tail.at_s],
@@ -229,7 +229,7 @@ def add_change(message: dict[str, Any], change: Change) -> None:
         }
         for place, tail in sorted(change.tails.items())
     ]
-    message.setdefault("tails", {})[f"m{change.place}"] = {"curves": said, "note": summary(change.chart)}
+    message.setdefault("tails", {})[f"m{change.place}"] = {"curves": curves, "note": summary(change.chart)}
 
 
 def add_chart(message: dict[str, Any], place: str, chart: Chart) -> None:

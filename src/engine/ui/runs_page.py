@@ -1,4 +1,4 @@
-"""The list of all runs that have left a record here, which goes on while somebody looks at it."""
+"""The list of all runs with a record here, updated while somebody views it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ..observe.run_row import cells
-from ..runs.reader import found_runs
+from ..runs.reader import runs_in
 from .documents import runs_document, runs_section
 from .updates import Updates
 
@@ -40,10 +40,10 @@ class RunsPage:
         return json.dumps({"sections": {"runs": self._shown}}).encode()
 
     def _rows(self) -> str:
-        """Return the rows as HTML. A folder that cannot be read is told as one without runs."""
+        """Return the rows as HTML. An unreadable folder shows as one without runs."""
         try:
-            found = found_runs(self._folder)[::-1]
+            runs = runs_in(self._folder)[::-1]
         except OSError:
-            found = []
+            runs = []
         now = time.time()
-        return runs_section([cells(run, None if run.ended else run.owner, now) for run in found], str(self._folder))
+        return runs_section([cells(run, None if run.ended else run.owner, now) for run in runs], str(self._folder))

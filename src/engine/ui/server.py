@@ -1,4 +1,4 @@
-"""The server of the pages: where it listens, and how it ends. Needs the extra `ui`."""
+"""The server of the pages: its socket and its end. Needs the extra `ui`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ..api.checks import refuse
 from .app import Act, Pages, opened
 
 HOST = "127.0.0.1"
-SEND_BYTES = 256 * 1024  # that the system keeps for a page which does not read
+SEND_BYTES = 256 * 1024  # the system's buffer for a page that does not read
 NICE = 5  # tasks of a local pool come first
-END_S = 2  # that answers under way have, at the end
+END_S = 2  # for open requests at the end
 
-Told = Callable[[str, str], object]
+Announce = Callable[[str, str], object]
 
 
-def serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Told, metrics: str = "") -> int:
-    """Serve the pages of the records in ``folder`` until SIGINT, SIGTERM or SIGHUP, and return which it was.
+def serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], announce: Announce, metrics: str = "") -> int:
+    """Serve the pages of the records in ``folder`` until SIGINT, SIGTERM or SIGHUP, and return that signal's number.
 
-    ``told`` is called when there is somebody who answers: with the address, and with one that leads in only once.
+    ``announce``: called when the server is ready, with the address and with an address that works only once.
     ``metrics``: a token for the metrics alone.
     """
     with contextlib.suppress(OSError):
         os.nice(NICE)
-    return anyio.run(_serve, sock, folder, acts, told, metrics)
+    return anyio.run(_serve, sock, folder, acts, announce, metrics)
 
 
-async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], told: Told, metrics: str) -> int:
+async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], announce: Announce, metrics: str) -> int:
     port = sock.getsockname()[1] if sock.family == socket.AF_INET else None
     token, once, access = opened(port, metrics)
     place = f"http://{HOST if port is not None else 'localhost'}{f':{port}' if port else ''}/?token="
@@ -61,7 +61,7 @@ async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], tol
             server = uvicorn.Server(config)
             setattr(server, "capture_signals", contextlib.nullcontext)  # noqa: B010  signals are ours, above
             tasks.start_soon(_end, signals, ended, pages, server)
-            told(place + token, place + once)
+            announce(place + token, place + once)
             await server.serve(sockets=[sock])
             tasks.cancel_scope.cancel()
     return int(ended[0]) if ended else 0
@@ -77,7 +77,7 @@ async def _end(
 
 
 def loopback_socket(port: int) -> socket.socket:
-    """Return a socket that listens on 127.0.0.1. ``port``: 0: one that is free.
+    """Return a socket that listens on 127.0.0.1. ``port``: 0 picks a free one.
 
     Raises:
         SpecError: the port is taken, or may not be used.
@@ -96,10 +96,10 @@ def loopback_socket(port: int) -> socket.socket:
 
 
 def private_socket(path: Path) -> socket.socket:
-    """Return a socket that listens there, in a folder which only this user may enter; it is made where it is missing.
+    """Return a socket that listens at ``path``, in a folder that only this user may enter; create a missing folder.
 
     Raises:
-        SpecError: others may enter the folder, or something is there already.
+        SpecError: others may enter the folder, or ``path`` exists already.
     """
     path = path.absolute()
     try:
@@ -116,7 +116,7 @@ def private_socket(path: Path) -> socket.socket:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether a socket is there that nobody listens on: its server was killed."""
+    """Return whether ``path`` is the socket of a server that was killed: nobody listens on it."""
     if not path.is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as sock, short_name(path) as name:

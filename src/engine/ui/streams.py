@@ -1,4 +1,4 @@
-"""Server-sent events: a page gets each message, in order, as fast as it reads."""
+"""Server-sent events: a page receives each message, in order, as fast as it reads."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .watching import Watch
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-QUIET_S = 15.0  # after which a comment is sent, so that it is seen when nobody is there any more
-SLOW_S = 60.0  # in which a page takes some of what it is sent; else its connection ends, and it comes again
-AGAIN_MS, SOON_MS = 2000, 100  # after which a page comes again: usually, and when it was given what there is at once
+QUIET_S = 15.0  # after which a comment is sent, to detect that the reader has gone
+SLOW_S = 60.0  # without reading, after which a page is disconnected; it reconnects
+AGAIN_MS, SOON_MS = 2000, 100  # before a page reconnects: usually, and after a response that does not last
 
 
 class EventStream:
-    """A response that goes on until its source ends, its reader leaves, or the server does.
+    """A response that lasts until its source ends, its reader leaves, or the server ends.
 
-    ``lasting``: without it the response ends with the messages that there are, and the reader comes again: a browser
-    has six connections to a server at most, for all of its pages. ``left`` is called at the end.
+    ``lasting``: if false, the response ends after the present messages, and the reader reconnects: a browser has at
+    most six connections to a server for all its pages. ``left`` is called at the end.
     """
 
     def __init__(self, watch: Watch, cursor: str, *, lasting: bool, left: Callable[[], object] = lambda: None) -> None:

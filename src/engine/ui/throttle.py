@@ -1,4 +1,4 @@
-"""Pauses between the times at which something is done, so that it takes a tenth of a processor at most. No clock."""
+"""Pauses between runs of an activity, so that it takes at most a tenth of a processor. No clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ PART = 0.1  # of a processor
 
 
 class Throttle:
-    """``least_s``: between two times at least."""
+    """The throttle of one activity. ``least_s``: the shortest pause."""
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
@@ -16,5 +16,5 @@ class Throttle:
         return now >= self._next
 
     def done(self, began: float, ended: float) -> None:
-        """Say when it was done."""
+        """Note when the activity ran."""
         self._next = max(began + self._least_s, ended + (ended - began) * (1 / PART - 1))

@@ -1,8 +1,8 @@
 """The newest messages of a page's stream, and where each reader stands among them. No clock, no I/O.
 
-LIVE-2: a reader that asks again and again, each time from where the last message left it, is given each message once
-        and in order, or is told that it has to begin anew.
-LIVE-3: what is kept for readers, however slow, is no more than ``most_bytes``, but for a single message.
+LIVE-2: a reader that always continues from its last cursor receives each message once and in order, or learns that it
+        must begin anew.
+LIVE-3: the messages kept for readers, however slow, take at most ``most_bytes``, except for a single message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MOST_BYTES = 4 << 20
 
 
 class Updates:
-    """``name``: no other stream has it, so a reader that comes back to a new one begins anew."""
+    """The messages of one stream. ``name``: unique, so that a reader that comes back to a new stream begins anew."""
 
     def __init__(self, name: str, most_bytes: int = MOST_BYTES) -> None:
         self._name, self._most_bytes = name, most_bytes
@@ -23,7 +23,7 @@ class Updates:
 
     @property
     def newest(self) -> str:
-        """The cursor of a reader that has everything."""
+        """The cursor of a reader that has received all messages."""
         return f"{self._name}-{self._count}"
 
     def add(self, message: bytes) -> None:
@@ -34,7 +34,7 @@ class Updates:
             self._size_bytes -= len(self._kept.popleft())
 
     def since(self, cursor: str) -> list[tuple[str, bytes]] | None:
-        """Return each message after ``cursor``, with the cursor behind it; None: some of them are gone."""
+        """Return each message after ``cursor`` with its own cursor; None: some of them were dropped."""
         name, _, number = cursor.rpartition("-")
         if name != self._name or not number.isascii() or not number.isdecimal() or len(number) > 18:
             return None

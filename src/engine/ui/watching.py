@@ -1,4 +1,4 @@
-"""The pages that somebody looks at: each is read by one task, however many readers it has, and by none without one."""
+"""The pages with readers: one task updates each page, however many readers it has, and none without readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 LOOK_S = 0.05  # between looks at what is shown
-ALONE_S = 20.0  # that it is read on when its last reader has left, who may only load it again
+ALONE_S = 20.0  # of updates after the last reader has left, who may be reloading the page
 T = TypeVar("T")
 
 
@@ -24,10 +24,10 @@ class Shown(Protocol):
     """A page that changes. Its methods are called in threads, one at a time."""
 
     updates: Updates
-    over: bool  # it will not change any more
+    over: bool  # the page is final
 
     def look(self) -> bool:
-        """Read what is new; return whether there is a further message."""
+        """Read additions to the record; return whether there is a further message."""
         ...
 
     def html(self) -> str:
@@ -40,7 +40,7 @@ class Shown(Protocol):
 
 
 class Watch:
-    """A page that is read again and again while somebody looks at it."""
+    """A page that is updated while it has readers."""
 
     def __init__(self, shown: Shown, look_s: float = LOOK_S) -> None:
         self._shown, self._look_s = shown, look_s
@@ -55,9 +55,9 @@ class Watch:
         return await self._in_thread(self._shown.html)
 
     async def next(self, cursor: str, *, wait: bool) -> list[tuple[str, bytes]]:
-        """Return the messages after ``cursor``, each with the cursor behind it; a whole page where some are gone.
+        """Return the messages after ``cursor``, each with its own cursor; a whole page if some were dropped.
 
-        With ``wait`` it returns nothing only when there will be nothing more.
+        With ``wait``, an empty result means that the page is final.
         """
         while not self.closed:
             news, over = self._news, self._shown.over
@@ -77,19 +77,19 @@ class Watch:
         self._left_at = time.monotonic()
 
     async def run(self) -> None:
-        """Read until the page does not change any more, or nobody has looked at it for `ALONE_S`."""
+        """Update the page until it is final, or has had no reader for `ALONE_S`."""
         try:
             while not self._shown.over and (self._readers or time.monotonic() - self._left_at < ALONE_S):
                 if await self._in_thread(self._shown.look):
                     self._tell()
                 await anyio.sleep(self._look_s)
             if self._shown.over:
-                await anyio.sleep(ALONE_S)  # slow readers get the last message too
+                await anyio.sleep(ALONE_S)  # for slow readers of the last message
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let all readers go."""
+        """Release all readers."""
         self.closed = True
         self._tell()
 
@@ -103,7 +103,7 @@ class Watch:
 
 
 class Watches:
-    """The pages that are looked at, by their name. Their tasks are of ``tasks``."""
+    """The watched pages by name. Their tasks run in the task group ``tasks``."""
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
@@ -112,7 +112,7 @@ class Watches:
         self._closed = False
 
     async def of(self, name: str, make: Callable[[], Shown], look_s: float = LOOK_S) -> Watch:
-        """Return what watches the page of this name; ``make`` is called in a thread where nothing does."""
+        """Return the watch of the page of this name; without one, call ``make`` in a thread."""
         async with self._lock:
             watch = self._watches.get(name)
             if watch is None or watch.closed:

@@ -1,4 +1,4 @@
-"""Mount one volume on this host, keep it mounted, and unmount it; and what is mounted where, as the kernel says."""
+"""The mount of one volume on this host, kept up until its end; and the kernel's list of mounts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 from . import mount_path, rclone
 from .mount_lock import Busy, MountLock
 
-_ASKED_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
+_CHECK_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
 _UNMOUNTED_S, _BUSY_S = 10.0, 1.5
 _ENDED_S = 1.0  # times three, still less than a pool waits for its nodes to end
 _POLL_S = 0.02
 _UNMOUNT_POLL_S = 0.05
 _AGAIN_S = 2.0
-_SAID_LINES = 20
+_OUTPUT_LINES = 20
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -51,8 +51,8 @@ class VolumeMount:
         self._cache = Path(order["cache"]) / "volumes" / self._lock.name
         self._env = rclone.environment(volume, order["login"])
         self._running: subprocess.Popen[bytes] | None = None
-        self._output: deque[str] = deque(maxlen=_SAID_LINES)
-        self._made: list[str] = []  # folders, the upper ones first
+        self._output: deque[str] = deque(maxlen=_OUTPUT_LINES)
+        self._created_folders: list[str] = []  # folders, the upper ones first
         self._due_at = 0.0
 
     def begin(self) -> None:
@@ -78,7 +78,7 @@ class VolumeMount:
             return
         self._due_at = time.monotonic() + _AGAIN_S
         with suppress(MountFailed, Busy, OSError), self._lock.alone():  # the next check tries again
-            self._made = self._lock.read_facts().get("made", [])
+            self._created_folders = self._lock.read_facts().get("made", [])
             self._remove_dead_mount()
             self._start()
 
@@ -87,7 +87,7 @@ class VolumeMount:
         try:
             with self._lock.alone():
                 if self._lock.leave() and self._lock.own():
-                    self._made = self._made or self._lock.read_facts().get("made", [])
+                    self._created_folders = self._created_folders or self._lock.read_facts().get("made", [])
                     self._unmount()
                 elif self._running is not None:
                     return False
@@ -107,14 +107,16 @@ class VolumeMount:
     # --- mounting -------------------------------------------------------------------------------------------------
 
     def _mount(self) -> None:
-        self._made = self._lock.read_facts().get("made", [])  # folders made by an owner that has died
+        self._created_folders = self._lock.read_facts().get("made", [])  # folders made by an owner that has died
         try:
             self._check_store()
             self._remove_dead_mount()
             self._make_folder()
             self._start()
             self._check_contents()
-            self._lock.write_facts({"identity": self._identity, "source": self._volume["source"], "made": self._made})
+            self._lock.write_facts(
+                {"identity": self._identity, "source": self._volume["source"], "made": self._created_folders}
+            )
         except BaseException:
             self._unmount()
             raise
@@ -124,25 +126,25 @@ class VolumeMount:
         source = self._volume["source"]
         argv = [self._order["rclone"], "lsf", "--max-depth", "1", rclone.remote(self._volume, ".outrider-is-here")]
         try:
-            asked = subprocess.run(  # noqa: S603
+            result = subprocess.run(  # noqa: S603
                 argv, env={**self._env, **rclone.SOON}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, timeout=_ASKED_S, check=False,
+                stderr=subprocess.PIPE, timeout=_CHECK_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise MountFailed(f"{source} cannot be read: its store did not answer within {_ASKED_S:g} s") from None
-        said = asked.stderr.decode(errors="replace")
-        if asked.returncode == rclone.NO_BUCKET:
-            raise MountFailed(f"there is no bucket {self._volume['bucket']}", said.splitlines())
-        if asked.returncode != 0:
-            raise MountFailed(rclone.reason(source, said), said.splitlines())
+            raise MountFailed(f"{source} cannot be read: its store did not answer within {_CHECK_S:g} s") from None
+        output = result.stderr.decode(errors="replace")
+        if result.returncode == rclone.NO_BUCKET:
+            raise MountFailed(f"there is no bucket {self._volume['bucket']}", output.splitlines())
+        if result.returncode != 0:
+            raise MountFailed(rclone.reason(source, output), output.splitlines())
 
     def _remove_dead_mount(self) -> None:
-        """Unmount what a killed rclone left here. Refuse if something else is mounted."""
-        found = mount_at(self.mount)
-        if found is None:
+        """Unmount the remains of a killed rclone. Refuse if something else is mounted."""
+        existing = mount_at(self.mount)
+        if existing is None:
             return
-        if found.kind != "fuse.rclone" or not is_dead(self.mount):
-            raise MountFailed(f"something is mounted at {self.mount} already: {found.source} ({found.kind})")
+        if existing.kind != "fuse.rclone" or not is_dead(self.mount):
+            raise MountFailed(f"something is mounted at {self.mount} already: {existing.source} ({existing.kind})")
         if problem := unmount(self.mount):
             raise MountFailed(f"a dead mount at {self.mount} cannot be taken away: {problem}")
 
@@ -154,7 +156,7 @@ class VolumeMount:
         try:
             for folder in reversed(missing):
                 folder.mkdir(mode=0o755)
-                self._made.append(str(folder))
+                self._created_folders.append(str(folder))
                 if os.geteuid() == 0:
                     os.chown(folder, self._order["uid"], self._order["gid"])
             if os.listdir(self.mount):  # noqa: PTH208
@@ -187,7 +189,7 @@ class VolumeMount:
             time.sleep(_POLL_S)
 
     def _check_contents(self) -> None:
-        """Refuse an empty volume that is to be read: its prefix is wrong. A slow listing counts as not empty."""
+        """Refuse an empty read-only volume: its prefix is wrong. A slow listing counts as not empty."""
         seen: list[bool | None] = []
         looking = threading.Thread(target=_look_into, args=(self.mount, seen), daemon=True)
         looking.start()
@@ -207,16 +209,16 @@ class VolumeMount:
         if is_rclone(self.mount) and is_dead(self.mount):
             unmount(self.mount)
         shutil.rmtree(self._cache, ignore_errors=True)
-        for folder in (*reversed(self._made), str(self._cache.parent)):
+        for folder in (*reversed(self._created_folders), str(self._cache.parent)):
             with suppress(OSError):  # the folder is not empty
                 os.rmdir(folder)  # noqa: PTH106
-        self._made = []
+        self._created_folders = []
         self._lock.remove()
 
     def _collect_output(self, running: subprocess.Popen[bytes]) -> None:
         assert running.stderr is not None
-        with running.stderr as said:
-            for line in said:
+        with running.stderr as output:
+            for line in output:
                 self._output.append(line.decode(errors="replace").rstrip())
 
 
@@ -265,7 +267,7 @@ def parse(mounts: str) -> list[MountEntry]:
 
 def _plain(written: str) -> str:
     """Decode the kernel's octal escapes."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), written)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), written)
 
 
 def mount_at(point: str) -> MountEntry | None:

@@ -1,4 +1,4 @@
-"""Decide from a path alone whether a volume may be mounted there, on the client and again on the host."""
+"""The check of a mount path, without I/O, on the client and again on the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FOLDERS = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/v
 
 
 def objection(path: str) -> str:
-    """Say why nothing can be mounted at ``path``, as the end of a sentence that begins with the path; "" if it can."""
+    """Return why nothing can be mounted at ``path``, as the end of a sentence that begins with it; "" if it can."""
     if not path.startswith("/"):
         return "is not absolute: tasks have folders of their own to work in"
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in path):

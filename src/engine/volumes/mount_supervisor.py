@@ -4,7 +4,7 @@
 
 Its stdin is a socket. It reads one order (a line of JSON), then nothing until the other ends are closed, because the
 installer failed or the executor ended, in whatever way. It answers ``ready`` or ``failed``, and closes its end when
-everything is unmounted and removed. It runs on Python 3.8 and newer, as the installer does, and so does all that it
+everything is unmounted and removed. It runs on Python 3.8 and newer, as the installer does, and so do all its
 imports.
 """
 
@@ -57,13 +57,13 @@ def _detach() -> None:
 
 
 def _supervise(client: socket.socket) -> None:
-    told_to_end: list[int] = []
+    end_signals: list[int] = []
     mounted: list[VolumeMount] = []
     is_mounting = True
 
     def end(number: int, _: object) -> None:
-        told_to_end.append(number)
-        if is_mounting and len(told_to_end) == 1:  # otherwise ending would wait for a store that does not answer
+        end_signals.append(number)
+        if is_mounting and len(end_signals) == 1:  # otherwise ending would wait for a store that does not answer
             raise _Ended
 
     woken, waker = os.pipe()
@@ -88,7 +88,7 @@ def _supervise(client: socket.socket) -> None:
         _answer(client, "failed", str(error), getattr(error, "log", ()))
     else:
         _answer(client, "ready")
-        while not told_to_end:
+        while not end_signals:
             select.select([woken], [], [], _CHECK_S)
             for mount in mounted:
                 mount.check()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 LEAST = (1, 53)  # the version of Debian 11 and Ubuntu 22.04, and the first whose cache keeps parts of files
-SOON = {"RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "2", "RCLONE_TIMEOUT": "10s"}  # a failure is told soon
+SOON = {"RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "2", "RCLONE_TIMEOUT": "10s"}  # fail soon
 NO_BUCKET = 3  # exit code for "directory not found"; rclone's documentation, "Exit code"
 
 _LISTS_KEPT_S = {True: 60, False: 5}  # by read_only: a writer wants to see what others write
@@ -18,10 +18,10 @@ _NOT_PASSED_ON = ("AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  #
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def version(said: str) -> tuple[int, int]:
+def version(output: str) -> tuple[int, int]:
     """Parse the output of ``rclone version``; (0, 0) if it is something else."""
-    found = re.match(r"rclone v(\d+)\.(\d+)", said)
-    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+    match = re.match(r"rclone v(\d+)\.(\d+)", output)
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
 
 def remote(volume: Mapping[str, Any], below: str = "") -> str:
@@ -55,15 +55,15 @@ def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str
     if volume["endpoint"]:
         env["RCLONE_S3_ENDPOINT"] = volume["endpoint"]
         env["RCLONE_S3_PROVIDER"] = "Other"
-    given = volume["credentials"]
-    if not given:
+    credentials = volume["credentials"]
+    if not credentials:
         return {**env, "RCLONE_S3_ENV_AUTH": "true"}
     env = {name: value for name, value in env.items() if not name.startswith("AWS_")}
     env["RCLONE_S3_ENV_AUTH"] = "false"
-    env["RCLONE_S3_ACCESS_KEY_ID"] = given["AWS_ACCESS_KEY_ID"]
-    env["RCLONE_S3_SECRET_ACCESS_KEY"] = given["AWS_SECRET_ACCESS_KEY"]
-    if "AWS_SESSION_TOKEN" in given:
-        env["RCLONE_S3_SESSION_TOKEN"] = given["AWS_SESSION_TOKEN"]
+    env["RCLONE_S3_ACCESS_KEY_ID"] = credentials["AWS_ACCESS_KEY_ID"]
+    env["RCLONE_S3_SECRET_ACCESS_KEY"] = credentials["AWS_SECRET_ACCESS_KEY"]
+    if "AWS_SESSION_TOKEN" in credentials:
+        env["RCLONE_S3_SESSION_TOKEN"] = credentials["AWS_SESSION_TOKEN"]
     return env
 
 
@@ -95,9 +95,9 @@ def mounting(
     return mounted
 
 
-def reason(source: str, said: str) -> str:
-    """Say in one line why a store does not answer as it should: the first error that rclone printed."""
-    lines = [line for line in said.splitlines() if line.strip()]
+def reason(source: str, output: str) -> str:
+    """Return the first error that rclone printed, as one line: why the store does not work."""
+    lines = [line for line in output.splitlines() if line.strip()]
     line = next((line for line in lines if "ERROR" in line or "Failed" in line), lines[0] if lines else "")
     text = re.sub(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ((ERROR|NOTICE|CRITICAL) *: )?(: )?", "", line)
     return f"{source} cannot be read: {re.sub(r'^error listing: ', '', text) or 'rclone does not say why'}"

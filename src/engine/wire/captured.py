@@ -17,7 +17,7 @@ from .script_modules import Empty
 
 _MISSING = object()
 _ATOMIC = {type(None), bool, bytes, complex, float, int, str, range, type(Ellipsis), type(NotImplemented)}
-_BY_TEXT = {"globals", "eval", "exec", "vars", "dir"}  # what finds names by their texts
+_BY_TEXT = {"globals", "eval", "exec", "vars", "dir"}  # functions that look up names by text
 _CONTAINERS = {list, dict, set, bytearray}
 # Their values do not change, or are looked at by other means. Of modules that may not be loaded: by their names.
 _FIXED = {
@@ -46,7 +46,7 @@ _fixed: dict[type, bool] = {}
 
 
 class Watch:
-    """Notes what one pickle of a function depends on. ``may_change``: something of it can change and look the same."""
+    """The dependencies of one pickle of a function. ``may_change``: one of them can change without a trace."""
 
     __slots__ = ("_cells", "_functions", "_names", "_owners", "code", "files", "generators", "may_change")
 
@@ -91,7 +91,7 @@ class Watch:
         return any(name in _BY_TEXT for _, name, _ in self._names)
 
     def is_unchanged(self) -> bool:
-        """Return whether all names, variables and attributes are what they were. It takes 0.1 us for each."""
+        """Return whether all names, variables and attributes are unchanged. It takes 0.1 us for each."""
         for function, code, defaults, keywords, own in self._functions:
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 return False
@@ -152,7 +152,7 @@ _numbers = itertools.count(1)
 
 
 def _stays(value: object) -> bool:
-    """Return whether an attribute of a class cannot change and be the same object."""
+    """Return whether an attribute of a class cannot change in place."""
     if type(value) in _ATOMIC or isinstance(value, type | MemberDescriptorType):
         return True
     if isinstance(value, tuple | frozenset):
@@ -169,7 +169,7 @@ def _stays(value: object) -> bool:
 
 
 def version_of(kind: type) -> int | None:
-    """Return a number that changes with the class's attributes; None: they may change, and look the same."""
+    """Return a number that changes with the class's attributes; None: they may change in place."""
     items = tuple(kind.__dict__.items())
     for name, value in items:
         if not (_is_pythons_own(name) or _stays(value)):
@@ -190,12 +190,12 @@ _GLOBALS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_F
 
 def names_of(code: CodeType) -> tuple[str, ...]:
     """Return the global names that code uses, with the functions and classes inside it."""
-    found = _names.get(code)
-    if found is None:
+    names = _names.get(code)
+    if names is None:
         own = (each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS)
         inner = (names_of(each) for each in code.co_consts if isinstance(each, CodeType))
-        _names[code] = found = tuple(dict.fromkeys(itertools.chain(own, *inner)))
-    return found
+        _names[code] = names = tuple(dict.fromkeys(itertools.chain(own, *inner)))
+    return names
 
 
 def contents_of(cell: CellType) -> object:

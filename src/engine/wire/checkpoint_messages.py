@@ -9,7 +9,7 @@ from .ranges import Name, Number, Size, Text
 
 
 class Replicate(NamedTuple):
-    """Has the node have a part of a checkpoint as ``blob``, and verify it; answered by `Replicated`.
+    """Makes the node store a part of a checkpoint as ``blob``, and verify it; answered by `Replicated`.
 
     Unless the node has the blob, it opens ``path`` for it, on the computer of the node that has the part. Of the blob
     the first ``size_bytes`` are the part. ``digest`` None: it is not verified.
@@ -60,14 +60,14 @@ class Stored(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Says that the ranks of the attempt's broadcast wait for each other from now on, as at their checkpoints."""
+    """Reports that the ranks of the attempt's broadcast wait for each other from now on, as at their checkpoints."""
 
     attempt: Number
 
 
 class Replicated(NamedTuple):
-    """Answers `Replicate`. ``path``: by which others on the node's computer open the blob. ``problem``: why the
-    node does not have it as it should be, for people; empty: it has.
+    """Answers `Replicate`. ``path``: the path of the blob for other processes on the node's computer. ``problem``: why
+    the node lacks the verified blob, for people; empty: it has the blob.
     """
 
     blob: str

@@ -1,7 +1,7 @@
-"""Classes that travel as copies: each is made once in a process, and keeps what it is in its own program.
+"""Classes that travel as copies: each is created once in a process, and keeps its identity in its own program.
 
-A class is known again by a number. Its metaclass and the hooks of its base classes, where these are the program's too,
-have run when the program made it, and do not run again.
+A number identifies a class. Its metaclass and the hooks of its base classes, if these are the program's, too, ran when
+the program created it, and do not run again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ received_classes: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDicti
 
 
 def make_class(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
-    """Return the class that has this number, if it has come before or is this program's, or a new one."""
+    """Return the class with this number, if it is known here, or a new one."""
     with _making:
-        return _made(number, make, args, qualname)
+        return _known_or_new(number, make, args, qualname)
 
 
-def _made(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
+def _known_or_new(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
     kind = known_classes.get(number)
     if kind is None:
         kind = _own_metaclass(*args[:4]) if args[0] in received_classes else _subclass(make, args)
@@ -36,7 +36,7 @@ def _made(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
 
 
 def _own_metaclass(metaclass: Any, name: str, bases: tuple[Any, ...], attributes: dict[str, Any]) -> type:
-    """Make a class of a metaclass of the program, which has run once, there."""
+    """Make a class of a metaclass of the program, without running the metaclass: it ran in the program."""
     resolved = types.resolve_bases(bases)
     if resolved is not bases:
         attributes["__orig_bases__"] = bases
@@ -45,18 +45,18 @@ def _own_metaclass(metaclass: Any, name: str, bases: tuple[Any, ...], attributes
 
 
 def _subclass(make: Any, args: tuple[Any, ...]) -> type:
-    """Make a class. Hooks of base classes of the program do not run: they have, there, with arguments of their own."""
+    """Make a class without the hooks of the program's base classes: they ran in the program, with their arguments."""
     bases = next((each for each in args[:3] if isinstance(each, tuple)), ())
     kinds = {kind for base in bases if isinstance(base, type) for kind in base.__mro__ if kind in received_classes}
     hooks = {kind: vars(kind)["__init_subclass__"] for kind in kinds if "__init_subclass__" in vars(kind)}
     try:
         for kind in hooks:
             kind.__init_subclass__ = classmethod(_do_nothing)  # type: ignore[method-assign, assignment]
-        made: type = make(*args)
+        new_class: type = make(*args)
     finally:
         for kind, hook in hooks.items():
             kind.__init_subclass__ = hook  # type: ignore[method-assign]
-    return made
+    return new_class
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:
@@ -66,10 +66,10 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
     """Set a class's attributes, unless it is this program's own or has them already.
 
-    ``state``: the function that sets them and what to give it, whether they come from the program that made the class,
-    the version, and the module, name and object under which it is found; None: under none.
+    ``state``: the function that sets them, its argument, whether they come from the program that created the class, the
+    version, and the (module, name, object) that has the class; None: no module has it.
     """
-    set_attributes, attributes, is_from_its_program, version, found = state
+    set_attributes, attributes, is_from_its_program, version, place = state
     if kind in received_classes:
         before = received_classes[kind]
         if before is None or (is_from_its_program and (version is None or version != before)):
@@ -77,8 +77,8 @@ def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
             received_classes[kind] = version if version is not None else 0
         if is_from_its_program and version is None:  # it may be as before, and look the same
             script_modules.note((lambda values: _set(kind, values), (set_attributes, attributes)))
-    if found is not None:
-        module, name, outermost = found
+    if place is not None:
+        module, name, outermost = place
         script_modules.place(kind if outermost is None else outermost, module, name)
 
 

@@ -93,7 +93,7 @@ TAGS: dict[type[m.Message], int] = {
 
 
 class ProtocolError(ValueError):
-    """The other side sent what the protocol does not allow; its channel is to be closed, no more."""
+    """A violation of the protocol by the other side: close its channel, and nothing else."""
 
 
 def encode(message: m.Message) -> bytes:
@@ -213,8 +213,7 @@ def decode_again(body: bytes) -> m.Message:
 class Splitter:
     """Cuts a byte stream into frame bodies; keeps an incomplete tail for the next feed.
 
-    However the stream arrives, each byte of it is put together once: a tail lies there in the pieces that came, until
-    its frame is whole.
+    However the stream arrives, each byte is joined once: a tail stays in its pieces until its frame is complete.
     """
 
     __slots__ = ("_pieces", "_size", "_wanted")
@@ -378,7 +377,7 @@ _KINDS: dict[Any, _Kind] = {
 
 @cache
 def _hint(text: str, module: str) -> Any:
-    """Return what an annotation means. Few are written in many messages, and `typing.get_type_hints` compiles each."""
+    """Evaluate an annotation, cached: many messages share few, and `typing.get_type_hints` compiles each."""
     return eval(text, vars(sys.modules[module]))  # noqa: S307  of our own messages
 
 

@@ -1,6 +1,4 @@
-"""Copies of functions, classes and modules that nodes cannot import: taken apart here, put together again by
-`script_modules`.
-"""
+"""The reduction of functions, classes and modules that nodes cannot import; `script_modules` rebuilds them."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from .script_modules import MAIN
 if TYPE_CHECKING:
     from .pickler import Pickler
 
-Reduced = Any  # what a reducer returns: a tuple as of `object.__reduce__`, or NotImplemented
+Reduced = Any  # a reducer's result: a tuple as of `object.__reduce__`, or NotImplemented
 MODULE_ATTRIBUTES = "__package__", "__path__", "__file__"
 _SLOTS = (
     "__name__", "__qualname__", "__annotations__", "__kwdefaults__", "__defaults__", "__module__", "__doc__",
@@ -31,10 +29,10 @@ _SLOTS = (
 
 
 def travels_as_copy(module: str | None, obj: Any = None) -> bool:
-    """Return whether functions of the module cannot be imported elsewhere, as `cloudpickle` decides it."""
+    """Return whether the module cannot be imported elsewhere, by the decision of `cloudpickle`."""
     if module is None or module == MAIN or module not in sys.modules:
         return True
-    if obj is not None and not is_found(obj, module, obj.__qualname__):
+    if obj is not None and not is_named(obj, module, obj.__qualname__):
         return True
     registered = cloudpickle.list_registry_pickle_by_value()
     return bool(registered) and any(module == each or module.startswith(f"{each}.") for each in registered)
@@ -49,7 +47,7 @@ class ModuleScope:
 
 
 class ImportedScope:
-    """The globals of a module that the other side imports, if it can: of a function that a decorator has made, say."""
+    """The globals of a module that the other side imports if it can: of a decorator's inner function, say."""
 
     def __init__(self, name: str, attributes: dict[str, object]) -> None:
         self.name, self._attributes = name, attributes
@@ -59,7 +57,7 @@ class ImportedScope:
 
 
 class BareCell:
-    """A cell without its contents, which the first function that has it sets."""
+    """A cell without its contents, which its first function sets."""
 
     def __init__(self, cell: CellType) -> None:
         self._cell = cell  # its id is not used again meanwhile
@@ -91,13 +89,13 @@ def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple
     globals_ = pickler.scope(function)
     if type(globals_) is ImportedScope and globals_.name != function.__module__:
         names = {}  # a decorator's, whose module may have anything
-    has_name = "." not in function.__qualname__ and is_found(function, function.__module__, function.__qualname__)
+    has_name = "." not in function.__qualname__ and is_named(function, function.__module__, function.__qualname__)
     args = code, globals_, pickler.cells(function), function.__qualname__ if has_name else ""
     return script_modules.make_function, args, (function.__dict__, slots, contents, names, has_name)
 
 
 def module_parts(pickler: Pickler, module: ModuleType) -> Reduced:
-    """Reduce a module of the program that nodes cannot import: it has all names there."""
+    """Reduce a module of the program that nodes cannot import, with all its names."""
     name = module.__name__
     if name == MAIN or sys.modules.get(name) is not module or not travels_as_copy(name):
         return NotImplemented
@@ -112,21 +110,21 @@ class _After:
     """A value that is unpickled after these modules have been imported."""
 
     def __init__(self, value: object, modules: list[ModuleType]) -> None:
-        self._given = value, modules
+        self._parts = value, modules
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _first, self._given
+        return _first, self._parts
 
 
 def _first(value: object, _: object) -> object:
     return value
 
 
-def is_found(obj: object, module: str | None, qualname: str) -> bool:
-    found: object = sys.modules.get(module or "")
+def is_named(obj: object, module: str | None, qualname: str) -> bool:
+    value: object = sys.modules.get(module or "")
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found is obj
+        value = getattr(value, part, None)
+    return value is obj
 
 
 _codes: weakref.WeakKeyDictionary[CodeType, tuple[str, bytes]] = weakref.WeakKeyDictionary()  # with its file
@@ -166,16 +164,16 @@ def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
             if name != "__slots__" and not isinstance(value, MemberDescriptorType)
         }
     version = captured.version_of(kind) if is_own else class_copies.received_classes[kind]
-    found = None
-    if is_found(kind, kind.__module__, kind.__qualname__):
+    place = None
+    if is_named(kind, kind.__module__, kind.__qualname__):
         first, dot, _ = kind.__qualname__.partition(".")
-        found = kind.__module__, first, getattr(sys.modules[kind.__module__], first) if dot else None
+        place = kind.__module__, first, getattr(sys.modules[kind.__module__], first) if dot else None
     if isinstance(kind, enum.EnumMeta):  # cloudpickle's members have only values
         set_attributes, attributes = class_copies.set_enum, (set_attributes, _attributes_of_members(kind), attributes)
     return (
         class_copies.make_class,
         (number, make, args, kind.__qualname__),
-        (set_attributes, (attributes, *state[1:]), is_own, version, found),
+        (set_attributes, (attributes, *state[1:]), is_own, version, place),
         None,
         None,
         class_copies.set_class,

@@ -8,7 +8,7 @@ import mmap
 COPY_BYTES = 16 << 20  # at a time: an interrupt from the keyboard is seen between two
 PIECE_BYTES = 1 << 20  # at a time, where Python's lock is held
 HUGE_PAGE_BYTES = 2 << 20
-GIVEN_BACK_BYTES = 8 << 20  # at a time, where it takes 0.3 ms in small pages
+RELEASE_BYTES = 8 << 20  # at a time, where it takes 0.3 ms in small pages
 _POPULATE_WRITE = 23  # <linux/mman.h>: MADV_POPULATE_WRITE
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
@@ -48,8 +48,8 @@ def give_back(target: memoryview) -> None:
     unmap 2 GiB in small pages takes 0.2 s.
     """
     at = _address(target)
-    for done in range(0, len(target), GIVEN_BACK_BYTES):
-        _madvise(at + done, min(GIVEN_BACK_BYTES, len(target) - done), mmap.MADV_DONTNEED)
+    for done in range(0, len(target), RELEASE_BYTES):
+        _madvise(at + done, min(RELEASE_BYTES, len(target) - done), mmap.MADV_DONTNEED)
 
 
 def _address(view: memoryview) -> int:

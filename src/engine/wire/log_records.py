@@ -1,4 +1,4 @@
-"""Records that tasks log, as bytes and back: what `Logged` carries. Nodes relay them unread. No I/O.
+"""The tasks' log records as bytes and back, for `Logged`. Nodes relay them unread. No I/O.
 
 The bytes are one msgpack array of records, or lines of JSON, as programs of any language write them to a node's socket.
 """
@@ -56,7 +56,7 @@ class Artifact(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A checkpoint that is complete. ``size_bytes``: what the storage has of it."""
+    """A complete checkpoint. ``size_bytes``: in the storage."""
 
     at: float
     name: str
@@ -72,13 +72,13 @@ def metrics(at: float, step: int | None, values: Mapping[str, float]) -> Packed:
     return _METRICS, at, step, values
 
 
-def text(at: float, step: int | None, name: str, said: str) -> Packed:
-    return _TEXT, at, step, name, said
+def text(at: float, step: int | None, name: str, content: str) -> Packed:
+    return _TEXT, at, step, name, content
 
 
-def params(at: float, said: str) -> Packed:
-    """``said``: an object as JSON."""
-    return _PARAMS, at, said
+def params(at: float, encoded: str) -> Packed:
+    """Return a record of params. ``encoded``: an object as JSON."""
+    return _PARAMS, at, encoded
 
 
 def artifact(at: float, name: str, size_bytes: int, sha256: str) -> Packed:
@@ -102,22 +102,22 @@ def line(record: Packed) -> bytes:
     """Return a record as the JSON that a node's socket takes."""
     match record:
         case (0, at, step, values):
-            said = {"at": at, "step": step, "values": values}
+            fields = {"at": at, "step": step, "values": values}
         case (1, at, step, name, text_):
-            said = {"at": at, "step": step, "name": name, "text": text_}
-        case (2, at, said_):
-            said = {"at": at, "params": json.loads(said_)}
+            fields = {"at": at, "step": step, "name": name, "text": text_}
+        case (2, at, encoded):
+            fields = {"at": at, "params": json.loads(encoded)}
         case (4, at, name, step, size_bytes):
-            said = {"at": at, "checkpoint": name, "step": step, "size_bytes": size_bytes}
+            fields = {"at": at, "checkpoint": name, "step": step, "size_bytes": size_bytes}
         case (_, at, name, size_bytes, sha256):
-            said = {"at": at, "artifact": name, "size_bytes": size_bytes, "sha256": sha256}
+            fields = {"at": at, "artifact": name, "size_bytes": size_bytes, "sha256": sha256}
         case _:
             raise AssertionError(f"no record: {record!r}")
-    return json.dumps(said, ensure_ascii=False).encode(errors="replace")
+    return json.dumps(fields, ensure_ascii=False).encode(errors="replace")
 
 
 def unpacked(data: bytes, at: float) -> Iterator[Record | None]:
-    """Return the records in these bytes, in order; None in place of each that is none. ``at``: for those without a
+    """Return the records in these bytes, in order; None in place of an invalid one. ``at``: for records without a
     time.
     """
     if data[:1] == b"{":
@@ -136,7 +136,7 @@ def unpacked(data: bytes, at: float) -> Iterator[Record | None]:
 
 
 def count(data: bytes) -> int:
-    """Return how many records these bytes say they are, without reading one."""
+    """Return the number of records from the header of these bytes, without reading the records."""
     if data[:1] == b"{":
         return data.count(b"\n") + 1
     if not data or not 0x90 <= data[0] <= 0x9F:
@@ -148,7 +148,7 @@ def number(value: Any) -> float:
     """Return a number, where those that JSON lacks may be the texts "nan", "inf" and "-inf".
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the value is no number.
     """
     if type(value) in {int, float}:
         return float(value)
@@ -158,15 +158,15 @@ def number(value: Any) -> float:
 
 
 def _of_fields(record: Any) -> Record | None:  # noqa: PLR0911  a table
-    """Return the record with these fields; None: there is none with such."""
+    """Return the record with these fields; None: they are invalid."""
     try:
         match record:
             case (0, at, step, values):
                 return Metrics(_time(at), _step(step), _values(values))
-            case (1, at, step, name, said):
-                return Text(_time(at), _step(step), _name(name), _text(said))
-            case (2, at, said):
-                return Params(_time(at), _object(json.loads(_text(said))))
+            case (1, at, step, name, content):
+                return Text(_time(at), _step(step), _name(name), _text(content))
+            case (2, at, content):
+                return Params(_time(at), _object(json.loads(_text(content))))
             case (3, at, name, size_bytes, sha256):
                 return Artifact(_time(at), _name(name), _size(size_bytes), _digest(sha256))
             case (4, at, name, step, size_bytes):
@@ -177,9 +177,9 @@ def _of_fields(record: Any) -> Record | None:  # noqa: PLR0911  a table
         return None
 
 
-def _of_line(said: bytes, now: float) -> Record | None:
+def _of_line(line_: bytes, now: float) -> Record | None:
     try:
-        fields = json.loads(said)
+        fields = json.loads(line_)
         at, step = fields.get("at") or now, fields.get("step")
         if "values" in fields:
             return Metrics(_time(at), _step(step), _values(fields["values"]))
@@ -220,10 +220,10 @@ def _name(name: Any) -> str:
     return name
 
 
-def _text(said: Any) -> str:
-    if type(said) is not str or len(said) > TEXT_CHARS:
+def _text(value: Any) -> str:
+    if type(value) is not str or len(value) > TEXT_CHARS:
         raise ValueError
-    return said
+    return value
 
 
 def _object(values: Any) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _object(values: Any) -> dict[str, Any]:
 
 
 def _is_within(value: Any, levels: int) -> bool:
-    """Return whether JSON has at most so many levels: whoever writes it goes down them, and has no room for all."""
+    """Return whether JSON has at most ``levels`` levels: an encoder recurses into them, up to its limit."""
     if type(value) is dict:
         value = value.values()
     elif type(value) is not list:

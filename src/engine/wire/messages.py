@@ -1,4 +1,4 @@
-"""Every message of the wire protocol: what client, node and worker may say to each other.
+"""Every message of the wire protocol between client, node and worker.
 
 A message travels as one msgpack array ``[tag, *fields]`` in one frame (see ``codec``). ``docs/protocol.md`` is the
 same list for people. Messages are named tuples: cheap to make, immutable, packed without a copy, and matched by class.
@@ -16,7 +16,7 @@ from .peer_messages import Arrived, Copy, Digest, GetRest, Keys, Pull, PutRest, 
 from .ranges import Name, Number, Port, Quantity, Seconds, Share, Size, Stream, Text
 
 PROTOCOL_VERSION = 4
-LOST = "lost: "  # begins the name of a blob that is nowhere, and says why: the node had no room for it
+LOST = "lost: "  # prefix of the name of a blob that is nowhere, because the node had no room for it
 
 
 class Value(NamedTuple):
@@ -71,11 +71,11 @@ class Hello(NamedTuple):
     """The first frame of a control channel, on connect and on every reconnect."""
 
     version: Number
-    session: str  # random, per pool and node: whoever knows it resumes
+    session: str  # random, per pool and node: a client that knows it can resume
     received: Number  # reliable frames received so far from the node
     python: str  # "3.11"
     cloudpickle: str
-    lease_s: Seconds  # the node ends itself when it hears nothing for so long
+    lease_s: Seconds  # the node ends itself after so long without a message
     # slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...], sample_every: seconds;
     # ignored on reconnect
     setup: dict[str, Any]
@@ -121,7 +121,7 @@ class Recall(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Drops blobs that are not needed any more."""
+    """Drops obsolete blobs."""
 
     blobs: tuple[str, ...]
 
@@ -142,7 +142,7 @@ class Lend(NamedTuple):
 
 
 class Refer(NamedTuple):
-    """Lends an attempt, whose `Run` follows, values in blobs, to which its arguments refer by ``names``."""
+    """Lends values in blobs to an attempt, whose `Run` follows: its arguments refer to them by ``names``."""
 
     attempt: Number
     names: tuple[str, ...]
@@ -207,7 +207,7 @@ class PortsTaken(NamedTuple):
 
 
 class Bye(NamedTuple):
-    """Ends the pool: the node kills what runs, leaves nothing, exits."""
+    """Ends the pool: the node kills all processes, removes all files, and exits."""
 
 
 # --- client <-> running task -----------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Welcome(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Answers `Hello` with why not, and closes: another version, another session in charge."""
+    """Answers `Hello` with a reason, and closes: another version, another session in charge."""
 
     reason: str
     facts: dict[str, Any]
@@ -339,10 +339,10 @@ class Stacks(NamedTuple):
 
 
 class Profiled(NamedTuple):
-    """The profile of an attempt is over, or there is none. A task may take one that nobody has asked for.
+    """Reports that the profile of an attempt is over, or that there is none. A task may take one without a request.
 
-    ``artifact``: the name of that which the attempt has logged before; empty: there is none. ``problem``: why there is
-    none, or what is missing in it, for people.
+    ``artifact``: the name of the profile, logged before by the attempt; empty: there is none. ``problem``: why there is
+    none, or what it lacks, for people.
     """
 
     attempt: Number

@@ -1,4 +1,4 @@
-"""The messages about blobs that nodes of a pool hand to each other, as the client orders it."""
+"""The messages about blobs that nodes of a pool send to each other on the client's order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Serve(NamedTuple):
 
 
 class Unserve(NamedTuple):
-    """Ends what `Serve` has allowed."""
+    """Ends the permission of `Serve`."""
 
     ticket: Name
 
@@ -40,7 +40,7 @@ class Pull(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Gets a blob as `Pull` does that is verified in another way: the digest that `Arrived` tells is ""."""
+    """Gets a blob like `Pull`, but one verified in another way: `Arrived` has "" as its digest."""
 
     blob: str
     size_bytes: Size
@@ -75,7 +75,7 @@ class Serving(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Says how much of a blob is there. If all is, ``digest`` is its SHA-256 in hex; otherwise its `Pull` has ended.
+    """Reports how much of a blob has arrived. If all, ``digest`` is its SHA-256 in hex; otherwise its `Pull` has ended.
 
     ``connected`` False: the other node was not reached.
     """
@@ -91,9 +91,9 @@ class Arrived(NamedTuple):
 
 
 class GetRest(NamedTuple):
-    """Asks on a connection between nodes for a blob: frames with its bytes from ``offset`` on are the answer.
+    """Requests a blob on a connection between nodes: frames with its bytes from ``offset`` on are the answer.
 
-    One without bytes says that there are none yet. When all have come, the next one may be sent.
+    A frame without bytes means that there are none yet. After all bytes, the next request may be sent.
     """
 
     ticket: Name

@@ -1,4 +1,4 @@
-"""The pickler of everything that crosses between a program and its nodes: see `reducers` for what it does better."""
+"""The pickler of everything that crosses between a program and its nodes: see `reducers` for its additions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
     Args:
         file: The pickle is written to it.
         buffer_callback: As of `pickle.Pickler`.
-        code: Whether what is pickled is a function with what it refers to, and not values that are handed over.
-        watch: Notes what the pickle depends on, to know whether that has changed.
+        code: Whether the object is a function with its references, and not values that are passed.
+        watch: Notes the dependencies of the pickle, to detect their changes.
         others: Functions and classes that are pickled apart, by their ids, each with its name in ``__main__``.
     """
 
@@ -79,7 +79,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         self._cells.clear()
 
     def scope(self, function: FunctionType) -> Any:
-        """Return what becomes the globals of a function, which functions of the same globals share."""
+        """Return the globals for a function's copy; functions with the same globals share them."""
         scope = function.__globals__
         known = self._scopes.get(id(scope))
         if known is None:
@@ -95,7 +95,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         return known
 
     def owned(self, value: Any) -> Any:
-        """Return what stands for a lock or the like of a function: each process has one of its own."""
+        """Return a stand-in for a lock or the like of a function: each process has its own."""
         if type(value) not in reducers.OWN:
             return value
         return self._cells.setdefault(id(value), Owned(value, reducers.OWN[type(value)]))
@@ -129,7 +129,7 @@ def write(file: Any, dump: Callable[[], object], again: Callable[[], object] = l
 
 
 def dumps_what_can(names: dict[str, object]) -> bytes:
-    """Pickle the names of a module, without those that cannot be."""
+    """Pickle the names of a module, without the unpicklable ones."""
     try:
         return dumps(names, code=True)
     except Exception:  # noqa: BLE001 - whatever a __reduce__ raises

@@ -1,4 +1,4 @@
-"""Random number generators as they travel: those of modules by name, those that functions use as streams of their own.
+"""The transport of random number generators: those of modules by name, those of functions as separate streams.
 
 A function that refers to a generator would have the same copy of it in every process, and so draw the same numbers
 everywhere. Each task has a stream of its own instead, made from the generator's state, the number of the call and the
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Used = tuple[Any, bytes]  # a generator that a function mentions, with a digest of its state
+Used = tuple[Any, bytes]  # a generator that a function uses, with a digest of its state
 _local = threading.local()  # `loaded`: those that the pickle which this thread loads has brought; see `loading`
 
 
@@ -40,7 +40,7 @@ def reducers() -> dict[type, Callable[[Any, Any], Any]]:
 
 
 def reduce_used(pickler: Any, generator: Any) -> Any:
-    """Reduce a generator: by its state, and where a function refers to it as a stream of its own."""
+    """Reduce a generator by its state; if a function refers to it, as a separate stream."""
     if not pickler.code:
         return NotImplemented
     if pickler.watch is not None:

@@ -46,7 +46,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import TYPE_CHECKING, Any, cast
 
 from . import captured, random_streams, script_modules
-from .copies import Reduced, code_parts, function_parts, is_found, module_parts, travels_as_copy
+from .copies import Reduced, code_parts, function_parts, is_named, module_parts, travels_as_copy
 
 if TYPE_CHECKING:
     from .pickler import Pickler
@@ -68,7 +68,7 @@ def function_reduced(pickler: Pickler, function: FunctionType) -> Reduced:
 def _lru_cached(pickler: Pickler, cached: Any) -> Reduced:
     module, function = getattr(cached, "__module__", None), cached.__wrapped__
     name = getattr(cached, "__qualname__", "")
-    if name and is_found(cached, module, name) and not travels_as_copy(module):
+    if name and is_named(cached, module, name) and not travels_as_copy(module):
         return NotImplemented
     others = {name: value for name, value in vars(cached).items() if name != "__wrapped__"}
     limits = tuple(cached.cache_parameters().values())
@@ -126,27 +126,27 @@ def _set_dispatcher(dispatcher: Any, registry: list[tuple[type, Any]]) -> None:
 
 
 def _new_type(_: Pickler, obj: Any) -> Reduced:
-    if is_found(obj, obj.__module__, obj.__qualname__) and not travels_as_copy(obj.__module__):
+    if is_named(obj, obj.__module__, obj.__qualname__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return _make_new_type, (obj.__qualname__, obj.__supertype__, obj.__module__)
 
 
 def _make_new_type(name: str, supertype: Any, module: str) -> object:
-    made = cast("Any", typing).NewType(name, supertype)
-    made.__module__ = module
-    return made
+    new_type = cast("Any", typing).NewType(name, supertype)
+    new_type.__module__ = module
+    return new_type
 
 
 def _parameter(_: Pickler, obj: Any) -> Reduced:
     """Reduce a ParamSpec or a TypeVarTuple."""
-    if is_found(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
+    if is_named(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return type(obj), (obj.__name__,)
 
 
 def _alias(_: Pickler, obj: Any) -> Reduced:
-    """Reduce what a ``type`` statement has made."""
-    if is_found(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
+    """Reduce the alias of a ``type`` statement."""
+    if is_named(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return _make_alias, (obj.__name__, obj.__value__, obj.__type_params__)
 
@@ -156,14 +156,14 @@ def _make_alias(name: str, value: Any, parameters: tuple[Any, ...]) -> object:
 
 
 def _is_compiled(function: FunctionType) -> bool:
-    """Return whether torch.compile has made a function, and not another decorator of torch."""
+    """Return whether a function is torch.compile's, and not another decorator's of torch."""
     context = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)).get("self")
     kind = None if context is None else type(captured.contents_of(context)).__name__
     return kind == "OptimizeContext" and hasattr(function, "_torchdynamo_orig_callable")
 
 
 def _compiled(function: Any, original: Any) -> Reduced:
-    """Reduce what torch.compile has made of a function: it is compiled again, by the same backend and settings."""
+    """Reduce a function of torch.compile: it is compiled again, with the same backend and settings."""
     cells = dict(zip(function.__code__.co_freevars, map(captured.contents_of, function.__closure__ or ()), strict=True))
     context = cells.get("self")
     backend = getattr(context, "callback", None)
@@ -186,14 +186,14 @@ def _bound_method(_: Pickler, method: Any) -> Reduced:
 
 
 def _by_name(method: Any) -> Reduced:
-    """Reduce a method of an object that a module hides behind names of its own, as ``random.randint``."""
+    """Reduce a method that a module exposes as a function of its own, such as ``random.randint``."""
     owner = method.__self__
     if owner is None or isinstance(owner, ModuleType | type):
         return NotImplemented
     module, name = str(type(owner).__module__), method.__name__
     while module and module != "builtins":
-        found = getattr(sys.modules.get(module), name, None)
-        if type(found) is type(method) and found == method and not travels_as_copy(module):
+        value = getattr(sys.modules.get(module), name, None)
+        if type(value) is type(method) and value == method and not travels_as_copy(module):
             return named, (module, name)
         module = module.rpartition(".")[0]
     return NotImplemented
@@ -201,10 +201,10 @@ def _by_name(method: Any) -> Reduced:
 
 def named(module: str, name: str) -> Any:
     __import__(module)
-    found: Any = sys.modules[module]
+    value: Any = sys.modules[module]
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _environ(_: Pickler, obj: Any) -> Reduced:
@@ -215,7 +215,7 @@ def _environ(_: Pickler, obj: Any) -> Reduced:
 
 
 def _context_manager(_: Pickler, obj: Any) -> Reduced:
-    """Reduce what a function under ``contextlib.contextmanager`` has returned, and nothing has entered."""
+    """Reduce an unentered context manager of ``contextlib.contextmanager``."""
     if inspect.getgeneratorstate(obj.gen) != inspect.GEN_CREATED:
         return NotImplemented
     return type(obj), (obj.func, obj.args, obj.kwds)
@@ -251,7 +251,7 @@ OWN: dict[type, Callable[[], object]] = {
 
 
 def _own(pickler: Pickler, obj: Any) -> Reduced:
-    """Reduce what each process has its own of, where a function refers to it."""
+    """Reduce an object, such as a lock, of which each process has its own, if a function refers to it."""
     return (OWN[type(obj)], ()) if pickler.code else NotImplemented
 
 
@@ -301,7 +301,7 @@ _LIBRARIES = "random", "numpy.random", "torch"
 
 
 class _Now:
-    known: tuple[int | bool, ...] = ()  # what the tables were made for
+    known: tuple[int | bool, ...] = ()  # the state of imports for which the tables were built
 
 
 _now = _Now()
@@ -342,7 +342,7 @@ def _whole(reduce: Callable[[Any, Any], Reduced]) -> Callable[[Any], Any]:
     """Return a reducer that never declines, as a dispatch table has them."""
 
     def reduced(obj: Any) -> Any:
-        found = reduce(_PlainPickler, obj)
-        return obj.__reduce_ex__(5) if found is NotImplemented else found
+        reduced_value = reduce(_PlainPickler, obj)
+        return obj.__reduce_ex__(5) if reduced_value is NotImplemented else reduced_value
 
     return reduced

@@ -1,8 +1,8 @@
-"""The modules of a program as its workers have them: ``__main__``, with the names that the program sends.
+"""The copies of a program's modules in its workers: ``__main__``, with the names that the program sends.
 
 A function or class that travels as a copy belongs to a module of the program, its script or notebook as a rule, which a
 worker cannot import. The worker has a module of that name instead (`Namespace`): the globals of those functions, and
-the place where `pickle`, `multiprocessing`, `inspect` and `typing` look for the classes. What this mends:
+the place where `pickle`, `multiprocessing`, `inspect` and `typing` look for the classes. This makes work:
 
 =====================================  =================================================================================
 in a task                              because
@@ -41,11 +41,11 @@ from ...lazy_named_tuple import NamedTuple
 MAIN = "__main__"
 _NEW = "<new>"  # the name of a function whose attributes have not come yet
 _ATOMIC = {type(None), bool, bytes, complex, float, int, str}
-_OWNED = {type(threading.Lock()), type(threading.RLock()), threading.local}  # what each process keeps its own of
+_OWNED = {type(threading.Lock()), type(threading.RLock()), threading.local}  # each process has its own of these
 _MISSING = object()
 _loading = threading.RLock()
 
-_local = threading.local()  # `namespace`: that of the program which this thread runs; `recorded`: see `recording`
+_local = threading.local()  # `namespace`: of the program that this thread runs; `recorded`: see `recording`
 _namespaces: dict[str, Namespace] = {}  # of this process, by the program's token
 
 
@@ -60,23 +60,23 @@ class Namespace:
     """The modules of one program in this process."""
 
     def __init__(self, rest: bytes = b"") -> None:
-        """``rest``: the pickles of names that nothing has needed yet, as a dictionary, pickled and compressed."""
+        """Begin. ``rest``: the pickles of names not needed yet, as a dictionary, pickled and compressed."""
         self._modules: dict[str, ModuleType] = {}
-        self._values: dict[str, dict[str, object]] = {}  # of each module's names, as the program has sent them
+        self._values: dict[str, dict[str, object]] = {}  # sent values of names, by module
         self._rest: bytes | dict[str, bytes] = rest
         self._newest_rest = rest
-        self._loaded: set[str] = set()  # names of it that a task has needed: another one replaces them
-        self._reloads: dict[str, int] = {}  # modules that the program has imported anew, and how often
+        self._loaded: set[str] = set()  # names in use; new versions replace them
+        self._reloads: dict[str, int] = {}  # how often the program has imported modules anew
         self._applied: object = None  # the program whose names are in the modules
 
     # --- what a program brings -----------------------------------------------------------------------------------
 
     def update(self, script: Script) -> None:
-        """Take what a program says of its script."""
+        """Apply a program's description of its script."""
         sys.path.extend(folder for folder in script.path if folder not in sys.path and Path(folder).is_dir())
         for name, times in script.reloads:
             if self._reloads.get(name, 0) != times and name in sys.modules:
-                importlib.reload(sys.modules[name])  # its error is the task's: the version from before is not to run
+                importlib.reload(sys.modules[name])  # its error is the task's: the old version must not run
             self._reloads[name] = times
         if script.rest and script.rest != self._newest_rest:
             self._rest = self._newest_rest = script.rest
@@ -91,7 +91,7 @@ class Namespace:
             self._load_rest()
 
     def apply(self, program: object, names: Iterable[Record]) -> None:
-        """Have the modules contain the names of a program, and its classes their attributes, as they were sent."""
+        """Set the names of a program in its modules, and the attributes of its classes, as they were sent."""
         if self._applied is not program:
             self._applied = program
             for owner, values in names:
@@ -122,7 +122,7 @@ class Namespace:
         self._bind(module, values)
 
     def _bind(self, module: str, values: dict[str, object]) -> None:
-        """Set names of a module. One that the program sends again as it was before keeps the value that it has here."""
+        """Set names of a module. A name that the program sends again unchanged keeps its value here."""
         scope = self.module(module, {}).__dict__
         before = self._values.setdefault(module, {})
         for name, value in values.items():
@@ -135,7 +135,7 @@ class Namespace:
     # --- names that are needed later -----------------------------------------------------------------------------
 
     def later(self, name: str) -> object:
-        """Return what the script calls so, and no function that has come so far mentions; or an AttributeError."""
+        """Return the script's value of a name that no received function mentions; or raise AttributeError."""
         if not name.startswith("__"):
             self._load_rest(name)
             scope = self.module(MAIN, {}).__dict__
@@ -165,7 +165,7 @@ class Namespace:
             _loading.release()
 
     def names(self) -> tuple[dict[str, object], bytes, object]:
-        """Return the names of ``__main__``, the pickles of those that nothing has needed yet, and its file."""
+        """Return the names of ``__main__``, the pickles of names not needed yet, and its file."""
         scope = self.module(MAIN, {}).__dict__
         hidden = {"__builtins__", "__spec__", "__loader__", "__getattr__", "__name__"}
         rest = self._rest if isinstance(self._rest, bytes) else zlib.compress(dumps(self._rest, 5), 1)
@@ -175,13 +175,13 @@ class Namespace:
 class Script(NamedTuple):
     """The description of a program's script, for the workers that run its functions."""
 
-    token: str  # the program's, by which a worker knows its modules again
+    token: str  # of the program, by which a worker recognises its modules
     attributes: Mapping[str, object]  # `__file__` and `__package__` of its `__main__`
-    path: tuple[str, ...] = ()  # folders that came onto `sys.path` after the workers had begun
-    reloads: tuple[tuple[str, int], ...] = ()  # modules that were imported anew since then, each with how often
+    path: tuple[str, ...] = ()  # folders added to `sys.path` since the begin of the workers
+    reloads: tuple[tuple[str, int], ...] = ()  # modules imported anew since then, with their count
     rest: bytes = b""  # the script's functions, classes and constants by their names, pickled and compressed
     sources: bytes = b""  # texts by file name, pickled and compressed, of files that nodes lack
-    needs_rest: bool = False  # whether the function looks for names by their texts, as `globals` and `eval` do
+    needs_rest: bool = False  # whether the function looks up names by text, as `globals` and `eval` do
 
 
 def entered(script: Script) -> Namespace:
@@ -197,18 +197,18 @@ def entered(script: Script) -> Namespace:
     return namespace
 
 
-Record = tuple[Any, Any]  # a module's name with names, or a function with what sets a class's attributes
+Record = tuple[Any, Any]  # (module, names), or (a function that sets a class's attributes, its argument)
 
 
 def note(record: Record) -> None:
-    """Note what a program brings, to apply it again when another one has run meanwhile."""
+    """Note a program's record, to apply it again after another program has run."""
     if (recorded := getattr(_local, "recorded", None)) is not None:
         recorded.append(record)
 
 
 @contextmanager
 def recording(names: list[Record]) -> Iterator[None]:
-    """Have this thread note in ``names`` what it sets in modules and classes of the program, during the block."""
+    """Record in ``names`` what this thread sets in modules and classes of the program, during the block."""
     _local.recorded = names
     try:
         yield
@@ -217,7 +217,7 @@ def recording(names: list[Record]) -> Iterator[None]:
 
 
 def begin(namespace: Namespace) -> None:
-    """Have a process that runs no tasks itself, as a child of one, unpickle into this namespace."""
+    """Make a process that runs no tasks itself, such as a task's child, unpickle into this namespace."""
     _process.last = namespace
 
 
@@ -226,7 +226,7 @@ def _current() -> Namespace | None:
 
 
 class _Later:
-    """The ``__getattr__`` of a module that has only the names which were sent."""
+    """The ``__getattr__`` of a module with only the sent names."""
 
     def __init__(self, namespace: Namespace | None, module: str) -> None:
         self._namespace, self._module = namespace, module
@@ -242,7 +242,7 @@ class _Later:
 
 
 def _place(name: str, module: ModuleType) -> None:
-    """Put a module where an import finds it, in packages that are empty where there are none."""
+    """Put a module where an import finds it; create missing packages empty."""
     parent, _, last = name.rpartition(".")
     if parent:
         if parent not in sys.modules:
@@ -254,11 +254,11 @@ def _place(name: str, module: ModuleType) -> None:
 
 
 class _Loading:
-    """Stands for what is being loaded just now, which has its name when that is over."""
+    """A placeholder for the object that is being loaded, which gets its name afterwards."""
 
 
 class Empty:
-    """Stands for what a cell that is not bound yet would contain."""
+    """A placeholder for the contents of an unbound cell."""
 
 
 def _is_same(before: object, value: object) -> bool:
@@ -269,7 +269,7 @@ def _is_same(before: object, value: object) -> bool:
 
 
 def module_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
-    """Return the globals of functions that are copies of a module's."""
+    """Return the globals for copies of a module's functions."""
     namespace = _current()
     if namespace is not None:
         return namespace.module(name, attributes).__dict__
@@ -286,7 +286,7 @@ def imported_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any
 
 
 def make_function(code: CodeType, scope: dict[str, Any], cells: tuple[CellType, ...] | None, name: str) -> FunctionType:
-    """Return a function that has no attributes yet; or the module's own of this name, if it is the same."""
+    """Return a function without attributes; or the module's own function of this name, if it is the same."""
     existing = scope.get(name) if cells is None else None
     if type(existing) is FunctionType and existing.__code__ == code and existing.__globals__ is scope:
         return existing
@@ -297,10 +297,10 @@ def make_function(code: CodeType, scope: dict[str, Any], cells: tuple[CellType, 
 def set_function(function: FunctionType, state: tuple[Any, Any, tuple[Any, ...], dict[str, Any], bool]) -> None:
     """Set a function's attributes, what its cells contain, and the names that it uses.
 
-    ``state``: its ``__dict__``, its other attributes, the contents of its cells, the names, and whether its module has
-    it under its own name.
+    ``state``: its ``__dict__``, its other attributes, the contents of its cells, the names, and whether its module
+    has it under its own name.
     """
-    attributes, slots, contents, names, is_found = state
+    attributes, slots, contents, names, is_named = state
     is_new = function.__name__ == _NEW
     if not is_new and _current() is None:
         return  # the program's own
@@ -314,7 +314,7 @@ def set_function(function: FunctionType, state: tuple[Any, Any, tuple[Any, ...],
     for name, value in slots.items():
         if is_new or (name in {"__defaults__", "__kwdefaults__"} and not _is_equal(getattr(function, name), value)):
             setattr(function, name, value)
-    if is_found:
+    if is_named:
         place(function, function.__module__, function.__qualname__)
 
 
@@ -330,7 +330,7 @@ def set_module(module: ModuleType, names: dict[str, object]) -> None:
 
 
 def named_later(name: str) -> object:
-    """Return what the script calls so, from its own pickle."""
+    """Return the script's value of a name, from its own pickle."""
     namespace = _current()
     if namespace is None:
         return getattr(sys.modules[MAIN], name)
@@ -341,7 +341,7 @@ def named_later(name: str) -> object:
 
 
 def place(value: Any, module: str, name: str) -> None:
-    """Have the module ``name`` of a worker contain what has this name in the program's."""
+    """Set ``name`` in a worker's module to the value that it has in the program's module."""
     namespace = _current()
     if namespace is not None:
         namespace.bind(module, {name: value})

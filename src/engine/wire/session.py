@@ -1,4 +1,4 @@
-"""One end of a session: what must survive a reconnect is counted, kept until acknowledged, and sent again. No I/O.
+"""One end of a session: counts reliable frames, keeps them until acknowledged, and resends them on reconnect. No I/O.
 
 Both ends count the reliable frames of each direction implicitly, in order; an `Ack` says how many arrived. A connection
 that breaks at any byte loses nothing and repeats nothing:
@@ -38,13 +38,13 @@ class FramesLost(ProtocolError):
 
 
 def attempt_digest(attempts: Iterable[int]) -> tuple[int, int]:
-    """Return the number of attempts, and the sum of their numbers modulo 2**62: as a rule no other set has both."""
+    """Return a fingerprint of attempts: their number, and the sum of their numbers modulo 2**62."""
     numbers = tuple(attempts)
     return len(numbers), sum(numbers) % 2**62
 
 
 class Session:
-    """A session's end at one side. It begins disconnected: frames wait until `resume` tells what the other end has.
+    """One side of a session. It begins disconnected: frames wait until `resume` gives the count of the other end.
 
     ``accepts`` are the messages that the other end may send: `FOR_NODES` or `FOR_CLIENTS`. ``keeps_bytes`` bounds what
     is kept for the other end while it answers. While it is away nothing counts against it: its greeting tells how much
@@ -89,11 +89,11 @@ class Session:
                 self._acknowledge = True
 
     def send_body(self, body: bytes) -> None:
-        """Queue the body of a reliable frame that came from elsewhere: it is relayed as it is."""
+        """Queue the unchanged body of a relayed reliable frame."""
         self._keep(codec.frame(body))
 
     def send_shared(self, frame: codec.SharedFrame) -> None:
-        """Queue a frame that has a part in common with those of other sessions."""
+        """Queue a frame that shares a part with frames of other sessions."""
         self._kept.append(frame)
         self.kept_bytes += len(frame)
         if self.connected:
@@ -124,7 +124,7 @@ class Session:
         return data
 
     def feed(self, data: bytes) -> list[Message]:
-        """Do the same as `feed_framed`, and return the messages alone."""
+        """Return the messages of `feed_framed`, without their bodies."""
         return [message for message, _ in self.feed_framed(data)]
 
     def feed_framed(self, data: bytes) -> list[tuple[Message, bytes]]:
@@ -132,7 +132,7 @@ class Session:
 
         Raises:
             ProtocolError: nothing of ``data`` counts as received; after a reconnect the other end sends it again. Or
-                the other end acknowledges too little of what it was sent.
+                the other end acknowledges too few of the sent frames.
             FramesLost: see SESSION-6.
         """
         messages: list[tuple[Message, bytes]] = []

@@ -1,4 +1,4 @@
-"""The ``__main__`` of a process that a task has spawned: it has the names of the task's script, and runs none of it.
+"""The ``__main__`` of a process spawned by a task: it has the names of the task's script, without running it.
 
 `multiprocessing` asks for the name of its ``__main__``'s module when it spawns a child, and runs that module in the
 child first. For the ``__main__`` of a worker this is the module; the names come in a file of the worker's memory.
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 NAMES = "OUTRIDER_SPAWNED_MAIN"  # the environment variable with the place of the names
-_HEAD_BYTES = 16  # where the newest names begin in the file, and how many bytes they are
+_HEAD_BYTES = 16  # the offset and the size of the newest names in the file
 _ASKS = "get_preparation_data"  # the function of multiprocessing, and of loky, that asks for the name
 
 
 class SpawningSpec:
-    """The spec of a worker's ``__main__``, with what a `ModuleSpec` has."""
+    """The spec of a worker's ``__main__``, with the attributes of a `ModuleSpec`."""
 
     loader = origin = cached = submodule_search_locations = None
     parent, has_location = "", False
@@ -34,7 +34,7 @@ class SpawningSpec:
 
     @property
     def name(self) -> str:
-        """Write the names for a child, where one is about to be spawned."""
+        """Return the module's name, and write the names for a child that is about to be spawned."""
         if sys._getframe(1).f_code.co_name != _ASKS:
             return MAIN
         from . import pickler
@@ -45,7 +45,7 @@ class SpawningSpec:
             os.environ[NAMES] = f"/proc/{self._pid}/fd/{self._file}"
         names, *others = self._namespace.names()
         data = pickle.dumps((pickler.dumps_what_can(names), *others), 5)
-        if data != self._data:  # what is there stays: a child may be reading it
+        if data != self._data:  # older names stay in the file: a child may be reading them
             end = max(os.fstat(self._file).st_size, _HEAD_BYTES)
             os.pwrite(self._file, data, end)
             os.pwrite(self._file, end.to_bytes(8, "big") + len(data).to_bytes(8, "big"), 0)
@@ -54,7 +54,7 @@ class SpawningSpec:
 
 
 def names_of_parent() -> dict[str, object]:
-    """Return the names of the ``__main__`` of the worker that has spawned this process; none where it is gone."""
+    """Return the names of the ``__main__`` of the worker that spawned this process; empty if it is gone."""
     try:
         data = Path(os.environ[NAMES]).read_bytes()
         at = int.from_bytes(data[:8], "big")
@@ -66,11 +66,11 @@ def names_of_parent() -> dict[str, object]:
     namespace = Namespace(rest)
     begin(namespace)
     try:
-        found: dict[str, object] = {**pickle.loads(names), "__getattr__": namespace.later}
+        names_: dict[str, object] = {**pickle.loads(names), "__getattr__": namespace.later}
     finally:
         if main is not None:
             sys.modules[MAIN] = main
-    return found if file is None else {**found, "__file__": file}
+    return names_ if file is None else {**names_, "__file__": file}
 
 
 if __name__ != f"{__package__}.spawned_main":

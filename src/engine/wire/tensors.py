@@ -1,4 +1,4 @@
-"""Tensors as they travel: their own bytes, out of the pickle, and storages that they share once.
+"""The transport of tensors: only their own bytes, out of the pickle, and shared storages once.
 
 A dense tensor on the CPU is sent as the part of its storage that it covers. Tensors of one pickle whose parts overlap
 share memory on the other side as they did here. A view with gaps, as a column of a matrix is one, becomes a contiguous

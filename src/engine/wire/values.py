@@ -249,8 +249,8 @@ def _explain(obj: object, names: str | Sequence[str], error: Exception, *, code:
     else:
         path = ", ".join(names)
         for name, item in zip(names, obj, strict=True):
-            if (found := _failure(item, code=code)) is not None:
-                path, obj, error = _blame(name, item, found, set(), _DEPTH, code=code)
+            if (failure := _failure(item, code=code)) is not None:
+                path, obj, error = _blame(name, item, failure, set(), _DEPTH, code=code)
                 break
     kind, reason = type(obj), ((str(error).strip() or type(error).__name__).splitlines())[0]
     return Unpicklable(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."), reason[:500])
@@ -263,8 +263,8 @@ def _blame(
     seen.add(id(obj))
     if depth and not _refuses(obj):
         for step, child in _children(obj):
-            if id(child) not in seen and (found := _failure(child, code=code)) is not None:
-                return _blame(path + step, child, found, seen, depth - 1, code=code)
+            if id(child) not in seen and (failure := _failure(child, code=code)) is not None:
+                return _blame(path + step, child, failure, seen, depth - 1, code=code)
     return path, obj, error
 
 

@@ -17,7 +17,7 @@ def waits(kind: type[MemoryWaits], takes_s: float) -> float:
         assert waiting.rest_s(began, now) <= max(0.0, rest_s - takes_s), "WAIT-1"
         if takes_s <= rest_s:
             waiting.waited(began, now)
-        elif not waiting.given_up:
+        elif not waiting.is_abandoned:
             assert "within 30 s" in waiting.gave_up()
         waited_s += now - began
         now += 1.0

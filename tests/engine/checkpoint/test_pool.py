@@ -28,7 +28,7 @@ from outrider import (
 )
 from outrider.actors import generations
 from outrider.engine.runs.checkpoints import saved_checkpoints
-from outrider.engine.runs.reader import found_runs
+from outrider.engine.runs.reader import runs_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_state")]
 
@@ -64,7 +64,7 @@ async def test_the_record_has_each_complete_checkpoint_once(tmp_path: Path, monk
     async with Pool(provider=Local(), nodes=2, console="silent", checkpoints=tmp_path / "kept", run="kept") as pool:
         await pool.broadcast(counted(3))
         await pool.run(counted(1))
-    (run,) = found_runs(tmp_path / "state" / "runs")
+    (run,) = runs_in(tmp_path / "state" / "runs")
     saved = list(saved_checkpoints((run.directory / "events.jsonl").read_bytes()))
     assert (saved[-2].step, saved[-2].rank) == (3, 0), "the last of each task is complete when it has returned"
     assert (saved[-1].step, saved[-1].rank) == (4, None)

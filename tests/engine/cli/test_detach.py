@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.runs.reader import Run, found_runs, read_json
+from outrider.engine.runs.reader import Run, read_json, runs_in
 
 from .processes import PATIENCE_S, processes, until
 
@@ -60,7 +60,7 @@ def outrider(*words: str) -> tuple[int, str, str]:
 def detached(*words: str) -> Run:
     code, out, err = outrider("run", "--detach", *words)
     assert code == 0, err
-    (run,) = found_runs(Path(os.environ["OUTRIDER_STATE"]) / "runs")
+    (run,) = runs_in(Path(os.environ["OUTRIDER_STATE"]) / "runs")
     assert out == f"{run.id}\n"
     assert [line.strip() for line in err.splitlines()] == [
         f"outrider {words} {run.id}" for words in ("logs -f", "wait", "stop")
@@ -99,7 +99,7 @@ def test_a_run_goes_on_and_is_waited_for(state: Path, tmp_path: Path) -> None:
 
 def test_programs_are_told_where_it_goes_on(state: Path) -> None:
     code, out, err = outrider("run", "--json", "--detach", "train.py", "1", "3")
-    (run,) = found_runs(state / "runs")
+    (run,) = runs_in(state / "runs")
     said = json.loads(out)
     assert said.pop("took_s") > 0
     assert (code, err) == (0, "")
@@ -139,7 +139,7 @@ def test_it_outlives_its_terminal_and_its_shell(state: Path, tmp_path: Path) -> 
         shell.kill()
         shell.wait()
     os.close(ours)  # the kernel sends SIGHUP to all that is left on it
-    (run,) = found_runs(state / "runs")
+    (run,) = runs_in(state / "runs")
     assert run.id.encode() in seen
     time.sleep(0.2)
     assert run.owner == "alive"
@@ -222,7 +222,7 @@ def test_without_a_record_there_is_no_detached_run(state: Path) -> None:
 def test_a_start_that_fails_at_once_is_told_at_the_prompt(state: Path) -> None:
     """Nothing of this computer is an accelerator, which its provider knows at once."""
     code, out, err = outrider("run", "--detach", "--accelerator", "H100:8", "train.py", "1", "0")
-    (run,) = found_runs(state / "runs")
+    (run,) = runs_in(state / "runs")
     assert out == f"{run.id}\n"
     until(lambda: run.owner == "dead")
     assert "CapacityError" in (run.directory / "driver.log").read_text()

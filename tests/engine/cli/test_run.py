@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.engine.cli.run import misplaced_options, table_of, with_program_apart
-from outrider.engine.runs.reader import found_runs, read_json
+from outrider.engine.runs.reader import read_json, runs_in
 from outrider.errors import SpecError
 
 OUTRIDER = [sys.executable, "-c", "from outrider.engine.cli.main import main; main()"]
@@ -103,7 +103,7 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def recorded(state: Path) -> tuple[int, int, str]:
     """What the record of the one run says: the exit code in both of its files, and the error."""
-    (found,) = found_runs(state / "runs")
+    (found,) = runs_in(state / "runs")
     result = read_json(found.directory / "result.json")
     return found.status["exit"], result["exit"], found.status["error"]
 
@@ -154,7 +154,7 @@ def test_programs_are_told_how_it_ended(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("OUTRIDER_RUNS", "1")
     code, out, err = run("--json", "--nodes", "2", "train.py", "exit")
     said = json.loads(out)
-    (found,) = found_runs(tmp_path / "state" / "runs")
+    (found,) = runs_in(tmp_path / "state" / "runs")
     assert (said["id"], said["directory"], said["exit_code"], code) == (found.id, str(found.directory), 3, 3)
     assert (said["first_failure"]["rank"], said["first_failure"]["message"]) == (1, "it ended with exit code 3")
     assert "rank 1 of 2: it ended with exit code 3" in said["said"]
@@ -294,7 +294,7 @@ def test_programs_are_told_of_a_run_that_a_signal_ends(
         process.send_signal(sent)
         out, err = process.communicate(timeout=60)
     said = json.loads(out)
-    (found,) = found_runs(tmp_path / "state" / "runs")
+    (found,) = runs_in(tmp_path / "state" / "runs")
     assert (said["id"], said["exit_code"], said["said"], said["first_failure"]) == (found.id, code, "", None)
     assert (process.returncode, "Traceback" in err) == (status, False), err
 

@@ -119,7 +119,7 @@ def test_each_python_is_asked_for_the_packages_of_plugins(tmp_path: Path) -> Non
     env = os.environ | {"OUTRIDER_CACHE": str(tmp_path)}
     done = subprocess.run(argv, input=probe.SCRIPT, env=env, stdout=-1, check=True)
     (python,) = probe.parse(done.stdout).pythons
-    assert (python.asked, python.packages) == (True, {"cloudpickle", "typing-extensions"})
+    assert (python.is_requested, python.packages) == (True, {"cloudpickle", "typing-extensions"})
 
 
 # --- which Python ---------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ async def test_an_images_own_packages_are_an_environment_that_sees_no_others() -
 
 
 async def test_a_named_interpreter_gets_the_packages_of_plugins_that_it_lacks() -> None:
-    named = Python("3.11.4", "cpython", "/opt/python3", asked=True, packages=frozenset({"torch"}))
+    named = Python("3.11.4", "cpython", "/opt/python3", is_requested=True, packages=frozenset({"torch"}))
     image = await prepared(python="/opt/python3", packages=[[TORCH]])
     assert choose_python(image, host(named)) == PythonChoice(named, named.path, environment=False, isolated=False)
     lacking = named._replace(packages=frozenset())
@@ -196,9 +196,9 @@ async def test_requirements_with_hashes_name_everything(tmp_path: Path) -> None:
 
 async def test_a_named_interpreter_is_that_one_or_an_error() -> None:
     image = await prepared(python="/opt/python3")
-    named = Python("3.11.4", "cpython", "/opt/python3", asked=True)
+    named = Python("3.11.4", "cpython", "/opt/python3", is_requested=True)
     assert choose_python(image, host(named)) == PythonChoice(named, named.path, environment=False, isolated=False)
-    older = Python("3.10.4", "cpython", "/opt/python3", asked=True)
+    older = Python("3.10.4", "cpython", "/opt/python3", is_requested=True)
     with pytest.raises(BootstrapError, match=r"its Python is 3\.10\.4") as caught:
         choose_python(image, host(older))
     assert caught.value.hint == "name a Python 3.11 there in Image(python=...), or leave python out"

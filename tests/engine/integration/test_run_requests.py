@@ -14,7 +14,7 @@ import pytest
 
 from outrider import Local, Pool, PoolClosed, compute
 from outrider.engine.runs.control import CONTROL, ask
-from outrider.engine.runs.reader import Run, found_runs, read_json
+from outrider.engine.runs.reader import Run, read_json, runs_in
 from outrider.errors import RunStopped
 from outrider.providers.base import EntryPoints
 
@@ -37,14 +37,14 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def recorded(state: Path) -> Run:
     """The one run, once it takes requests."""
     deadline = time.monotonic() + PATIENCE_S
-    while not (found := found_runs(state / "runs")) or not (found[0].directory / CONTROL).exists():
+    while not (found := runs_in(state / "runs")) or not (found[0].directory / CONTROL).exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return found[0]
 
 
 def ended(state: Path) -> dict[str, Any]:
-    (run,) = found_runs(state / "runs")
+    (run,) = runs_in(state / "runs")
     assert not (run.directory / CONTROL).exists()
     assert (list((state / "local").glob("*")), run.owner, run.ended) == ([], "dead", True)
     return read_json(run.directory / "result.json")

@@ -17,7 +17,7 @@ import pytest
 
 from outrider.engine.cli.main import app
 from outrider.engine.runs.lines import parsed_events, parsed_log, time_text, whole_lines
-from outrider.engine.runs.reader import Run, found_runs, read_json
+from outrider.engine.runs.reader import Run, read_json, runs_in
 from outrider.engine.runs.samples import read_samples
 
 LOST_S = 1.0  # that a client which is killed may cost its record
@@ -46,7 +46,7 @@ def program(folder: Path, text: str, **environment: str) -> list[str]:
 
 
 def records(folder: Path) -> list[Run]:
-    return found_runs(folder / "state" / "runs")
+    return runs_in(folder / "state" / "runs")
 
 
 def log(run: Run, name: str) -> list[str]:

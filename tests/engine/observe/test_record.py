@@ -21,7 +21,7 @@ from outrider.engine.observe import record as module
 from outrider.engine.observe.observer import Observer
 from outrider.engine.observe.record import RecordSink, recording
 from outrider.engine.observe.surroundings import leaves_record, surroundings
-from outrider.engine.runs.reader import found_runs, read_json
+from outrider.engine.runs.reader import read_json, runs_in
 from outrider.engine.runs.recorded_calls import RecordedCalls
 from outrider.engine.runs.status import Spending
 from outrider.engine.runs.writer import Plan, RunEnd, RunWriter
@@ -280,7 +280,7 @@ async def test_a_record_has_the_settings_and_what_it_cost(tmp_path: Path) -> Non
     made = recording(Pool(provider=Local(), nodes=3, run="mine")._settings, lambda: Spending(1.5, 0.0, 1.0), {})
     made.open(lambda event: None)
     await made.aclose()
-    (run,) = found_runs(tmp_path / "state" / "runs")
+    (run,) = runs_in(tmp_path / "state" / "runs")
     assert read_json(run.directory / "run.json")["spec"]["nodes"]["desired"] == 3
     assert run.status["spent_usd"] == 1.5
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outrider.actors.events import ProfileTaken
-from outrider.engine.profiles.merged import facts, lines_of, merge, profiles_in, told_profiles
+from outrider.engine.profiles.merged import facts, lines_of, merge, merged_profiles, profiles_in
 from outrider.engine.runs.lines import event_line
 
 BASE_NS = 1_790_000_000_000_000_000  # of torch's times
@@ -82,7 +82,7 @@ def test_two_clocks_that_are_five_seconds_apart_become_one(tmp_path: Path, cat: 
     assert merged.clock_error_s == pytest.approx(0.0004)
     said = "Rank 1 (node 1) is the straggler: it is outside of collectives 30.0 ms longer in each step than any other"
     assert any(line.startswith(said) for line in lines_of(merged))
-    assert told_profiles(tmp_path) == [json.loads(json.dumps(facts(merged)))]
+    assert merged_profiles(tmp_path) == [json.loads(json.dumps(facts(merged)))]
     assert merged.trace.stat().st_mode & 0o777 == 0o600
 
 
@@ -99,7 +99,7 @@ def test_what_is_missing_is_told_and_the_rest_is_merged(tmp_path: Path) -> None:
         part(4),
     ]
     merged = merge(tmp_path, "p", parts)
-    said = {each.whose: each.said for each in merged.missing}
+    said = {each.whose: each.reason for each in merged.missing}
     assert said["rank 0 of train, node 0"].startswith("torch's profiler did not begin")
     assert said["rank 1 of train, node 1"] == "its process has ended"
     assert "cannot be read" in said["rank 2 of train, node 2"]
@@ -118,7 +118,7 @@ def test_nothing_at_all_is_told_as_well(tmp_path: Path) -> None:
 
 def test_a_record_has_its_profiles_and_damage_is_passed_over(tmp_path: Path) -> None:
     assert profiles_in(tmp_path) == {}
-    assert told_profiles(tmp_path) == []
+    assert merged_profiles(tmp_path) == []
     lines = [event_line(part(rank), 9.0, "", str) for rank in (0, 1, 0)]
     bad = [b'{"event":"profile_taken","job":"x"}\n', b'"profile_taken"\n', b'{"event":"profile_taken"']
     odd = event_line(ProfileTaken(1, 0, 0, "../p", ""), 9.0, "", str)

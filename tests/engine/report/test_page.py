@@ -19,7 +19,7 @@ from outrider.engine.report.contents import read_contents
 from outrider.engine.report.overview import failure_of, shown_command, state_of
 from outrider.engine.report.page import page, write_report
 from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.reader import Run, found_runs
+from outrider.engine.runs.reader import Run, runs_in
 from outrider.engine.runs.status import RunStatus
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -199,7 +199,7 @@ def test_of_many_metrics_those_without_a_figure_are_named(tmp_path: Path) -> Non
 def record_of(folder: Path, **facts: Any) -> tuple[RecordFiles, Run]:
     files = RecordFiles.make(folder, "run", BEGAN)
     files.replace("status.json", RunStatus(files.directory.name, "run", BEGAN).facts(BEGAN + 10.0, 0.0, 0.0) | facts)
-    return files, found_runs(folder)[-1]
+    return files, runs_in(folder)[-1]
 
 
 @pytest.mark.parametrize(

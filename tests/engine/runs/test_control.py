@@ -17,7 +17,7 @@ import pytest
 from outrider.engine.runs import control
 from outrider.engine.runs.control import CONTROL, ControlSocket, NoAnswer, Refused, ask
 from outrider.engine.runs.files import RecordFiles
-from outrider.engine.runs.reader import Run, found_runs
+from outrider.engine.runs.reader import Run, runs_in
 from outrider.providers.local.sockets import short_name
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def answering(folder: Path, **more: Callable[[Mapping[str, Any]], Awaitabl
     files.replace("run.json", {"owner": {"pid": 4711, "host": "here"}})
     sock = ControlSocket(files.directory, {"add": add, "never": never, "broken": broken, **more})
     try:
-        yield found_runs(folder)[0]
+        yield runs_in(folder)[0]
     finally:
         await sock.close()
         await sock.close()
@@ -169,7 +169,7 @@ async def test_an_owner_without_a_socket_is_named(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(control, "MAKING_S", 0.05)
     files = RecordFiles.make(folder, "train", 1.0)
     with pytest.raises(NoAnswer, match=r"takes no requests \(No such file"):
-        ask(found_runs(folder)[0], "add", within_s=1.0)
+        ask(runs_in(folder)[0], "add", within_s=1.0)
     files.close()
 
 

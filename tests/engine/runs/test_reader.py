@@ -14,7 +14,7 @@ import pytest
 from outrider.engine.runs import reader
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.lines import log_line
-from outrider.engine.runs.reader import Logs, found_runs, runs_meant
+from outrider.engine.runs.reader import Logs, runs_in, runs_meant
 from outrider.providers.pool_lock import Owner
 
 
@@ -28,8 +28,8 @@ def test_runs_are_listed_in_the_order_of_their_beginning(folder: Path) -> None:
     for name, began in (("b", 2e9), ("a", 1e9)):
         record(folder, name, began).close()
     (folder / "notes").mkdir()
-    assert [run.name for run in found_runs(folder)] == ["a", "b"]
-    assert found_runs(folder / "nowhere") == []
+    assert [run.name for run in runs_in(folder)] == ["a", "b"]
+    assert runs_in(folder / "nowhere") == []
 
 
 def test_the_cost_of_a_living_run_goes_on(folder: Path) -> None:
@@ -41,14 +41,14 @@ def test_the_cost_of_a_living_run_goes_on(folder: Path) -> None:
         ({"spent_usd": 2.0, "hourly_usd": 0.5}, 2.0, 1e9 + 3600),  # it is not known since when
     ):
         made.replace("status.json", {"state": "running", **facts})
-        assert found_runs(folder)[0].spent_usd(now) == cost
+        assert runs_in(folder)[0].spent_usd(now) == cost
     made.close()
 
 
 def test_a_run_is_meant_by_its_id_its_name_or_the_beginning_of_its_id(folder: Path) -> None:
     for name, began in (("train", 1e9), ("train", 2e9), ("2001", 1.5e9)):
         record(folder, name, began).close()
-    old, named, new = found_runs(folder)
+    old, named, new = runs_in(folder)
     runs = [old, named, new]
     assert runs_meant(old.id, runs) == [old]
     assert runs_meant("train", runs) == [new]
@@ -60,7 +60,7 @@ def test_a_run_is_meant_by_its_id_its_name_or_the_beginning_of_its_id(folder: Pa
 
 def test_the_lock_says_who_lives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = record(folder, "train", 1e9, "running")
-    (run,) = found_runs(folder)
+    (run,) = runs_in(folder)
     assert run.owner == "alive"
     made.replace("run.json", {"owner": asdict(Owner.this(made.directory))})
     made.close()
@@ -82,7 +82,7 @@ made.replace("status.json", {{"state": "running"}})
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
-    (run,) = found_runs(folder)
+    (run,) = runs_in(folder)
     assert (run.ended, run.owner) == (False, "dead")
 
 
@@ -91,7 +91,7 @@ def test_a_status_that_cannot_be_read_is_empty(folder: Path, content: str) -> No
     made = record(folder, "train", 1e9)
     (made.directory / "status.json").write_text(content)
     made.close()
-    (run,) = found_runs(folder)
+    (run,) = runs_in(folder)
     assert run.status == {}
 
 
@@ -100,7 +100,7 @@ def test_logs_are_read_in_the_order_of_time_and_then_further(folder: Path, monke
     made = record(folder, "train", 1e9, "running")
     made.append({"logs/rank-000.log": log_line(1.0, "stdout", "a") + log_line(3.0, "stdout", "c")})
     made.append({"logs/rank-001.log": log_line(2.0, "stdout", "b") + log_line(4.0, "stdout", "d")[:-3]})
-    (run,) = found_runs(folder)
+    (run,) = runs_in(folder)
     logs = Logs(run)
     assert [(each.origin, each.line.text) for each in logs.new_lines()] == [
         ("rank 0", "a"),
@@ -120,7 +120,7 @@ def test_only_the_logs_that_are_asked_for_are_read(folder: Path) -> None:
     for path in ("rank-000", "rank-001", "node-000", "node-001"):
         made.append({f"logs/{path}.log": log_line(1.0, "stdout", path)})
     made.close()
-    (run,) = found_runs(folder)
+    (run,) = runs_in(folder)
     assert [each.line.text for each in Logs(run, ranks=[1], nodes=[0]).new_lines()] == ["node-000", "rank-001"]
     assert [each.line.text for each in Logs(run, ranks=[7]).new_lines()] == []
     assert len(list(Logs(run).new_lines())) == 4
@@ -130,7 +130,7 @@ def test_a_run_of_many_ranks_is_read_with_few_descriptors(folder: Path) -> None:
     files = record(folder, "wide", 1e9)
     files.append({f"logs/rank-{rank:03}.log": log_line(1e9 + rank, "stdout", str(rank)) for rank in range(100)})
     files.close()
-    (run,) = found_runs(folder)
+    (run,) = runs_in(folder)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, before[1]))  # noqa: PTH208
     try:
@@ -142,7 +142,7 @@ def test_a_run_of_many_ranks_is_read_with_few_descriptors(folder: Path) -> None:
 
 def test_the_parts_of_a_log_are_read_in_order_and_go_away(folder: Path) -> None:
     made = record(folder, "train", 1e9, "running")
-    (run,) = found_runs(folder)
+    (run,) = runs_in(folder)
     logs = Logs(run)
     for part in ("", ".9", ".10"):
         made.append({f"logs/rank-001{part}.log": log_line(1.0, "stdout", f"part {part}")})

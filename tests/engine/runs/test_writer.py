@@ -19,7 +19,7 @@ from outrider.engine.runs.git import GitState
 from outrider.engine.runs.lines import parsed_events
 from outrider.engine.runs.log_parts import LogParts
 from outrider.engine.runs.pages import Happened
-from outrider.engine.runs.reader import Logs, found_runs, read_json
+from outrider.engine.runs.reader import Logs, read_json, runs_in
 from outrider.engine.runs.status import Spending
 from outrider.engine.runs.writer import Plan, RunEnd, RunWriter
 
@@ -63,7 +63,7 @@ def test_a_run_that_ends_leaves_all_of_its_record(folder: Path, broadcast: list[
         1.25,
     )
     assert len(list(parsed_events((run.directory / "events.jsonl").read_bytes()))) == 12
-    (found,) = found_runs(folder)
+    (found,) = runs_in(folder)
     assert (found.ended, found.owner, found.name) == (True, "dead", "train")
     modes = {stat.S_IMODE(each.stat().st_mode) for each in (run.directory, *run.directory.rglob("*"))}
     assert modes == {0o700, 0o600}
@@ -72,8 +72,8 @@ def test_a_run_that_ends_leaves_all_of_its_record(folder: Path, broadcast: list[
 def test_what_is_put_is_on_the_disk_while_the_run_lives(folder: Path) -> None:
     run = started(folder)
     run.put(ev.PoolStarting("p", "local", 1, 1), 1.0)
-    until(lambda: [run for run in found_runs(folder) if run.status.get("pool") == "p"])
-    (found,) = found_runs(folder)
+    until(lambda: [run for run in runs_in(folder) if run.status.get("pool") == "p"])
+    (found,) = runs_in(folder)
     assert found.owner == "alive"
     assert b"pool_starting" in (found.directory / "events.jsonl").read_bytes()
     run.close(RunEnd(), PATIENCE_S)
@@ -136,18 +136,18 @@ def test_a_disk_that_is_full_ends_the_record_and_its_lock_lasts(
     told = []
     run = started(folder, lambda: told.append(1))
     run.put(broadcast[0].event, 1.0)
-    until(lambda: found_runs(folder) and found_runs(folder)[0].status.get("pool"))
+    until(lambda: runs_in(folder) and runs_in(folder)[0].status.get("pool"))
     full = os.statvfs_result((4096, 4096, 10**6, 0, 0, 1, 1, 1, 0, 255))
     monkeypatch.setattr(files.os, "statvfs", lambda path: full)
     run.put(broadcast[1].event, 2.0)
     until(lambda: told)
     for event, at, _ in broadcast * 10:
         run.put(event, at)
-    (found,) = found_runs(folder)
+    (found,) = runs_in(folder)
     assert (found.owner, len(run._items), told) == ("alive", 0, [1])
     assert os.strerror(errno.ENOSPC) in run.failure
     run.close(RunEnd(), PATIENCE_S)
-    assert found_runs(folder)[0].ended  # there was room for that
+    assert runs_in(folder)[0].ended  # there was room for that
     assert len(list(parsed_events((found.directory / "events.jsonl").read_bytes()))) == 1
 
 
@@ -213,7 +213,7 @@ def test_a_task_that_prints_for_days_fills_no_disk(folder: Path) -> None:
     paths = list((run.directory / "logs").iterdir())
     assert len(paths) == 3
     assert all(path.stat().st_size <= 1000 for path in paths)
-    (found,) = found_runs(folder)
+    (found,) = runs_in(folder)
     lines = [printed.line.text for printed in Logs(found).new_lines()]
     assert (lines[0], lines[-1]) == ("[task #1] step 0", "[task #1] step 999")
     assert "[task #1] step 500" not in lines
@@ -251,13 +251,13 @@ def test_what_is_left_to_be_done_is_done_as_soon_as_the_pool_closes(
     monkeypatch.setattr(writer, "git_state", lambda source: looked.set())
     run = started(folder, source=folder, describe=lambda: {"argv": ["train.py"]})
     run.put(ev.PoolStarting("p", "local", 1, 1), 1.0)
-    until(lambda: found_runs(folder) and found_runs(folder)[0].status.get("pool"))
+    until(lambda: runs_in(folder) and runs_in(folder)[0].status.get("pool"))
     assert not looked.is_set()
     run.put(ev.PoolClosing(), 2.0)
     assert looked.wait(PATIENCE_S)
     until(lambda: run.directory is not None and "argv" in read_json(run.directory / "run.json"))
     run.close(RunEnd(), PATIENCE_S)
-    assert found_runs(folder)[0].ended
+    assert runs_in(folder)[0].ended
 
 
 def no_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -278,7 +278,7 @@ def test_a_system_without_a_thread_for_it_has_no_record(folder: Path, monkeypatc
     run = started(folder, lambda: told.append(1))
     run.put(ev.PoolClosed(), 1.0)
     run.close(RunEnd(), PATIENCE_S)
-    assert (run.failure, told, found_runs(folder)) == ("can't start new thread", [1], [])
+    assert (run.failure, told, runs_in(folder)) == ("can't start new thread", [1], [])
 
 
 def test_a_system_without_a_thread_for_git_has_a_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +286,7 @@ def test_a_system_without_a_thread_for_git_has_a_record(folder: Path, monkeypatc
     run = started(folder, source=folder)
     run.close(RunEnd(), PATIENCE_S)
     assert run.failure == ""
-    assert found_runs(folder)[0].ended
+    assert runs_in(folder)[0].ended
 
 
 def test_old_records_are_swept_by_a_run_that_is_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

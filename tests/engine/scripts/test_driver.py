@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.runs.reader import found_runs, run_of
+from outrider.engine.runs.reader import run_of, runs_in
 from outrider.engine.scripts import driver
 from outrider.engine.scripts.driver import Start, Starter
 
@@ -38,12 +38,15 @@ def pipe() -> Iterator[tuple[int, Starter]]:
 @pytest.mark.parametrize(
     ("tell", "heard"),
     [
-        (lambda driver: (driver.made("id"), driver.opened()), Start("id")),
-        (lambda driver: (driver.made("id"), driver.failed(125, "no machines")), Start("id", 125, "no machines")),
+        (lambda driver: (driver.recorded("id"), driver.opened()), Start("id")),
+        (lambda driver: (driver.recorded("id"), driver.failed(125, "no machines")), Start("id", 125, "no machines")),
         (lambda driver: driver.failed(125, "no disk"), Start("", 125, "no disk")),
-        (lambda driver: (driver.made("id"), driver._close()), Start("id", 125, "its process has ended without a word")),
+        (
+            lambda driver: (driver.recorded("id"), driver._close()),
+            Start("id", 125, "its process has ended without a word"),
+        ),
         (lambda driver: driver._close(), Start("", 125, "its process has ended without a word")),
-        (lambda driver: driver.made("id"), Start("id")),
+        (lambda driver: driver.recorded("id"), Start("id")),
         (lambda driver: None, Start("", 125, "its record was not made within 0.3 s")),
     ],
     ids=["open", "failed", "no record", "killed", "killed at once", "slow", "silent"],
@@ -55,7 +58,7 @@ def test_a_start_is_heard_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(driver, "FIRST_MOMENTS_S", 0.1)
-    monkeypatch.setattr(driver, "MADE_S", 0.3)
+    monkeypatch.setattr(driver, "RECORD_S", 0.3)
     tell(pipe[1])
     assert driver._heard(pipe[0]) == heard
 
@@ -73,7 +76,7 @@ def test_nobody_who_waits_any_longer_is_no_error() -> None:
     ours, its = os.pipe()
     os.close(ours)
     starter = Starter(its)
-    starter.made("id")
+    starter.recorded("id")
     starter.opened()
     starter.failed(1, "later")
 
@@ -102,7 +105,7 @@ def test_it_is_in_a_session_of_its_own_without_the_terminal(tmp_path: Path) -> N
         env={**os.environ, "OUTRIDER_STATE": str(tmp_path / "state")},
         check=True,
     )
-    (run,) = found_runs(tmp_path / "state" / "runs")
+    (run,) = runs_in(tmp_path / "state" / "runs")
     assert done.stdout == f"{run.id} False\n"
     assert done.stderr == ""
     until(lambda: run.owner == "dead")
@@ -136,7 +139,7 @@ def test_what_is_kept_of_its_prints_has_no_secret_in_it(tmp_path: Path) -> None:
         env={**os.environ, "OUTRIDER_STATE": str(tmp_path / "state")},
         check=True,
     )
-    (run,) = found_runs(tmp_path / "state" / "runs")
+    (run,) = runs_in(tmp_path / "state" / "runs")
     assert done.stderr == "None\n"
     until(lambda: run.owner == "dead")
     said = (run.directory / "driver.log").read_text()
@@ -161,7 +164,7 @@ def test_a_run_that_fails_before_its_pool_has_an_end_in_its_record(tmp_path: Pat
         env={**os.environ, "OUTRIDER_STATE": str(tmp_path / "state")},
         check=True,
     )
-    (run,) = found_runs(tmp_path / "state" / "runs")
+    (run,) = runs_in(tmp_path / "state" / "runs")
     until(lambda: run.owner == "dead")
     assert done.stdout == f"{Start(run.id, 125, 'its process has ended without a word')}\n"
     ended = run_of(run.directory)

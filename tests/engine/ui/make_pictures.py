@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from outrider.engine.runs.reader import Run, found_runs
+from outrider.engine.runs.reader import Run, runs_in
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -55,7 +55,7 @@ def _living(state: Path) -> Run:
     """Return the run with losses, when it has had some of them."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
-        for run in found_runs(state / "runs"):
+        for run in runs_in(state / "runs"):
             if (run.directory / "events.jsonl").read_bytes().count(b'"node_lost"') >= LOSSES:
                 return run
         time.sleep(0.1)

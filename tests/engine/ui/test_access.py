@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.engine.ui import access
-from outrider.engine.ui.access import Access, Asked, Verdict
+from outrider.engine.ui.access import Access, AccessRequest, Verdict
 
 TOKEN = "Zq" * 20
 HERE = {"host": "127.0.0.1:8080"}
@@ -14,7 +14,7 @@ COOKIE = {"outrider-ui-8080": TOKEN}
 
 def verdict(method: str = "GET", headers: dict[str, str] | None = None, cookies: dict[str, str] | None = None,
             token: str = "", port: int | None = 8080) -> Verdict:  # fmt: skip
-    return Access(TOKEN, port).verdict(Asked(method, HERE | (headers or {}), cookies or {}, token))
+    return Access(TOKEN, port).verdict(AccessRequest(method, HERE | (headers or {}), cookies or {}, token))
 
 
 def test_the_token_of_the_address_enters_and_the_cookie_is_allowed() -> None:
@@ -44,11 +44,11 @@ def test_without_the_token_nothing_is_shown(token: str, cookies: dict[str, str])
 
 def test_the_address_for_the_browser_leads_in_once() -> None:
     access = Access(TOKEN, 8080, "once" * 10)
-    asked = Asked("GET", HERE, {}, "once" * 10)
-    assert access.verdict(Asked("POST", HERE, {}, "once" * 10)) == "no token"
-    assert access.verdict(Asked("GET", HERE, {"outrider-ui-8080": "once" * 10})) == "no token"
+    asked = AccessRequest("GET", HERE, {}, "once" * 10)
+    assert access.verdict(AccessRequest("POST", HERE, {}, "once" * 10)) == "no token"
+    assert access.verdict(AccessRequest("GET", HERE, {"outrider-ui-8080": "once" * 10})) == "no token"
     assert [access.verdict(asked), access.verdict(asked)] == ["enter", "no token"]
-    assert access.verdict(Asked("GET", HERE, {}, TOKEN)) == "enter"
+    assert access.verdict(AccessRequest("GET", HERE, {}, TOKEN)) == "enter"
 
 
 def test_the_address_alone_acts_on_nothing() -> None:
@@ -104,19 +104,24 @@ def test_a_program_with_a_token_is_shown_the_metrics_and_nothing_else(said: str)
     """ACCESS-3."""
     access = Access(TOKEN, 8080, metrics="metrics" * 5)
     headers = HERE | {"authorization": f"Bearer {said}"}
-    assert access.verdict(Asked("GET", headers, {}, path="/metrics")) == "allowed"
-    assert access.verdict(Asked("GET", headers | {"host": "evil.example:8080"}, {}, path="/metrics")) == "other host"
-    assert access.verdict(Asked("POST", headers, {}, path="/metrics")) == "no token"
+    assert access.verdict(AccessRequest("GET", headers, {}, path="/metrics")) == "allowed"
+    assert (
+        access.verdict(AccessRequest("GET", headers | {"host": "evil.example:8080"}, {}, path="/metrics"))
+        == "other host"
+    )
+    assert access.verdict(AccessRequest("POST", headers, {}, path="/metrics")) == "no token"
     for path in ("/", "/runs/x", "/metrics/", "//metrics"):
-        assert access.verdict(Asked("GET", headers, {}, path=path)) == "no token"
-    assert access.verdict(Asked("GET", HERE, {}, "metrics" * 5, path="/metrics")) == "no token"
-    assert access.verdict(Asked("GET", HERE, {"outrider-ui-8080": "metrics" * 5}, path="/metrics")) == "no token"
+        assert access.verdict(AccessRequest("GET", headers, {}, path=path)) == "no token"
+    assert access.verdict(AccessRequest("GET", HERE, {}, "metrics" * 5, path="/metrics")) == "no token"
+    assert (
+        access.verdict(AccessRequest("GET", HERE, {"outrider-ui-8080": "metrics" * 5}, path="/metrics")) == "no token"
+    )
 
 
 @pytest.mark.parametrize("said", ["", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer \udcff"])
 def test_without_a_token_there_are_no_metrics(said: str) -> None:
     """ACCESS-3."""
-    asked = Asked("GET", HERE | {"authorization": said}, {}, path="/metrics")
+    asked = AccessRequest("GET", HERE | {"authorization": said}, {}, path="/metrics")
     assert Access(TOKEN, 8080).verdict(asked) == "no token"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.runs.reader import Run, found_runs
+from outrider.engine.runs.reader import Run, runs_in
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -80,7 +80,7 @@ def test_a_point_is_drawn_within_a_second_of_its_call(browser: Chromium, tmp_pat
     with serving(tmp_path) as ui, subprocess.Popen([sys.executable, program, "600"], env=environment) as training_:
         try:
             until = time.monotonic() + PATIENCE_S
-            while not (found := [run for run in found_runs(tmp_path / "runs") if "began" in run.status]):
+            while not (found := [run for run in runs_in(tmp_path / "runs") if "began" in run.status]):
                 assert time.monotonic() < until
                 time.sleep(0.05)
             browser.show(ui.url)

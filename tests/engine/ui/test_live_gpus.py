@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.report.page import write_report
-from outrider.engine.runs.reader import Run, found_runs
+from outrider.engine.runs.reader import Run, runs_in
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -74,7 +74,7 @@ def started(folder: Path, driver: str) -> subprocess.Popen[bytes]:
 
 def living_run(folder: Path) -> Run:
     until = time.monotonic() + PATIENCE_S
-    while not (found := found_runs(folder / "runs")):
+    while not (found := runs_in(folder / "runs")):
         assert time.monotonic() < until
         time.sleep(0.05)
     return found[0]

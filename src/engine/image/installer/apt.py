@@ -45,8 +45,8 @@ def install(installation: Installation, packages: Sequence[str]) -> None:
 def _is_installed(package: str) -> bool:
     name, _, version = package.partition("=")
     form = "${db:Status-Status} ${Version}\n"
-    asked = ask(["dpkg-query", "--show", "--showformat", form, name.partition("/")[0]])
-    states = [line.split(" ") for line in asked.stdout.splitlines()]
+    result = ask(["dpkg-query", "--show", "--showformat", form, name.partition("/")[0]])
+    states = [line.split(" ") for line in result.stdout.splitlines()]
     return any(state[0] == "installed" and version in ("", state[-1]) for state in states)
 
 

@@ -49,7 +49,7 @@ def prepare(installation: Installation, inbox: Inbox, cache: Path, wanted: Mappi
             shutil.rmtree(leftover, ignore_errors=True)
         umask = os.umask(0o077)  # private, as later pools run what is there; tasks keep the login's
         try:
-            with installation.half_made(beside):
+            with installation.incomplete(beside):
                 _make(installation, inbox, cache, wanted, beside)
                 beside.rename(place)
         finally:
@@ -72,7 +72,7 @@ def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping
     if not wanted["requirements"]:
         return
     scratch = place.with_suffix(".wheels")
-    with installation.during("packages"), installation.half_made(scratch):
+    with installation.during("packages"), installation.incomplete(scratch):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(mode=0o700)
         requirements, sources = wanted["requirements"], []
@@ -92,18 +92,20 @@ def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping
 
 
 def _seen_by(python: str) -> tuple[bool, list[str]]:
-    """Return whether an interpreter sees the packages of its installation, and the folders of its own if it is that of
-    a virtual environment: one made of it is made of the installation below, and would not see those.
+    """Return whether an interpreter sees the packages of its installation, and the package folders of its own.
+
+    Only a virtual environment has such folders. An environment made from it is based on the installation below, and
+    would not see them.
     """
-    asked = subprocess.run(  # noqa: S603 - the interpreter that the image names
+    result = subprocess.run(  # noqa: S603 - the interpreter that the image names
         [python, "-I", "-c", _VENV], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
     )
-    sees_system, *folders = asked.stdout.splitlines() or ["True"]
+    sees_system, *folders = result.stdout.splitlines() or ["True"]
     return sees_system == "True", folders
 
 
 def _show(folders: Sequence[str], place: Path) -> None:
-    """Have the environment see what is in the folders, behind its own packages."""
+    """Add the folders to the environment's search path, behind its own packages."""
     [packages] = place.glob("lib/python*/site-packages")
     lines = [f"import site; site.addsitedir({folder!r})\n" for folder in folders]
     (packages / _OF_VENV).write_text("".join(lines), encoding="utf-8")

@@ -101,14 +101,15 @@ def sweep(pools: Path, host: str) -> None:
 
 
 def this_host() -> str:
-    """Name this host as no other that shares its home folder: many are called localhost. One without a machine-id has
-    another name after a reboot, and then leaves what it had.
+    """Return a unique name of this host among those that share its home folder: many are called localhost.
+
+    A host without a machine-id has another name after a reboot, and then abandons its old directories.
     """
     for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
         with suppress(OSError, ValueError):
-            told = Path(path).read_text().strip()
-            if len(told) >= 32:  # it may be empty, or "uninitialized"
-                return f"{socket.gethostname()} {hashlib.sha256(told.encode()).hexdigest()[:16]}"
+            machine_id = Path(path).read_text().strip()
+            if len(machine_id) >= 32:  # it may be empty, or "uninitialized"
+                return f"{socket.gethostname()} {hashlib.sha256(machine_id.encode()).hexdigest()[:16]}"
     return socket.gethostname()
 
 
@@ -170,7 +171,7 @@ def _make_private(directory: Path) -> None:
     """Make a private folder below one that everybody can write to, or fail."""
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         reason = f"{directory} is there and is not a private folder of this user (uid {os.getuid()})"
-        raise Failed(reason, hint=f"remove {directory} there, or have its owner (uid {found.st_uid}) do so")
+        raise Failed(reason, hint=f"remove {directory} there, or have its owner (uid {status.st_uid}) do so")

@@ -25,7 +25,7 @@ TAIL_LINES = 40
 LINE_CHARACTERS = 500
 _KEPT_LINES = 10_000
 _GRACE_S = 2.0  # for processes of root: only their sudo can end them, and only by SIGTERM
-_ANSWERED_S = 30.0  # for a command that only says something, and should do so at once
+_ANSWERED_S = 30.0  # for a command that only prints facts, at once
 _TRAILING_S = 1.0  # for the last output of a command that has ended; a process left behind may hold the pipe open
 
 
@@ -156,7 +156,7 @@ class Installation:
             os._exit(1)
 
     @contextmanager
-    def half_made(self, folder: Path) -> Iterator[None]:
+    def incomplete(self, folder: Path) -> Iterator[None]:
         """Remove ``folder`` when the block is left, however that happens, unless it was renamed meanwhile."""
         self.scratch.append(folder)
         try:
@@ -197,7 +197,7 @@ def try_lock(fd: int) -> bool:
 
 
 def ask(argv: Sequence[str], *, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
-    """Run a command that only says something, and soon; its exit status may be any."""
+    """Run a command that only prints facts, at once; any exit status is accepted."""
     command = shlex.join(argv)
     try:
         return subprocess.run(  # noqa: S603
@@ -222,13 +222,13 @@ def become_root(what: str, otherwise: str) -> list[str]:
         return []
     if shutil.which("sudo") is None:
         raise Failed(f"{what} needs root, and there is no sudo", hint=f"log in as root, or {otherwise}")
-    asked = ask(["sudo", "-n", "true"])
-    if asked.returncode != 0:
+    result = ask(["sudo", "-n", "true"])
+    if result.returncode != 0:
         raise Failed(
             f"{what} needs root, and sudo asks for a password",
             command="sudo -n true",
-            exit_status=asked.returncode,
-            log=asked.stderr.splitlines()[-3:],
+            exit_status=result.returncode,
+            log=result.stderr.splitlines()[-3:],
             hint=f"allow this user sudo without a password, or {otherwise}",
         )
     return ["sudo", "-n"]

@@ -89,12 +89,14 @@ def _start(installation: Installation, inbox: Inbox, plan: Mapping[str, Any], py
     mounted = volumes.mount(installation, plan)
     if plan["run"]:
         with installation.during("run"):
-            asked = {**env, **plan["env"]}
-            asked["PYTHONPATH"] = os.pathsep.join(filter(None, [asked.get("PYTHONPATH"), env["OUTRIDER_PATH"]]))
+            command_env = {**env, **plan["env"]}
+            command_env["PYTHONPATH"] = os.pathsep.join(
+                filter(None, [command_env.get("PYTHONPATH"), env["OUTRIDER_PATH"]])
+            )
             for command in plan["run"]:
                 is_line = isinstance(command, str)
                 words = ["/bin/sh", "-c", command] if is_line else command
-                installation.run(words, env=asked, cwd=tree, shown=command if is_line else "")
+                installation.run(words, env=command_env, cwd=tree, shown=command if is_line else "")
     with installation.during("executor"):
         executor.start(installation, plan, python, directory, env=env, mounted=mounted)
 

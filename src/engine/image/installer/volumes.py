@@ -72,8 +72,8 @@ def _install(installation: Installation) -> None:
 
 def _check_host() -> None:
     try:
-        found = os.stat("/dev/fuse")  # noqa: PTH116
-        is_there = stat.S_ISCHR(found.st_mode) and (os.major(found.st_rdev), os.minor(found.st_rdev)) == _FUSE
+        status = os.stat("/dev/fuse")  # noqa: PTH116
+        is_there = stat.S_ISCHR(status.st_mode) and (os.major(status.st_rdev), os.minor(status.st_rdev)) == _FUSE
     except OSError:
         is_there = False
     if not is_there:
