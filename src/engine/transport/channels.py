@@ -151,6 +151,13 @@ class Transfer(Channel):
     def begin(self) -> None:
         pass
 
+    def release(self) -> None:
+        """Drop the references to the blob's memory, at the end of the transfer.
+
+        A channel of asyncssh and its session refer to each other until Python's collector runs, which is seldom.
+        """
+        raise NotImplementedError
+
     def data_received(self, data: bytes | memoryview) -> None:
         if self.done.done():
             return
@@ -294,6 +301,9 @@ class Sending(Transfer):
     def answered(self, answer: wire.Have) -> None:  # noqa: ARG002
         self.finish()  # it is all in place
 
+    def release(self) -> None:
+        self._parts, self._filled = [], None
+
 
 class Receiving(Transfer):
     """A blob in, straight into its place."""
@@ -327,3 +337,8 @@ class Receiving(Transfer):
     def finish(self, error: Exception | None = None) -> None:
         self._view.release()  # or the buffer could not be closed
         super().finish(error)
+
+    def release(self) -> None:
+        self._view.release()
+        self.__dict__.pop("buffer", None)
+        self.__dict__.pop("_memory", None)

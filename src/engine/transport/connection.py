@@ -465,6 +465,7 @@ class NodeConnection:
             with self._settings.uploads.watched(self._node, blob.size_bytes - at, progress):
                 await self._transfer(sending, request)
         finally:
+            sending.release()
             self._uploads -= 1
             self.link.sent_bytes += progress.at_bytes
 
@@ -472,9 +473,10 @@ class NodeConnection:
         receiving = Receiving(progress)
         try:
             await self._transfer(receiving, wire.Get(name))
+            return receiving.buffer
         finally:
+            receiving.release()
             self.link.received_bytes += progress.at_bytes
-        return receiving.buffer
 
     async def _transfer(self, transfer: Transfer, request: wire.Put | wire.PutRest | wire.Get) -> None:
         async with self._route.turn():

@@ -113,7 +113,7 @@ class Namespace:
             elif name not in sys.modules:
                 _place(name, module)
         file = attributes.get("__file__")
-        if "__file__" not in module.__dict__ and isinstance(file, str) and Path(file).exists():
+        if "__file__" not in module.__dict__ and isinstance(file, str) and _has_source(file):
             module.__file__ = file
         return module
 
@@ -170,6 +170,11 @@ class Namespace:
         hidden = {"__builtins__", "__spec__", "__loader__", "__getattr__", "__name__"}
         rest = self._rest if isinstance(self._rest, bytes) else zlib.compress(dumps(self._rest, 5), 1)
         return {name: value for name, value in scope.items() if name not in hidden}, rest, scope.get("__file__")
+
+
+def _has_source(file: str) -> bool:
+    """Return whether `inspect` finds the source of classes by this path."""
+    return file in linecache.cache or Path(file).exists()
 
 
 class Script(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import mmap
+import weakref
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -167,6 +168,25 @@ async def test_the_memory_of_a_blob_that_came_can_be_given_back_at_once(size_byt
         received.drop()
         await asyncio.sleep(0.001)
     assert transfer.done.done()
+
+
+async def test_ended_transfers_hold_no_memory() -> None:
+    """asyncssh's channel refers to them in a cycle, until Python's collector runs."""
+    transfer, progress = receiving()
+    transfer.data_received(encode(wire.Have("blob", SIZE)) + bytes(SIZE))
+    await transfer.wait()
+    memory = weakref.ref(transfer.buffer)
+    transfer.release()
+    assert memory() is None
+    half, _ = receiving()
+    half.data_received(encode(wire.Have("blob", SIZE)) + bytes(SIZE // 2))
+    memory = weakref.ref(half.buffer)
+    half.release()
+    assert memory() is None
+    half.data_received(bytes(SIZE // 2))  # of a call that was cancelled
+    argument = bytearray(SIZE)
+    channels.Sending([argument], progress).release()
+    argument.clear()  # it has no views
 
 
 async def test_a_blob_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import inspect
+import linecache
 import pickle
 import sys
 import zlib
@@ -172,3 +174,17 @@ def test_a_module_that_cannot_be_reloaded_is_an_error(tmp_path: Path, monkeypatc
                 namespace.update(Script("program", {}, reloads=(("own_broken", 1),)))
     finally:
         del sys.modules["own_broken"]
+
+
+def test_source_of_a_class_is_found_where_its_file_is_not() -> None:
+    text = "class Crate:\n    size = 1\n"
+    file = "/of-another-computer/train.py"
+    names = program(text)
+    data = pickler.dumps(names["Crate"])
+    sources = zlib.compress(pickle.dumps({file: text}))
+    namespace = worker()
+    namespace.update(Script("program", {"__file__": file}, sources=sources))
+    try:
+        assert inspect.getsource(pickle.loads(data)) == text
+    finally:
+        del linecache.cache[file]
