@@ -36,10 +36,10 @@ class Lines(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a command on a node. ``said``: why it could not be run."""
+    """The end of a command on a node. ``reason``: why it could not be run."""
 
     code: int
-    said: str = ""
+    reason: str = ""
 
 
 Tell = Callable[[Reached, Lines | Ended], None]
@@ -77,11 +77,11 @@ def execute(
         refuse("what is to be run is missing: outrider exec RUN -- COMMAND ARGS.")
     if node is not None and rank is not None:
         refuse("exec takes --node or --rank, not both.")
-    told = _told_as_json if as_json else _told
-    return asyncio.run(_on_all(reached(target, node=node, rank=rank), command, told))
+    show = _show_as_json if as_json else _show
+    return asyncio.run(_on_all(reached(target, node=node, rank=rank), command, show))
 
 
-async def _on_all(nodes: Sequence[Reached], command: Sequence[str], told: Tell) -> int:
+async def _on_all(nodes: Sequence[Reached], command: Sequence[str], show: Tell) -> int:
     """Run it everywhere, and return the exit code that was the first but 0."""
     failures: list[int] = []
     turns = asyncio.Semaphore(AT_A_TIME)
@@ -89,8 +89,8 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str], told: Tell) 
 
     async def one(node: Reached) -> None:
         async with turns:
-            ended = await _on(node, command, partial(told, node), running)
-            told(node, ended)
+            ended = await _on(node, command, partial(show, node), running)
+            show(node, ended)
             if ended.code:
                 failures.append(ended.code)
 
@@ -184,11 +184,11 @@ class Command(asyncio.SubprocessProtocol):
         if len(rest) > LINE_BYTES:
             lines, rest = [*lines, rest], b""
         self._rests[fd] = rest
-        self._told(fd, lines)
+        self._report(fd, lines)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002
         if rest := self._rests[fd]:
-            self._told(fd, [rest])
+            self._report(fd, [rest])
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Note the end of the command, and of both its streams."""
@@ -199,7 +199,7 @@ class Command(asyncio.SubprocessProtocol):
         if not self.code.done():
             self.code.set_result(code)
 
-    def _told(self, fd: int, lines: Sequence[bytes]) -> None:
+    def _report(self, fd: int, lines: Sequence[bytes]) -> None:
         if self.code.done():  # nobody waits for it any more
             return
         try:
@@ -214,22 +214,22 @@ def _why(error: OSError, program: str, folder: Path | None) -> str:
     return f"{program} cannot be run ({error.strerror})"
 
 
-def _told(node: Reached, what: Lines | Ended) -> None:
+def _show(node: Reached, what: Lines | Ended) -> None:
     """Print lines to the stream that they are of, each with its node."""
     if isinstance(what, Ended):
-        if what.said:
-            print(f"[{node.name}] outrider: {what.said}", file=sys.stderr)
+        if what.reason:
+            print(f"[{node.name}] outrider: {what.reason}", file=sys.stderr)
         return
     _write(sys.stdout if what.stream == "stdout" else sys.stderr, [f"[{node.name}] {line}" for line in what.lines])
 
 
-def _told_as_json(node: Reached, what: Lines | Ended) -> None:
+def _show_as_json(node: Reached, what: Lines | Ended) -> None:
     whose = {"node": node.number, "machine": node.machine}
     if isinstance(what, Ended):
-        found = [{**whose, "exit_code": what.code, "said": what.said}]
+        rows = [{**whose, "exit_code": what.code, "said": what.reason}]
     else:
-        found = [{**whose, "stream": what.stream, "text": line} for line in what.lines]
-    _write(sys.stdout, [json.dumps(each) for each in found])
+        rows = [{**whose, "stream": what.stream, "text": line} for line in what.lines]
+    _write(sys.stdout, [json.dumps(each) for each in rows])
 
 
 def _write(target: TextIO | None, lines: Sequence[str]) -> None:

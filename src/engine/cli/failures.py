@@ -56,10 +56,10 @@ def described(error: Exception) -> str | None:
     if error.filename is None and not _has_working_folder():
         return "the folder that it runs in is gone: go to one that is there"
     what = plain(str(error.filename)) if error.filename is not None else "its output, or a file,"
-    said = f"{what} cannot be used ({error.strerror or type(error).__name__})"
+    reason = f"{what} cannot be used ({error.strerror or type(error).__name__})"
     if isinstance(error, PermissionError):
-        return f"{said}: `ls -ld` says whose it is; $OUTRIDER_STATE names another folder for records and pools"
-    return said
+        return f"{reason}: `ls -ld` says whose it is; $OUTRIDER_STATE names another folder for records and pools"
+    return reason
 
 
 def _has_working_folder() -> bool:
@@ -80,15 +80,15 @@ def usage_error(error: CycloptsError) -> Text:
     from cyclopts.exceptions import UnknownCommandError, UnknownOptionError, UnusedCliTokensError
     from rich.text import Text
 
-    said = " ".join(str(error).split()).removesuffix(".")
+    message = " ".join(str(error).split()).removesuffix(".")
     if isinstance(error, UnusedCliTokensError):
-        said = f"nothing is known here by the name of {' '.join(error.unused_tokens or ())}"
+        message = f"nothing is known here by the name of {' '.join(error.unused_tokens or ())}"
     if isinstance(error, UnknownOptionError) and error.token is not None and error.command_chain:
-        said = _other_spelling(str(error.token.keyword or error.token.value), error.command_chain[0]) or said
+        message = _other_spelling(str(error.token.keyword or error.token.value), error.command_chain[0]) or message
     if isinstance(error, UnknownCommandError) and (script := next(iter(error.unused_tokens or ()), "")).endswith(".py"):
-        said = f"{script} is no command. To run a script: outrider run {script}"
+        message = f"{script} is no command. To run a script: outrider run {script}"
     verb = " ".join(("outrider", *(error.command_chain or ())))
-    return Text(f"outrider: {said}\nSee `{verb} --help`.", no_wrap=True, overflow="ignore")
+    return Text(f"outrider: {message}\nSee `{verb} --help`.", no_wrap=True, overflow="ignore")
 
 
 _OF_TORCHRUN = {
@@ -138,9 +138,9 @@ _OF_PROVIDERS = frozenset({
 })  # fmt: skip
 
 
-def refused(said: str) -> SystemExit:
+def refused(reason: str) -> SystemExit:
     """Say why a command is not done, and return the exit that is to be raised."""
-    print(f"outrider: {said}", file=sys.stderr)
+    print(f"outrider: {reason}", file=sys.stderr)
     return SystemExit(WRONG)
 
 

@@ -66,20 +66,20 @@ def logs(
     matches, earliest = _pattern(grep), _earliest(since)
     if lines is not None and lines < 0:
         raise refused(f"--lines takes how many lines at the end are shown, not {lines}")
-    found = chosen_run(run)
-    chosen = Logs(found, rank, node)
+    chosen = chosen_run(run)
+    reader = Logs(chosen, rank, node)
     if not follow:
-        _check_origins(found, rank, node)
+        _check_origins(chosen, rank, node)
 
     chosen_lines = partial(_chosen, matches=matches, earliest=earliest)
     show = partial(_print, times=times, as_json=as_json)
     try:
-        alive = found.owner == "alive"
-        first = chosen_lines(chosen.new_lines())
+        alive = chosen.owner == "alive"
+        first = chosen_lines(reader.new_lines())
         show(first if lines is None else deque(first, lines))
         if follow and alive:
             sys.stdout.flush()
-            show(chosen_lines(_followed(found, chosen)))
+            show(chosen_lines(_followed(chosen, reader)))
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE
@@ -115,8 +115,8 @@ def fields(line: LogLine, origin: str) -> dict[str, Any]:
 
 
 def _shown(line: LogLine, origin: str, *, times: bool) -> str:
-    said = f"--- {line.text} ---" if line.stream == OURS else line.text
-    return f"{f'{line.at} ' if times else ''}[{origin}] {said}"
+    text = f"--- {line.text} ---" if line.stream == OURS else line.text
+    return f"{f'{line.at} ' if times else ''}[{origin}] {text}"
 
 
 def _followed(run: Run, logs: Logs) -> Iterator[Printed]:
@@ -140,7 +140,7 @@ def _earliest(since: str | None) -> str:
     """Return the time from which on lines are shown, as it stands in logs; empty: all."""
     if since is None:
         return ""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", since)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", since)
+    if match is None:
         raise refused(f"--since takes a time such as 30s, 5m, 2h or 1d, not {since!r}")
-    return time_text(max(0.0, time.time() - float(found[1]) * _UNITS[found[2]]))
+    return time_text(max(0.0, time.time() - float(match[1]) * _UNITS[match[2]]))

@@ -91,11 +91,11 @@ def _left(run: Run, machines: Machines, node: int | None, rank: int | None) -> I
     do.
     """
     left = machines_left(Journal(state_root()))
-    found = nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
-    nodes = {number: each for number, each in found.nodes.items() if each.machine in left}
+    run_nodes = nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
+    nodes = {number: each for number, each in run_nodes.nodes.items() if each.machine in left}
     if not nodes:
         return
-    ranks = {rank: number for rank, number in found.ranks.items() if number in nodes}
+    ranks = {rank: number for rank, number in run_nodes.ranks.items() if number in nodes}
     leases = [lease_s for each in nodes.values() if (lease_s := left[each.machine]) is not None]
     lease = f"their lease, {max(leases):g} s after that" if leases else "their lease"
     print(
@@ -107,15 +107,15 @@ def _left(run: Run, machines: Machines, node: int | None, rank: int | None) -> I
 
 
 def _chosen(
-    run: Run, machines: Machines, node: int | None, rank: int | None, found: RunNodes | None = None
+    run: Run, machines: Machines, node: int | None, rank: int | None, run_nodes: RunNodes | None = None
 ) -> Iterator[Reached]:
-    found = found or nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
-    if rank is not None and rank not in found.ranks:
-        refuse(f"run {run.id} has no rank {rank}: it has {_numbers(found.ranks)}.")
-    number = found.ranks[rank] if rank is not None else node
-    if number is not None and number not in found.nodes:
-        refuse(f"run {run.id} has no node {number}: it has {_numbers(found.nodes)}.")
-    wanted = [each for each in found.nodes.values() if (each.ready if number is None else each.number == number)]
+    run_nodes = run_nodes or nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
+    if rank is not None and rank not in run_nodes.ranks:
+        refuse(f"run {run.id} has no rank {rank}: it has {_numbers(run_nodes.ranks)}.")
+    number = run_nodes.ranks[rank] if rank is not None else node
+    if number is not None and number not in run_nodes.nodes:
+        refuse(f"run {run.id} has no node {number}: it has {_numbers(run_nodes.nodes)}.")
+    wanted = [each for each in run_nodes.nodes.values() if (each.ready if number is None else each.number == number)]
     if not wanted:
         refuse(f"no node of run {run.id} is ready yet.")
     for each in wanted:

@@ -57,16 +57,16 @@ class Verdict:
     why: str
 
 
-def pools_found(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[FoundPool]:
+def known_pools(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[FoundPool]:
     """Every pool in every place that the journal or tags know of, by name. Each thing is in one row."""
-    found = [
+    rows = [
         _of_record(record, place, next((each for each in answers if _is_of(each, record, place)), None))
         for record in records
         for place in record.places or ({},)
     ]
-    for asked in answers:
-        found += _of_others(asked, [record.claim(asked.place) for record in records])
-    return sorted(found, key=lambda each: (each.pool, sorted(each.place.items()), each.standing == "unknown"))
+    for answer in answers:
+        rows += _of_others(answer, [record.claim(answer.place) for record in records])
+    return sorted(rows, key=lambda each: (each.pool, sorted(each.place.items()), each.standing == "unknown"))
 
 
 def verdict(pool: FoundPool, *, foreign: bool, now: float) -> Verdict:
@@ -96,39 +96,39 @@ def verdict(pool: FoundPool, *, foreign: bool, now: float) -> Verdict:
     return Verdict(foreign, why if foreign else f"{why}; if nobody uses it, --foreign removes it")
 
 
-def _is_of(asked: PlaceAnswer, record: PoolRecord, place: Place) -> bool:
-    return asked.place == place and record.provider in ("", asked.provider)
+def _is_of(answer: PlaceAnswer, record: PoolRecord, place: Place) -> bool:
+    return answer.place == place and record.provider in ("", answer.provider)
 
 
-def _of_record(record: PoolRecord, place: Place, asked: PlaceAnswer | None) -> FoundPool:
+def _of_record(record: PoolRecord, place: Place, answer: PlaceAnswer | None) -> FoundPool:
     """The row of a pool in the journal. An empty one is kept too, as the cloud's answer may be out of date."""
-    claim, asked = record.claim(place), asked or PlaceAnswer(record.provider, place)
+    claim, answer = record.claim(place), answer or PlaceAnswer(record.provider, place)
     return FoundPool(
         record.pool,
-        record.provider or asked.provider,
+        record.provider or answer.provider,
         place,
         "" if record.owner is None else str(record.owner),
         record.standing,
-        tuple(each for each in asked.machines if claim.has(each)),
-        tuple(each.id for each in asked.others if claim.has(each)),
+        tuple(each for each in answer.machines if claim.has(each)),
+        tuple(each.id for each in answer.others if claim.has(each)),
         sum(each.place == place for each in record.intents),
-        asked.error,
+        answer.error,
     )
 
 
-def _of_others(asked: PlaceAnswer, claims: Sequence[Claim]) -> list[FoundPool]:
+def _of_others(answer: PlaceAnswer, claims: Sequence[Claim]) -> list[FoundPool]:
     """Rows of things that belong to no pool in the journal, by the pool that their tag names."""
 
     def is_other(thing: Thing) -> bool:
         return bool(thing.pool) and not any(claim.has(thing) for claim in claims)
 
-    machines, others = list(filter(is_other, asked.machines)), list(filter(is_other, asked.others))
+    machines, others = list(filter(is_other, answer.machines)), list(filter(is_other, answer.others))
     things = [*machines, *others]
     return [
         FoundPool(
             pool,
-            asked.provider,
-            asked.place,
+            answer.provider,
+            answer.place,
             ", ".join(sorted({each.owner for each in things if each.pool == pool and each.owner})),
             "unknown",
             tuple(each for each in machines if each.pool == pool),

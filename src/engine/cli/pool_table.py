@@ -53,10 +53,10 @@ def print_json(pools: Sequence[FoundPool], more: Sequence[dict[str, object]]) ->
 
 
 def print_unanswered(unanswered: Sequence[PlaceAnswer]) -> None:
-    for asked in unanswered:
-        where = f"{asked.provider} {place(asked.place)}".strip()
-        said = f"{where} could not be asked: {plain(asked.error)}"
-        Console(stderr=True).print(said, markup=False, style="red", soft_wrap=True)
+    for answer in unanswered:
+        where = f"{answer.provider} {place(answer.place)}".strip()
+        message = f"{where} could not be asked: {plain(answer.error)}"
+        Console(stderr=True).print(message, markup=False, style="red", soft_wrap=True)
 
 
 def place(where: Place) -> str:

@@ -66,12 +66,14 @@ def profile(
     if steps < 0 or not 0 < seconds <= MOST_S:
         refuse(f"a profile has 0 steps or more, and up to {MOST_S:g} seconds: --steps {steps} --seconds {seconds:g}.")
     spans = rank_spans(ranks)
-    found = chosen_run(run)
+    chosen = chosen_run(run)
     try:
-        taken = newest_profile(found) if last else take_profile(found, steps=steps, seconds=seconds, ranks=spans)
+        taken = newest_profile(chosen) if last else take_profile(chosen, steps=steps, seconds=seconds, ranks=spans)
     except (NoAnswer, Refused) as error:
         ended = isinstance(error, NoAnswer) and not error.busy and not last
-        hint = ": --last shows the newest profile that its record has" if ended and profiles_in(found.directory) else ""
+        hint = (
+            ": --last shows the newest profile that its record has" if ended and profiles_in(chosen.directory) else ""
+        )
         print(f"outrider: {error}{hint}", file=sys.stderr)
         return WRONG
     except OSError as error:
@@ -91,20 +93,20 @@ def take_profile(run: Run, *, steps: int, seconds: float, ranks: list[tuple[int,
         OSError: the trace cannot be written.
     """
     answer = ask(run, "profile", within_s=math.ceil(seconds) + ANSWER_S, steps=steps, seconds=seconds, ranks=ranks)
-    said: list[dict[str, Any]] = answer["profiles"]
-    if not said:
+    rows: list[dict[str, Any]] = answer["profiles"]
+    if not rows:
         raise Refused(f"nothing runs in {run.id} of which a profile could be taken")
-    parts = [ProfileTaken(**each) for each in said]
+    parts = [ProfileTaken(**each) for each in rows]
     return merge(run.directory, parts[0].profile, parts)
 
 
 def newest_profile(run: Run) -> Merged:
     """Merge the newest profile of a run's record. Refused: it has none."""
-    found = profiles_in(run.directory)
-    if not found:
+    profiles = profiles_in(run.directory)
+    if not profiles:
         raise Refused(f"the record of {run.id} has no profile")
-    name = [*found][-1]
-    return merge(run.directory, name, found[name])
+    name = [*profiles][-1]
+    return merge(run.directory, name, profiles[name])
 
 
 def rank_spans(ranks: str) -> list[tuple[int, int]] | None:
@@ -117,8 +119,8 @@ def rank_spans(ranks: str) -> list[tuple[int, int]] | None:
         return None
     spans = []
     for part in ranks.split(","):
-        found = _RANKS.fullmatch(part.strip())
-        first, until = (0, -1) if found is None else (int(found[1]), int(found[2] or found[1]))
+        match = _RANKS.fullmatch(part.strip())
+        first, until = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
         if until < first:
             refuse(f"--ranks takes ranks such as 0-3,8, not {ranks!r}.")
         spans.append((first, until))

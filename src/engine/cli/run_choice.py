@@ -50,7 +50,7 @@ def chosen_run(wanted: str) -> Run:
         return meant[0]
     if meant:
         newest = ", ".join(run.id for run in meant[: -SHOWN - 1 : -1])
-        said = f"{wanted!r} is the beginning of {len(meant)} runs, such as {newest}: write more of it"
+        reason = f"{wanted!r} is the beginning of {len(meant)} runs, such as {newest}: write more of it"
     else:
-        said = f"there is no run {wanted!r} in {folder}: `outrider runs` shows those that there are"
-    raise refused(said)
+        reason = f"there is no run {wanted!r} in {folder}: `outrider runs` shows those that there are"
+    raise refused(reason)

@@ -42,13 +42,13 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
         Print JSON, for programs.
     """
     timeout = max(checked_timeout(timeout), LEAST_S)
-    began, found = time.monotonic(), chosen_run(run)
-    code, said, facts = stopped(found, run, timeout)
+    began, chosen = time.monotonic(), chosen_run(run)
+    code, message, facts = stopped(chosen, run, timeout)
     if as_json:
-        facts = {"id": found.id, "exit_code": code, "said": said, **facts, "took_s": time.monotonic() - began}
+        facts = {"id": chosen.id, "exit_code": code, "said": message, **facts, "took_s": time.monotonic() - began}
         print(json.dumps(facts, indent=2))
     else:
-        print(f"outrider: {worded(plain(said))}", file=sys.stderr)
+        print(f"outrider: {worded(plain(message))}", file=sys.stderr)
     return code
 
 
@@ -57,13 +57,13 @@ def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, 
     owner = run.owner
     if owner == "dead" and (namesakes := _living_namesakes(run, wanted)):
         how = "has ended" if run.ended else "has lost its owner, which died"
-        said = f"run {run.id} {how}, and of the same name there is {', '.join(namesakes)}: write its id"
-        return UNKNOWN, said, {"stopped": False}
+        message = f"run {run.id} {how}, and of the same name there is {', '.join(namesakes)}: write its id"
+        return UNKNOWN, message, {"stopped": False}
     if owner == "dead":
-        code, said = _without_owner(run_of(run.directory), time.time())
-        return code, said, {"stopped": False}
+        code, message = _without_owner(run_of(run.directory), time.time())
+        return code, message, {"stopped": False}
     try:
-        answer = _asked(run, timeout)
+        answer = _request_stop(run, timeout)
     except (NoAnswer, Refused) as error:
         if run_of(run.directory).ended:  # just now, by itself
             return NOTHING, f"run {run.id} has ended", {"stopped": False}
@@ -76,7 +76,7 @@ def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, 
     return NOTHING, f"run {run.id} has ended{program}", {"stopped": True, "program_ended": not program}
 
 
-def _asked(run: Run, timeout: float) -> dict[str, Any]:
+def _request_stop(run: Run, timeout: float) -> dict[str, Any]:
     """Ask the owner, and say so where that takes long. Asked a second time, it answers as the first time."""
     soon = min(timeout, SOON_S)
     try:
@@ -127,11 +127,11 @@ def _left_on_hosts(spec: object, silent_s: float | None) -> str:
     if not isinstance(lease_s, int | float) or silent_s is None:
         return f"{nothing}. Whether tasks still run there is not known: they end by the pool's lease."
     if silent_s > STATUS_S + lease_s:
-        told = f"The pool's lease of {lease_s:g} s is over, and hosts end their tasks by themselves when it is"
-        return f"{nothing}. {told}; it is not known whether they have."
+        state = f"The pool's lease of {lease_s:g} s is over, and hosts end their tasks by themselves when it is"
+        return f"{nothing}. {state}; it is not known whether they have."
     within_s = math.ceil(STATUS_S + lease_s - silent_s)
-    told = f"Tasks may still run there, and end by the pool's lease within {within_s} s"
-    return f"{nothing}. {told}; it is not known whether they have ended already."
+    state = f"Tasks may still run there, and end by the pool's lease within {within_s} s"
+    return f"{nothing}. {state}; it is not known whether they have ended already."
 
 
 def _program_ended(run: Run) -> bool:

@@ -36,7 +36,7 @@ async def ask(
     answer within `ANSWER_S` is told as that, and keeps no other one waiting.
     """
     answers: list[PlaceAnswer] = []
-    asked: list[tuple[str, Place]] = []
+    started: list[tuple[str, Place]] = []
     at_once: defaultdict[str, anyio.Semaphore] = defaultdict(lambda: anyio.Semaphore(AT_A_TIME))
 
     async def one(provider: str, place: Place) -> None:
@@ -57,8 +57,8 @@ async def ask(
             begin(provider, place)
 
     def begin(provider: str, place: Place) -> None:
-        if (provider, place) not in asked:
-            asked.append((provider, place))
+        if (provider, place) not in started:
+            started.append((provider, place))
             tasks.start_soon(one, provider, place)
 
     async with anyio.create_task_group() as tasks:

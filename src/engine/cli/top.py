@@ -43,8 +43,8 @@ def top(run: RunWord, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson
     as_json:
         Print the newest sample of each node as JSON, for programs.
     """
-    found = chosen_run(run)
-    view = View(found)
+    chosen = chosen_run(run)
+    view = View(chosen)
     view.read()
     console = Console()
     _show(view, console, once=once, as_json=as_json)
