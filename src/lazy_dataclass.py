@@ -74,8 +74,8 @@ def _lazy(
             namespace = dict(vars(cls))
             declared = _own(namespace, annotations, kw_only=kw_only)
             return _Definition(cls, _inherited(cls) | declared, frozen=frozen).make(namespace, eq, repr, init)
-        made: type = _standard(frozen=frozen, slots=slots, eq=eq, repr=repr, init=init, kw_only=kw_only, **others)(cls)
-        return made
+        kind: type = _standard(frozen=frozen, slots=slots, eq=eq, repr=repr, init=init, kw_only=kw_only, **others)(cls)
+        return kind
 
     return define if cls is None else define(cls)
 
@@ -138,7 +138,7 @@ class _Definition:
 
         return __init__
 
-    def fill(self, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def fill(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Do for one of the first objects what the written `__init__` would do. Return False, with nothing done, where
         that is to be written: for arguments that it refuses, or because there are more than a few objects.
         """
@@ -147,14 +147,14 @@ class _Definition:
             return False
         fields = [field for field in self.fields.values() if field.init]
         positional = [field.name for field in fields if not field.kw_only]
-        given = {**dict(zip(positional, args, strict=False)), **kwargs}
-        missing = [field for field in fields if field.name not in given]
-        if len(given) != len(args) + len(kwargs) or len(fields) - len(missing) != len(given):
+        values = {**dict(zip(positional, args, strict=False)), **kwargs}
+        missing = [field for field in fields if field.name not in values]
+        if len(values) != len(args) + len(kwargs) or len(fields) - len(missing) != len(values):
             return False
         if not all(map(_optional, missing)):
             return False
         for name, field in self.fields.items():
-            value = given.get(name, _ABSENT)
+            value = values.get(name, _ABSENT)
             if value is _ABSENT:
                 if field.default_factory is not MISSING:
                     value = field.default_factory()
@@ -163,11 +163,11 @@ class _Definition:
                 else:
                     value = field.default
             if self.frozen:
-                getattr(self.cls, name).__set__(made, value)
+                getattr(self.cls, name).__set__(instance, value)
             else:
-                setattr(made, name, value)
+                setattr(instance, name, value)
         if hasattr(self.cls, "__post_init__"):
-            made.__post_init__()
+            instance.__post_init__()
         return True
 
     def write_init(self) -> Callable[..., None]:
@@ -201,9 +201,9 @@ class _Definition:
         """Return the function with that body. Its globals are those of the class's module, as of one written there."""
         head = f" def __init__({', '.join(['self', *_parameters(self.fields.values())])}):"
         text = "\n".join([f"def make({', '.join(names)}):", head, *body, " return __init__"])
-        made: dict[str, Any] = {}
-        exec(text, vars(sys.modules[self.cls.__module__]), made)  # noqa: S102 - of names that Python has checked
-        init: Callable[..., None] = made["make"](**names)
+        namespace: dict[str, Any] = {}
+        exec(text, vars(sys.modules[self.cls.__module__]), namespace)  # noqa: S102 - of names that Python has checked
+        init: Callable[..., None] = namespace["make"](**names)
         init.__qualname__, init.__module__ = f"{self.cls.__qualname__}.__init__", self.cls.__module__
         init.__annotations__ = {field.name: field.type for field in self.fields.values() if field.init}
         init.__annotations__["return"] = None
@@ -230,16 +230,16 @@ class _Signature:
 
 
 def _inherited(cls: type) -> dict[str, Field[Any]]:
-    found: dict[str, Field[Any]] = {}
+    fields: dict[str, Field[Any]] = {}
     for base in reversed(cls.__mro__[1:]):
         if "__dataclass_fields__" in base.__dict__:
-            found |= {field.name: field for field in dataclasses.fields(base)}
-    return found
+            fields |= {field.name: field for field in dataclasses.fields(base)}
+    return fields
 
 
 def _own(namespace: dict[str, Any], annotations: dict[str, str], *, kw_only: bool) -> dict[str, Field[Any]]:
     """Return the fields that a class declares, and take their defaults out of its namespace: slots take their place."""
-    found: dict[str, Field[Any]] = {}
+    fields: dict[str, Field[Any]] = {}
     for name, annotation in annotations.items():
         if annotation.startswith(_NOT_A_FIELD):
             continue
@@ -250,8 +250,8 @@ def _own(namespace: dict[str, Any], annotations: dict[str, str], *, kw_only: boo
         field.name, field.type, field._field_type = name, annotation, _ORDINARY
         if field.kw_only is MISSING:
             field.kw_only = kw_only
-        found[name] = field
-    return found
+        fields[name] = field
+    return fields
 
 
 def _optional(field: Field[Any]) -> bool:

@@ -28,10 +28,10 @@ class _Methods(tuple[Any, ...]):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:
-        made = tuple.__new__(cls, iterable)
-        if len(made) != len(cls._fields):
-            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
-        return made
+        instance = tuple.__new__(cls, iterable)
+        if len(instance) != len(cls._fields):
+            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(instance)}")
+        return instance
 
     def _replace(self, /, **changes: Any) -> Self:
         replaced = self._make(map(changes.pop, self._fields, self))
@@ -64,21 +64,21 @@ class _Meta(type):
             raise TypeError(f"{name}: a field without a default follows one that has a default")
         namespace |= {field: _Getter(index, None) for index, field in enumerate(fields)}
         namespace |= {"__slots__": (), "_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
-        namespace |= {"__new__": _first_new, "_made": 0}
+        namespace |= {"__new__": _first_new, "_created": 0}
         return type(name, (_Methods,), namespace)
 
 
 def _first_new(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Make one of the first objects of a class. Arguments that are refused are left to what is written."""
-    kind = next(each for each in cls.__mro__ if "_made" in vars(each))  # it, or what it inherits from
-    kind._made += 1
-    if kind._made <= FEW:
+    kind = next(each for each in cls.__mro__ if "_created" in vars(each))  # it, or what it inherits from
+    kind._created += 1
+    if kind._created <= FEW:
         fields, defaults = kind._fields, kind._field_defaults
         if not kwargs and len(args) == len(fields):
             return tuple.__new__(cls, args)
-        given = {**dict(zip(fields, args, strict=False)), **kwargs}
-        if len(given) == len(args) + len(kwargs) and given.keys() <= {*fields} <= given.keys() | defaults.keys():
-            whole = defaults | given
+        values = {**dict(zip(fields, args, strict=False)), **kwargs}
+        if len(values) == len(args) + len(kwargs) and values.keys() <= {*fields} <= values.keys() | defaults.keys():
+            whole = defaults | values
             return tuple.__new__(cls, [whole[field] for field in fields])
     return _written_new(kind)(cls, *args, **kwargs)
 

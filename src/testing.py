@@ -133,8 +133,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'outrider.testing' has no attribute {name!r}")
     home = _HOME_OF.get(name, "engine.testing.chaos.faults")
-    globals()[name] = found = getattr(import_module(f"outrider.{home}"), name)
-    return found
+    globals()[name] = value = getattr(import_module(f"outrider.{home}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -57,10 +57,10 @@ class PoolLife(Runner):
 
     def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
         check_known("Pool", options, PoolOptions.__annotations__)
-        given: dict[str, Any] = {**DEFAULTS, **options}
-        self._settings = checked(specs, given)
-        self._console: ConsoleOption = given["console"]
-        self._chaos: Chaos | None = given["chaos"]
+        whole: dict[str, Any] = {**DEFAULTS, **options}
+        self._settings = checked(specs, whole)
+        self._console: ConsoleOption = whole["console"]
+        self._chaos: Chaos | None = whole["chaos"]
         self._injector: FaultInjector | None = None
         self._core: OpenPool | None = None
         self._ended = False

@@ -275,8 +275,8 @@ class SyncPool(Runner):
         """See `Pool.run`."""
         return self._wait(self._run, call, *more, on=on, keep=keep, **no)
 
-    async def _run(self, *given: Any, **options: Any) -> Any:
-        return await self._pool.run(*given, **options)
+    async def _run(self, *arguments: Any, **options: Any) -> Any:
+        return await self._pool.run(*arguments, **options)
 
     @overload
     def broadcast(self, call: Call[Ref[R]], /, *more: Never) -> list[SyncRef[R]]: ...
@@ -382,9 +382,9 @@ class SyncPool(Runner):
         from .client.mapping import check_map
 
         check_map(function, items, more, no)
-        given: Any = marked_blocking(items)
+        marked: Any = marked_blocking(items)
         options: Any = {"limit": limit, "ordered": ordered, "errors": errors}
-        chunks = self._wait(called, lambda: Steps(self._pool.map(function, given, **options).chunks()))
+        chunks = self._wait(called, lambda: Steps(self._pool.map(function, marked, **options).chunks()))
         first = self._start(chunks.next)
         self._unread.add(first)
         first.add_done_callback(self._unread.discard)

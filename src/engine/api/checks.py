@@ -15,9 +15,9 @@ T = TypeVar("T")
 _LONGEST_S = 86_400_000_000_000.0  # of a timedelta; the protocol takes a little more
 
 
-def check_known(owner: str, given: Iterable[str], known: Collection[str]) -> None:
+def check_known(owner: str, names: Iterable[str], known: Collection[str]) -> None:
     """Refuse options that are not ``known``. ``owner``: the class or function called."""
-    for name in given:
+    for name in names:
         if name not in known:
             refuse(not_an_option(owner, name, known))
 

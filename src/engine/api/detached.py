@@ -33,8 +33,8 @@ def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, 
         inputs.append(argument)
         return (AsyncInput if how.asynchronous else Input)(len(inputs) - 1)
 
-    given_there = (None,) if with_setup else ()
-    bound = inspect.signature(function.function).bind(*given_there, *args, **kwargs)
+    setup_args = (None,) if with_setup else ()
+    bound = inspect.signature(function.function).bind(*setup_args, *args, **kwargs)
     for name, how in function.streamed.items():
         if name not in bound.arguments:
             continue
@@ -45,4 +45,4 @@ def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, 
                 bound.arguments[name] = {key: placed(each, how) for key, each in bound.arguments[name].items()}
             case _:
                 bound.arguments[name] = placed(bound.arguments[name], how)
-    return Detached(bound.args[len(given_there) :], bound.kwargs, tuple(inputs))
+    return Detached(bound.args[len(setup_args) :], bound.kwargs, tuple(inputs))

@@ -107,13 +107,13 @@ def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:
     try:
         if get_running_loop() is own:
             return
-        found = "The event loop that runs here is not the one that the pool was opened on"
+        problem = "The event loop that runs here is not the one that the pool was opened on"
     except RuntimeError:
-        found = "No event loop runs in this thread (an endpoint of a web service needs `async def`, not `def`)"
+        problem = "No event loop runs in this thread (an endpoint of a web service needs `async def`, not `def`)"
     if synchronous:
         raise SpecError(OPEN_FOR_THREADS)
     raise SpecError(
-        f"{found}. Open it by `with Pool(...) as pool` to use it from any thread and loop, or hand the work to its "
+        f"{problem}. Open it by `with Pool(...) as pool` to use it from any thread and loop, or hand the work to its "
         "own: asyncio.run_coroutine_threadsafe(pool.run(call), loop).result()."
     )
 

@@ -232,8 +232,8 @@ def replaced(before: Sequence[Plugin], after: Sequence[Plugin]) -> tuple[Plugin,
 
 def merged(pool: Sequence[Plugin], function: Sequence[Plugin]) -> tuple[Plugin, ...]:
     """A pool's plugins with a function's own, which replace those of the same name, and all that these bring."""
-    given = replaced(pool, function)
-    by_name = {plugin.name: plugin for plugin in given}
+    plugins = replaced(pool, function)
+    by_name = {plugin.name: plugin for plugin in plugins}
     met: list[Plugin] = []
     chosen: list[Plugin] = []
 
@@ -244,7 +244,7 @@ def merged(pool: Sequence[Plugin], function: Sequence[Plugin]) -> tuple[Plugin, 
                 add(by_name.setdefault(brought.name, brought))
             chosen.append(plugin)
 
-    for plugin in given:
+    for plugin in plugins:
         add(plugin)
     return tuple(chosen)
 

@@ -88,6 +88,6 @@ def all_plain(value: Any) -> Any:
     return value
 
 
-def sentence(said: object) -> str:
+def sentence(value: object) -> str:
     """Return what an error says, to go on in a message: without its full stop; where it says nothing, its type."""
-    return str(said).strip().rstrip(".") or type(said).__name__
+    return str(value).strip().rstrip(".") or type(value).__name__

@@ -322,8 +322,8 @@ def _checked(options: MachineOptions) -> Mapping[str, object]:
     }
 
 
-def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]:
-    for each in given:
+def chosen(arguments: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]:
+    for each in arguments:
         if not isinstance(each, Spec):
             meant = ""
             if isinstance(each, Provider):
@@ -331,7 +331,7 @@ def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]
             elif isinstance(each, int) and not isinstance(each, bool):
                 meant = f": write Pool(nodes={shown(each)})"
             refuse(f"Pool takes Spec(...) and options with names, not {shown(each)}{meant}.")
-    several = tuple(each for each in given if isinstance(each, Spec))
+    several = tuple(each for each in arguments if isinstance(each, Spec))
     if not several:
         return (Spec(**options),)
     for name, value in options.items():
@@ -388,8 +388,8 @@ def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
         return None
     from .accelerators import Accelerator
 
-    found = Accelerator.of(wanted)
-    return AcceleratorRequest(found.type, found.count, found.memory_gb)
+    accelerator = Accelerator.of(wanted)
+    return AcceleratorRequest(accelerator.type, accelerator.count, accelerator.memory_gb)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

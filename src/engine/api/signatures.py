@@ -46,8 +46,8 @@ def streamed_parameters(function: Callable[..., object]) -> dict[str, Streamed]:
     """Return the parameters, by name, whose arguments are consumed while the function runs."""
     called = called_of(_own(function))
     annotations = getattr(called, "__annotations__", {})
-    found = {name: streamed(each, called) for name, each in annotations.items() if name != "return"}
-    return {name: how for name, how in found.items() if how is not None}
+    parameters = {name: streamed(each, called) for name, each in annotations.items() if name != "return"}
+    return {name: how for name, how in parameters.items() if how is not None}
 
 
 def argument_check(function: Callable[..., object]) -> Callable[..., object]:

@@ -56,8 +56,8 @@ class Options:
     if not TYPE_CHECKING:
 
         def __call__(self, **options: Any) -> NoReturn:
-            given = ", ".join(f"{name}={shown(value)}" for name, value in options.items())
-            raise NotACall(f"the options of a function are changed by f.with_({given or 'timeout=...'})")
+            text = ", ".join(f"{name}={shown(value)}" for name, value in options.items())
+            raise NotACall(f"the options of a function are changed by f.with_({text or 'timeout=...'})")
 
     def changed(self, **options: Unpack[TaskOptions]) -> Self:
         check_known("@compute", options, TaskOptions.__annotations__)

@@ -33,8 +33,8 @@ def cut(error: BaseException) -> None:
     if os.environ.get(FULL) or not (interrupt or isinstance(error, Exception)):
         return
     theirs = _users(error.__traceback__)
-    told = interrupt or isinstance(error, OutriderError) or remote_traceback(error) is not None
-    if theirs is not None or told:
+    is_explained = interrupt or isinstance(error, OutriderError) or remote_traceback(error) is not None
+    if theirs is not None or is_explained:
         BaseException.with_traceback(error, theirs)  # past a `__setattr__` of its class, which may be frozen
 
 
@@ -92,13 +92,13 @@ def with_source_lines(text: str) -> str:
     are files here alone. Only files that this program itself runs are looked into.
     """
     lines = text.splitlines()
-    told: list[str] = []
+    shown: list[str] = []
     for line, following in zip(lines, [*lines[1:], ""], strict=False):
-        told.append(line)
-        if (found := re.match(_FRAME, line)) and not following.startswith(f"{found[1]}  "):
-            source = _source_line(found[2], int(found[3]))
-            told += [f"{found[1]}  {source}"] if source else []
-    return "\n".join(told)
+        shown.append(line)
+        if (match := re.match(_FRAME, line)) and not following.startswith(f"{match[1]}  "):
+            source = _source_line(match[2], int(match[3]))
+            shown += [f"{match[1]}  {source}"] if source else []
+    return "\n".join(shown)
 
 
 def _source_line(file: str, number: int) -> str:

@@ -146,7 +146,7 @@ def _tracker(name: str, run: Run, url: str | None) -> Tracker:
 def _sent(run: Run, tracker: Tracker, timeout: float, *, quiet: bool) -> tuple[dict[str, Any], int]:
     """Send a run to one tracker; return what is said of that, and the exit code."""
     progress = _Progress(tracker.name, shown=not quiet and sys.stderr.isatty())
-    feed = Feed(run.directory, tracker, told=progress)
+    feed = Feed(run.directory, tracker, on_progress=progress)
     before = StateFile(run.directory, tracker.name).load().points
 
     def stop(feed: Feed) -> bool:

@@ -192,10 +192,10 @@ def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Ma
         return None
     try:
         written = json.loads(rest.read_text())
-        found = [(_machine(each["machine"]), tuple(each["host_keys"])) for each in written["machines"]]
+        machines = [(_machine(each["machine"]), tuple(each["host_keys"])) for each in written["machines"]]
     except (OSError, ValueError, KeyError, TypeError):  # of another version, or it has just ended
         return None
-    return key, {machine.id: (machine, keys or (machine.host_key,)) for machine, keys in found}
+    return key, {machine.id: (machine, keys or (machine.host_key,)) for machine, keys in machines}
 
 
 def machines_left(journal: Journal) -> dict[str, float | None]:
@@ -234,12 +234,12 @@ def lease_kept(ownership: Ownership) -> float | None:
 
 def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
     """Return the journal's record of the one pool of that name that a dead client has left."""
-    found = [record for record in journal.records() if is_named(record.pool, name)]
-    dead = [record for record in found if record.standing == "dead"]
+    records = [record for record in journal.records() if is_named(record.pool, name)]
+    dead = [record for record in records if record.standing == "dead"]
     if len(dead) > 1:
         names = ", ".join(record.pool for record in dead)
         raise SpecError(f"Several pools {name!r} were left: attach to one of {names}; `outrider ps` shows them.")
-    for record in dead or found:
+    for record in dead or records:
         match record.standing:
             case "alive":
                 raise _owned(name, record.owner)

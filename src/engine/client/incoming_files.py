@@ -54,15 +54,15 @@ class IncomingFiles:
         self.unread: tuple[str, str] | None = None  # the first file that could not be read there, and why
         self.unread_count = 0
 
-    def take(self, said: object) -> list[Part]:
+    def take(self, message: object) -> list[Part]:
         """Return the parts to be written.
 
         Raises:
             TransferError: the node says what it may not, or more than the limits allow.
         """
-        if not isinstance(said, list):
-            self._refuse(f"sent {_kind(said)} where parts of files belong")
-        return [part for part in said if self._is_written(part)]
+        if not isinstance(message, list):
+            self._refuse(f"sent {_kind(message)} where parts of files belong")
+        return [part for part in message if self._is_written(part)]
 
     def _is_written(self, part: object) -> bool:
         match part:

@@ -100,14 +100,14 @@ class JobIntake:
         self, call: AnyCall, on: int | Literal["head"] | None = None, *, keep: bool = False, owned: bool = False
     ) -> PackedCall:
         """Pickle a call. ``owned``: copy its large buffers at once, while the event loop waits."""
-        given = call if type(call) is Call else pending(call)
+        packable = call if type(call) is Call else pending(call)
         rank = placement(on, most=self.most)
-        payload = self.packer.pack(given)
+        payload = self.packer.pack(packable)
         if owned:
             self._packer.own(payload)
-        if keep or given.options.keep:
+        if keep or packable.options.keep:
             self.keep_result(payload)
-        return PackedCall(payload, given.options, rank)
+        return PackedCall(payload, packable.options, rank)
 
     async def own(self, payload: Payload) -> None:
         """Copy a call's large buffers in a thread. Whoever could fill them again has to wait for that.

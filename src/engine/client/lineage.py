@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 30  # of their arguments
 
 class State(Enum):
     THERE = auto()  # or so it was when somebody last looked
-    MADE = auto()  # just now, once more
+    RUNNING = auto()  # just now, once more
     GONE = auto()  # lost with its node, or freed
 
 
@@ -95,10 +95,10 @@ class Lineage:
             return Need.GIVE_UP
         origin.left -= 1
         origin.again += 1
-        origin.state = State.MADE
+        origin.state = State.RUNNING
         return Need.RUN
 
-    def made(self, origin: Origin) -> None:
+    def restored(self, origin: Origin) -> None:
         """Note that a call has run again, and its result is there."""
         self._over(origin, State.THERE)
 
@@ -118,7 +118,7 @@ class Lineage:
 
     def _make_room(self) -> None:
         while len(self._calls) > self._most or self.size_bytes > self._most_bytes:
-            oldest = next((each for each in self._calls if each.state is not State.MADE), None)
+            oldest = next((each for each in self._calls if each.state is not State.RUNNING), None)
             if oldest is None:
                 return
             self._forget_unneeded(self._forget(oldest))
@@ -128,7 +128,7 @@ class Lineage:
         looked_at = [*origins]
         while looked_at:
             each = looked_at.pop()
-            if each.remembered and not each.references and not each.users and each.state is not State.MADE:
+            if each.remembered and not each.references and not each.users and each.state is not State.RUNNING:
                 looked_at += self._forget(each)
 
     def _forget(self, origin: Origin) -> Sequence[Origin]:

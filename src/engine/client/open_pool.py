@@ -365,11 +365,11 @@ class OpenPool(JobIntake):
             return "unstarted"
         return "finished" if failure is None and not self._block_failed else "failed"
 
-    def _last_word(self, said: LastWord) -> None:
-        if isinstance(said, Warned):
-            self._warn(said.text)
+    def _last_word(self, word: LastWord) -> None:
+        if isinstance(word, Warned):
+            self._warn(word.text)
         else:
-            self._usage.add(said)
+            self._usage.add(word)
 
     def _warn(self, text: str) -> None:
         self.observer(ev.ProviderWarned(text))

@@ -38,11 +38,11 @@ async def take_profile(
     at = time.time()
     name = compact_time(at)
     try:
-        asked = [(link, attempt) for link in core.connector.links for attempt in _attempts(link, ranks)][:MOST]
-        found = await asyncio.gather(*(link.profiles.take(attempt, name, steps, seconds) for link, attempt in asked))
+        requests = [(link, attempt) for link in core.connector.links for attempt in _attempts(link, ranks)][:MOST]
+        taken = await asyncio.gather(*(link.profiles.take(attempt, name, steps, seconds) for link, attempt in requests))
     finally:
         core.profile_until = 0.0
-    return sorted(found, key=lambda each: (each.job, each.rank, each.node))
+    return sorted(taken, key=lambda each: (each.job, each.rank, each.node))
 
 
 def _attempts(link: NodeLink, ranks: Callable[[int], bool] | None) -> Sequence[int]:

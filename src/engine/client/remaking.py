@@ -34,7 +34,7 @@ RANK = "it is the result of a broadcast's rank, which cannot run alone"
 LATER = "its call is not remembered any more, as those of later results took the room"
 
 
-class Given(NamedTuple):
+class Argument(NamedTuple):
     """An object in the arguments of a remembered call that no call can make again."""
 
     stored: weakref.ref[StoredObject]
@@ -50,7 +50,7 @@ class RememberedCall:
     payload: Payload
     options: Options
     on: int | None
-    sources: tuple[Origin | Given, ...]
+    sources: tuple[Origin | Argument, ...]
     node: NodeId  # that has made the result last
     result: weakref.ref[StoredObject]
 
@@ -165,13 +165,13 @@ class Remaking:
             each_of_them = [asyncio.ensure_future(self._have(each)) for each in lost]
             try:
                 await asyncio.wait(each_of_them, return_when=asyncio.FIRST_EXCEPTION)
-                for had in each_of_them:  # in their order: of two that are lost, the first is told of
-                    if had.done():
-                        had.result()
+                for task in each_of_them:  # in their order: of two that are lost, the first is told of
+                    if task.done():
+                        task.result()
             finally:
-                for had in each_of_them:
-                    had.cancel()
-                    had.add_done_callback(_seen)
+                for task in each_of_them:
+                    task.cancel()
+                    task.add_done_callback(_seen)
 
     async def _have(self, stored: StoredObject) -> None:
         while stored.at.lost:
@@ -214,7 +214,7 @@ class Remaking:
         """Run a call again, and have its result be what was lost."""
         call: Any = origin.call
         try:
-            made, node = await self._made(origin, call)
+            remade, node = await self._remake(origin, call)
         except Exception:
             del self._runs[origin]
             self.lineage.failed(origin)
@@ -226,15 +226,15 @@ class Remaking:
             for home, name in before.copies:
                 home.forget(name)
             before.copies.clear()
-            stored.is_now(made)
+            stored.is_now(remade)
         call.node = node
-        self.lineage.made(origin)
+        self.lineage.restored(origin)
         self._forget()
 
-    async def _made(self, origin: Origin, call: RememberedCall) -> tuple[StoredObject, NodeId]:
+    async def _remake(self, origin: Origin, call: RememberedCall) -> tuple[StoredObject, NodeId]:
         core, payload = self._core, copy.copy(call.payload)
         try:
-            payload.objects = tuple(self._given(each) for each in call.sources)
+            payload.objects = tuple(self._object_of(each) for each in call.sources)
             core.keep_result(payload)
             job: SubmittedJob[Any] = core.Job(core, payload, call.options)
             times = origin.again, origin.again + origin.left
@@ -263,9 +263,9 @@ class Remaking:
         small = cast("Received", outcome)
         return core.objects.keep(_as_object(small, call, job.id, ending.node)), ending.node
 
-    def _given(self, source: Origin | Given) -> StoredObject:
+    def _object_of(self, source: Origin | Argument) -> StoredObject:
         """Return what a call was given, which may be lost. A NodeLost: it was freed, and no call can make it again."""
-        if isinstance(source, Given):
+        if isinstance(source, Argument):
             if (stored := source.stored()) is not None:
                 return stored
             what = f"what {source.made_by} has returned" if source.made_by else "a value that was put"
@@ -280,7 +280,7 @@ class Remaking:
 class Waiting:
     """A job that is given objects: it is with the pool's actor, or here while one of them is made again."""
 
-    __slots__ = ("_given", "_job", "_objects", "_remaking", "_send", "_sent", "_settle", "_task")
+    __slots__ = ("_job", "_objects", "_remaking", "_send", "_sent", "_settle", "_task", "_whereabouts")
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class Waiting:
     ) -> None:
         self._remaking, self._job, self._objects = remaking, job, objects
         self._send, self._settle = send, settle
-        self._given: list[Whereabouts] = []  # where the objects were when the job was sent
+        self._whereabouts: list[Whereabouts] = []  # where the objects were when the job was sent
         self._sent = False
         self._task: asyncio.Task[None] | None = None
 
@@ -300,7 +300,7 @@ class Waiting:
         if any(each.at.lost for each in self._objects):
             self._wait()
             return
-        self._given = [each.at for each in self._objects]
+        self._whereabouts = [each.at for each in self._objects]
         self._send(self)
         self._sent = True
 
@@ -312,12 +312,12 @@ class Waiting:
             self._over(ending)
 
     def _over(self, ending: Ending) -> None:
-        self._objects, self._given = (), []  # which others may need no more
+        self._objects, self._whereabouts = (), []  # which others may need no more
         self._settle(ending)
 
     def _may_have_all(self) -> bool:
         """Return whether waiting helps: an object is lost, or has been made again since the job was sent."""
-        return any(each.at.lost or each.at is not at for each, at in zip(self._objects, self._given, strict=True))
+        return any(each.at.lost or each.at is not at for each, at in zip(self._objects, self._whereabouts, strict=True))
 
     def _wait(self) -> None:
         self._remaking.waiting[self._job] = self
@@ -353,16 +353,16 @@ def _forbidden(payload: Payload, options: Options) -> str:
     return "" if options.retries else "its function may not run again after a loss (retries=0)"
 
 
-def _source(stored: StoredObject) -> Origin | Given:
-    return Given(weakref.ref(stored), stored.at.made_by) if stored.origin is None else stored.origin
+def _source(stored: StoredObject) -> Origin | Argument:
+    return Argument(weakref.ref(stored), stored.at.made_by) if stored.origin is None else stored.origin
 
 
 def _at(call: RememberedCall) -> Whereabouts:
     """Return where the result of a call is: nowhere."""
-    return Whereabouts(call.name, None, 0, made_by=_made_by(call, call.node))
+    return Whereabouts(call.name, None, 0, made_by=_producer(call, call.node))
 
 
-def _made_by(call: RememberedCall, node: NodeId) -> str:
+def _producer(call: RememberedCall, node: NodeId) -> str:
     return f"{call.function} on node {node}"
 
 
@@ -370,7 +370,7 @@ def _as_object(received: Received, call: RememberedCall, job: JobId, node: NodeI
     """Return a result that is small, for once, as an object that nodes are sent."""
     name, size_bytes = f"{call.name}-{job}", len(received.data)
     blob = Blob(name, [received.data], size_bytes)
-    return Whereabouts(name, received.sizes or (size_bytes,), size_bytes, blob=blob, made_by=_made_by(call, node))
+    return Whereabouts(name, received.sizes or (size_bytes,), size_bytes, blob=blob, made_by=_producer(call, node))
 
 
 def _lost(at: Whereabouts, so: str, task: str = "") -> NodeLost:

@@ -35,9 +35,9 @@ async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any
     from ..node.stack_text import bounded
     from .stacks import stacks
 
-    found = await stacks(core)
-    most = STACKS_CHARS // max(1, len(found))
-    return {"stacks": [asdict(replace(each, text=bounded(each.text, max(200, most)))) for each in found]}
+    taken = await stacks(core)
+    most = STACKS_CHARS // max(1, len(taken))
+    return {"stacks": [asdict(replace(each, text=bounded(each.text, max(200, most)))) for each in taken]}
 
 
 async def _profile(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ async def _profile(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, An
     if steps < 0 or not 0 < seconds <= PROFILE_S:
         raise Refused(f"a profile takes at most {PROFILE_S:g} seconds")
     try:
-        found = await take_profile(core, steps=steps, seconds=seconds, ranks=chosen)
+        taken = await take_profile(core, steps=steps, seconds=seconds, ranks=chosen)
     except Busy as error:
         raise Refused(str(error)) from None
-    return {"profiles": [asdict(each) for each in found]}
+    return {"profiles": [asdict(each) for each in taken]}

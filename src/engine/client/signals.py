@@ -32,7 +32,7 @@ class Hold:
     """The default action of the ending signals, held back for one pool from its creation until `release`."""
 
     def __init__(self) -> None:
-        self._handler = _EndingHandler.found()
+        self._handler = _EndingHandler.install()
         if self._handler is not None:
             self._handler.holds.append(self)
             self._handler.settle()
@@ -163,7 +163,7 @@ class _EndingHandler:
         self.holds: list[Hold] = []  # the innermost last
 
     @staticmethod
-    def found() -> _EndingHandler | None:
+    def install() -> _EndingHandler | None:
         """Return the handler, installed now if it was not; None: these signals are somebody else's business."""
         if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
             return None

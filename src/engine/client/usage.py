@@ -16,20 +16,20 @@ class UsageIntake:
         self._used: list[MachineUsage] = []
         self._unknown: list[str] = []
 
-    def add(self, said: MachineUsage | UsageUnknown) -> None:
-        if isinstance(said, UsageUnknown):
-            self._unknown.append(said.why)
+    def add(self, figures: MachineUsage | UsageUnknown) -> None:
+        if isinstance(figures, UsageUnknown):
+            self._unknown.append(figures.why)
         else:
-            self._used.append(said)
+            self._used.append(figures)
 
     def close(self) -> None:
         """Tell of each node, and of all together. A provider that has said nothing is not told of."""
-        told = [(node, each) for each in self._used if (node := self._node_of(each.id)) is not None]
-        for node, each in sorted(told, key=lambda one: one[0]):
+        known = [(node, each) for each in self._used if (node := self._node_of(each.id)) is not None]
+        for node, each in sorted(known, key=lambda one: one[0]):
             amounts = (each.seconds, each.cpus, each.cpu_s, each.memory_bytes, each.memory_total_bytes)
             self._observe(ev.NodeUsed(node, each.id, *amounts))
-        if told or self._unknown:
-            self._observe(pool_used([each for _, each in told], self._unknown))
+        if known or self._unknown:
+            self._observe(pool_used([each for _, each in known], self._unknown))
 
 
 def pool_used(used: list[MachineUsage], unknown: list[str]) -> ev.PoolUsed:

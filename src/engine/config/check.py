@@ -55,13 +55,13 @@ def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
                 _settings({**{each: known[each] for each in _PROVIDERS if each in known}, key: value})
                 known[key] = value
         except SpecError as error:
-            problems.append(_said(error))
+            problems.append(_message(error))
     settings: dict[str, Any] = {}
     if not any(each in table and each not in known for each in _PROVIDERS):
         try:
             settings = _settings(known)
         except SpecError as error:
-            problems.append(_said(error))
+            problems.append(_message(error))
     return CheckedPool(name, tuple(problems), {} if problems else settings)
 
 
@@ -72,7 +72,7 @@ def checked_tracker(file: ConfigFile, name: str) -> tuple[str, ...]:
     try:
         tracker_of(_without(table, missing))
     except SpecError as error:
-        return *missing.values(), _said(error)
+        return *missing.values(), _message(error)
     return tuple(missing.values())
 
 
@@ -109,7 +109,7 @@ def _check_run_key(key: str, table: Table) -> None:
         restarts_of(table)
 
 
-def _said(error: SpecError) -> str:
+def _message(error: SpecError) -> str:
     return in_toml(str(error)).removeprefix(": ").rstrip(".")
 
 

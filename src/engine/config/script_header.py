@@ -49,7 +49,7 @@ def header_of(text: str, name: str) -> ScriptHeader:
     Raises:
         SpecError: there are two headers, or it is not valid.
     """
-    blocks = [found for found in _BLOCK.finditer(text) if found["type"] == "script"]
+    blocks = [match for match in _BLOCK.finditer(text) if match["type"] == "script"]
     if not blocks:
         return ScriptHeader()
     if len(blocks) > 1:

@@ -9,7 +9,7 @@ from ...providers.option_names import closest
 from ..api.checks import refuse, shown
 from ..api.secrets import Secret
 from ..trackers.base import Tracker
-from ..trackers.trackers import KINDS, made
+from ..trackers.trackers import KINDS, new_tracker
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -52,7 +52,7 @@ def tracker_of(value: object) -> Tracker:
         meant = closest(kind, KINDS) if isinstance(kind, str) else ""
         hint = f"did you mean {meant!r}?" if meant else "[trackers.NAME] tells it."
         refuse(f"a tracker's kind is one of {known}, or 'module:Class', not {shown(kind)}: {hint}")
-    return made(kind, {key: _value(each) for key, each in table.items() if key != "kind"})
+    return new_tracker(kind, {key: _value(each) for key, each in table.items() if key != "kind"})
 
 
 def _value(value: object) -> Any:

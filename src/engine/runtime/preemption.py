@@ -140,11 +140,11 @@ def _agreed(page: NoticePage, task: TaskContext) -> bool:
     First the question is counted, then the notice page is read. So a rank either sees the notice about a machine and
     waits here, or its question is in the count that its node sends.
     """
-    asked = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
+    requests = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
     world = _world(page.read().worlds, task)
     if world is not None and world.stop_at is None and world.notice is not None:
         world = _waited(page, task, world.notice)
-    return world is not None and world.stop_at is not None and asked >= world.stop_at
+    return world is not None and world.stop_at is not None and requests >= world.stop_at
 
 
 def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:
@@ -152,8 +152,8 @@ def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World 
 
     After a failure to agree, the next question does not wait again.
     """
-    asked_in_vain = (task.attempt, notice.number)
-    if asked_in_vain in _in_vain:
+    failed_request = (task.attempt, notice.number)
+    if failed_request in _in_vain:
         return None
     until = time.monotonic() + AGREE_S
     while time.monotonic() < until:
@@ -162,7 +162,7 @@ def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World 
         if world is None or world.stop_at is not None or world.notice is None:
             return world
     _in_vain.clear()
-    _in_vain.add(asked_in_vain)
+    _in_vain.add(failed_request)
     return None
 
 

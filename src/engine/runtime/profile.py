@@ -53,9 +53,9 @@ class profile:  # noqa: N801  it reads as the block's verb
         if profiling is not None and task is not None and task.log is not None and task.log.here and task.log.wanted:
             number = task.info.get("generation") or task.number
             name = f"{_safe(self._name)}-{task.job}.{number}.{profiling.next_block(task)}"
-            asked = Asked(task.attempt, name, self._steps, self._seconds, self._skip)
+            request = Asked(task.attempt, name, self._steps, self._seconds, self._skip)
             try:
-                self._taken = profiling.begin(asked, task, get_ident())
+                self._taken = profiling.begin(request, task, get_ident())
                 why = "" if self._taken is not None else "another profile of its process is under way"
             except Exception as error:  # noqa: BLE001  as where there is no thread for it
                 why = f"it did not begin: {error}"

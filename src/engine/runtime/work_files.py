@@ -48,8 +48,8 @@ def matching(pattern: str) -> Iterator[str]:
     seen: set[str] = set()
     base = pattern.removesuffix("/").removesuffix("**").removesuffix("/")  # the end of "log/**" differs among Pythons
     named = not any(sign in base for sign in "*?[")  # then a link to a folder is meant as that folder
-    for found in [Path()] if base in {"", "."} else sorted(Path().glob(base)):
-        names = below(found) if found.is_dir() and (named or not found.is_symlink()) else [str(found)]
+    for path in [Path()] if base in {"", "."} else sorted(Path().glob(base)):
+        names = below(path) if path.is_dir() and (named or not path.is_symlink()) else [str(path)]
         for name in names:
             if name not in seen:
                 seen.add(name)

@@ -34,8 +34,8 @@ class Behind(NamedTuple):
 
 def behind(directory: Path, trackers: Sequence[Tracker]) -> list[Behind]:
     """Return those of a pool's trackers that lack something of the record. It reads some MB at most."""
-    found = [behind_of(directory, each.name, each.ranks) for each in trackers]
-    return [each for each in found if not each.whole or each.rejected]
+    states = [behind_of(directory, each.name, each.ranks) for each in trackers]
+    return [each for each in states if not each.whole or each.rejected]
 
 
 def behind_of(directory: Path, name: str, ranks: Ranks) -> Behind:

@@ -19,7 +19,7 @@ from ..runs.metrics import METRICS
 
 CHUNK_BYTES = 256 * 1024  # of a file that are sent at once, and
 CHUNK_LINES = 1000
-GIVEN_UP_KEPT = 20  # reasons that the state names; all are counted
+REASONS_KEPT = 20  # reasons that the state names; all are counted
 REST = "rest"  # the key's end of what a selection gives when the run is over
 
 
@@ -61,13 +61,13 @@ class Cursor:
     problem: str = ""  # why nothing is taken at present
 
     @classmethod
-    def read(cls, said: Mapping[str, Any]) -> Cursor:
+    def read(cls, facts: Mapping[str, Any]) -> Cursor:
         """Return the cursor that `facts` described; a new one for a state that cannot be understood."""
         cursor = cls()
         for each in fields(cls):
-            given = said.get(each.name)
-            if type(given) is (int if each.name == "until" else type(getattr(cursor, each.name))):
-                setattr(cursor, each.name, given)
+            value = facts.get(each.name)
+            if type(value) is (int if each.name == "until" else type(getattr(cursor, each.name))):
+                setattr(cursor, each.name, value)
         return cursor
 
     def facts(self) -> dict[str, Any]:
@@ -98,4 +98,4 @@ class Cursor:
 
     def reject(self, why: str) -> None:
         self.rejected += 1
-        self.reasons = [*self.reasons, why][-GIVEN_UP_KEPT:]
+        self.reasons = [*self.reasons, why][-REASONS_KEPT:]

@@ -99,10 +99,10 @@ def _kind(key: str) -> str:
 
 def _read(text: str) -> dict[str, Any]:
     try:
-        said = json.loads(text or "{}")
+        value = json.loads(text or "{}")
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _away(error: OSError) -> Away:

@@ -40,17 +40,17 @@ class Feed:
         directory: Path,
         tracker: Tracker,
         *,
-        told: Callable[[Feed], None] = lambda _: None,
+        on_progress: Callable[[Feed], None] = lambda _: None,
         wait: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``told`` is called when something was taken, or was not."""
+        """``on_progress`` is called when something was taken, or was not."""
         self.directory, self.tracker = directory, tracker
         self.file = StateFile(directory, tracker.name)
         self.cursor = Cursor()
         self.over = self.refused = False
         self.failing_since: float | None = None
-        self._told, self._wait, self._clock = told, wait, clock
+        self._on_progress, self._wait, self._clock = on_progress, wait, clock
         self._end: End | None = None
         self._sender: Sender | None = None
         self._began: float | None = None
@@ -120,22 +120,22 @@ class Feed:
         if self.cursor.problem:
             self.cursor.problem = ""
             self._save()
-        self._told(self)
+        self._on_progress(self)
 
     def _failed(self, error: Exception) -> None:
         away = error if isinstance(error, Away) else Away(f"{type(error).__name__}: {error}")
         if self.failing_since is None:
             self.failing_since = self._clock()
-        said = str(away)[:500]
-        if self.cursor.problem != said:
-            self.cursor.problem = said
+        problem = str(away)[:500]
+        if self.cursor.problem != problem:
+            self.cursor.problem = problem
             if away is not error:  # whoever writes a tracker wants to know where
                 traceback.print_exception(error)
             try:
                 self._save()
             except OSError:
                 pass  # as the disk is what fails
-        self._told(self)
+        self._on_progress(self)
         self.refused = isinstance(away, Refused)
         pause = self._backoff.failed(
             random.random(),  # noqa: S311  a jitter
@@ -237,16 +237,18 @@ class Feed:
         self._params_sign = sign
         return bool(new)
 
-    def _send_lines(self, sender: Sender, what: str, file: str, made: Callable[[Path, Mapping[str, Any]], Any]) -> bool:
+    def _send_lines(
+        self, sender: Sender, what: str, file: str, parse: Callable[[Path, Mapping[str, Any]], Any]
+    ) -> bool:
         """Send each line of a file by itself."""
         if not sender.takes(what):
             return False
         sent = False
         send = getattr(sender, what)
-        for line, said in self._new_lines(file):
+        for line, facts in self._new_lines(file):
             position = self.cursor.position(file)
             try:
-                value = made(self.directory, said)
+                value = parse(self.directory, facts)
             except (KeyError, TypeError, ValueError):  # a disk that was full has left it
                 value = None
             if value is not None:
@@ -260,13 +262,13 @@ class Feed:
         if not sender.events:
             return False
         sent = False
-        for line, said in self._new_lines(EVENTS):
-            position, name = self.cursor.position(EVENTS), said.get("event")
+        for line, facts in self._new_lines(EVENTS):
+            position, name = self.cursor.position(EVENTS), facts.get("event")
             if name in sender.events:
                 if name == READY:
                     before = parsed_events(self._read(EVENTS, 0, position))
-                    said = {**said, "machines": machines_of(before)}  # noqa: PLW2901
-                self._deliver(f"the event {name}", self._key("event", position), partial(sender.event, said))
+                    facts = {**facts, "machines": machines_of(before)}  # noqa: PLW2901
+                self._deliver(f"the event {name}", self._key("event", position), partial(sender.event, facts))
                 self.cursor.done(EVENTS, len(line))
                 self._save()
                 sent = True
@@ -358,20 +360,25 @@ class Feed:
             return b""
 
     @staticmethod
-    def _artifact(directory: Path, said: Mapping[str, Any]) -> Artifact:
-        path = directory / str(said["path"])
+    def _artifact(directory: Path, facts: Mapping[str, Any]) -> Artifact:
+        path = directory / str(facts["path"])
         return Artifact(
-            str(said["name"]), path, int(said["size_bytes"]), str(said["sha256"]), float(said["at"]), said.get("rank")
+            str(facts["name"]),
+            path,
+            int(facts["size_bytes"]),
+            str(facts["sha256"]),
+            float(facts["at"]),
+            facts.get("rank"),
         )
 
 
-def _text(_: Path, said: Mapping[str, Any]) -> Text:
-    return Text(str(said["name"]), str(said["text"]), said.get("step"), float(said["at"]), said.get("rank"))
+def _text(_: Path, facts: Mapping[str, Any]) -> Text:
+    return Text(str(facts["name"]), str(facts["text"]), facts.get("step"), float(facts["at"]), facts.get("rank"))
 
 
 def _sign(path: Path) -> tuple[int, ...]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

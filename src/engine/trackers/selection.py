@@ -30,10 +30,10 @@ class Redone:
 
     def look(self, lines: Iterable[bytes]) -> None:
         for line in lines:
-            found = _ORIGIN.search(line)
-            if found is None:
+            match = _ORIGIN.search(line)
+            if match is None:
                 continue
-            key, generation, step = (found[1], found[2]), int(found[3]), int(found[4])
+            key, generation, step = (match[1], match[2]), int(match[3]), int(match[4])
             tops = self._tops.get(key)
             if tops is None:
                 while len(self._tops) >= KEPT_KEYS:

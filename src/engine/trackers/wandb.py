@@ -198,9 +198,9 @@ class WandBSender(Sender):
         path = self._run.directory / "artifacts" / line["artifact"]
         if not path.exists():
             return
-        made = import_module("wandb").Artifact(_artifact_name(f"{self._run.id}-{line['artifact']}"), type="file")
-        made.add_file(str(path), name=line["name"].lstrip("/") or line["artifact"])
-        self._wandb.log_artifact(made)
+        artifact = import_module("wandb").Artifact(_artifact_name(f"{self._run.id}-{line['artifact']}"), type="file")
+        artifact.add_file(str(path), name=line["name"].lstrip("/") or line["artifact"])
+        self._wandb.log_artifact(artifact)
 
     def _started(self) -> Any:
         """Return a run of W&B, which goes on where W&B has it. Offline it is made anew: its files may lack the end."""

@@ -129,7 +129,7 @@ class WebhookSender(Sender):
         self._post("params", {"params": values})
 
     def points(self, points: Sequence[Point]) -> None:
-        told = [
+        rows = [
             {
                 "name": point.name,
                 "value": point.value if math.isfinite(point.value) else str(point.value),
@@ -143,10 +143,10 @@ class WebhookSender(Sender):
             }
             for point in points
         ]
-        self._post("metrics", {"metrics": told})
+        self._post("metrics", {"metrics": rows})
 
     def artifact(self, artifact: Artifact) -> None:
-        said = {
+        facts = {
             "name": artifact.name,
             "path": str(artifact.path.relative_to(self._run.directory)),
             "type": mimetypes.guess_type(artifact.path.name)[0] or "application/octet-stream",
@@ -155,18 +155,20 @@ class WebhookSender(Sender):
             "at": artifact.at,
             "rank": artifact.rank,
         }
-        self._post("artifact", {"artifact": said})
+        self._post("artifact", {"artifact": facts})
 
     def event(self, event: Mapping[str, Any]) -> None:
         self._post("event", {"event": dict(event)})
 
     def ended(self, end: End) -> None:
-        said = {"state": end.state, "at": end.at, "exit_code": end.exit_code, "error": end.error}
-        self._post("ended", {**said, "spent_usd": end.spent_usd})
+        facts = {"state": end.state, "at": end.at, "exit_code": end.exit_code, "error": end.error}
+        self._post("ended", {**facts, "spent_usd": end.spent_usd})
 
-    def _post(self, kind: str, said: Mapping[str, Any]) -> None:
+    def _post(self, kind: str, facts: Mapping[str, Any]) -> None:
         run = {"id": self._run.id, "name": self._run.name}
-        body = json.dumps({"version": VERSION, "kind": kind, "key": self.key, "run": run, **said}, default=str).encode()
+        body = json.dumps(
+            {"version": VERSION, "kind": kind, "key": self.key, "run": run, **facts}, default=str
+        ).encode()
         headers = {"Content-Type": "application/json", "Idempotency-Key": self.key}
         if self._secret is not None:
             at = str(int(self._now()))
