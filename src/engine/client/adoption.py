@@ -75,7 +75,7 @@ class AdoptionRecord:
 
     @classmethod
     def adopt(cls, journal: Journal, name: str, provider: str) -> Self:
-        """Return the record that a dead client has left, which is this client's from now on.
+        """Take over the record of a dead client, and return it.
 
         Raises:
             SpecError: there is none that may be taken over; says whose it is.
@@ -168,7 +168,7 @@ class AdoptionRecord:
 
 
 def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionRecord:
-    """Return a new record, or where ``settings`` attach, the one that a dead client has left. ``name``: for people;
+    """Return a new record, or, if ``settings`` attach to a pool, the record of its dead client. ``name``: for people;
     ``tag``: the unique name of a new pool; ``pool``: its nodes' name for it.
 
     Raises:
@@ -182,10 +182,10 @@ def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionR
 
 
 def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Machine, tuple[str, ...]]]] | None:
-    """Return the file of a pool's key, and its machines with the keys that their hosts may show; None: it keeps none,
-    or none is reached by SSH.
+    """Return the file of a pool's key, and its machines with the possible keys of their hosts; None: the pool keeps no
+    machines, or reaches none by SSH.
 
-    The pool may have a living owner, whose it stays.
+    The pool may have a living owner, which stays its owner.
     """
     key, rest = journal.kept(pool, KEY), journal.kept(pool, REST)
     if key is None or rest is None:
@@ -262,8 +262,8 @@ def _owned(name: str, owner: Owner | None) -> SpecError:
 
 @dataclass(slots=True)
 class RecordedFleet:
-    """Implements `providers.base.Fleet`: another fleet, with its machines in the adoption record. ``adopted``: those
-    that a dead client has left, and that are launched first.
+    """A fleet (`providers.base.Fleet`) around another one, with its machines in the adoption record. ``adopted``: the
+    machines of a dead client, which are launched first.
     """
 
     fleet: Fleet

@@ -1,5 +1,5 @@
 """`Pool.fetch`, `Pool.push` and ``Pool(keep=)``: files of the nodes' work folders. Tasks beside the slots read and
-write them there (see `runtime.work_files`); what nodes say is checked by `incoming_files`.
+write them there (see `runtime.work_files`); `incoming_files` checks the messages of nodes.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ async def keep(core: OpenPool, folder: str, block_error: BaseException | None) -
     end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`. A pool that has failed has no nodes.
 
     Raises:
-        TransferError, NodeLost: the block has no error, of which this would be a note.
+        TransferError, NodeLost: only if the block has no error; else it is a note of that error.
         asyncio.CancelledError: it was cancelled; raised at the end.
     """
     if not core.takes_jobs:
@@ -289,7 +289,7 @@ async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) 
 
 
 async def _each(transfers: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all of them to their ends, and raise what the first failed with; cancelled, end them all."""
+    """Run all transfers to their ends, then raise the first error. On cancellation: end them all."""
     scopes = [(anyio.CancelScope(), each) for each in transfers]
     tasks = [asyncio.ensure_future(_within(scope, each)) for scope, each in scopes]
     try:
@@ -315,7 +315,7 @@ async def _within(scope: anyio.CancelScope, transfer: Coroutine[Any, Any, T]) ->
 def _some_places(
     core: OpenPool, on: int | Literal["head"] | None, otherwise: str, *, leaving: bool = False
 ) -> list[Place]:
-    """Return the places of files; where there is none, raise what that means."""
+    """Return the places of files. CapacityError: there is none; ``otherwise``: the consequence."""
     if chosen := places(core, on, leaving=leaving):
         return chosen
     what = f"No node of the pool is ready, and it wants {core.observer.snapshot().desired} now: {otherwise}"

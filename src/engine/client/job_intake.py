@@ -81,7 +81,7 @@ class JobIntake:
         plugins, kind = settings.plugins, settings.worker.kind
         self._packer = make(plugins, kind, drop=self._drop, forget=self._forget, objects=objects)
         self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
-        self._failure: BaseException | None = None  # what the pool has ended with
+        self._failure: BaseException | None = None  # the error that ended the pool
         self._ids = itertools.count(1)
 
     @property
@@ -110,7 +110,7 @@ class JobIntake:
         return PackedCall(payload, packable.options, rank)
 
     async def own(self, payload: Payload) -> None:
-        """Copy a call's large buffers in a thread. Whoever could fill them again has to wait for that.
+        """Copy a call's large buffers in a thread. The caller must not change them before this returns.
 
         Raises:
             MemoryError
@@ -144,7 +144,7 @@ class JobIntake:
             raise
 
     def hand_over(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
-        """Hand a job to the pool's actor when all that it is given is there."""
+        """Hand a job to the pool's actor when the objects in its arguments are available."""
 
         def send(settle: Callable[[Ending], None]) -> None:
             self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
@@ -152,7 +152,7 @@ class JobIntake:
         self.remaking.submit(job.id, job.payload.objects, send, settle)
 
     def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin], watch: RankWatch | None = None) -> None:
-        """``plugins``: those of the call's function; whatever they raise is raised."""
+        """``plugins``: the plugins of the call's function; their errors are raised."""
         if any(plugin.fresh_ranks for plugin in plugins):
             job.payload.flags |= RunFlag.FRESH
         on_loss, nodes = self.settings.on_loss, self.connector.facts
@@ -247,7 +247,7 @@ class JobIntake:
         self._packer.set_outer_plugins(plugins)
 
     def with_traffic(self, snapshot: PoolSnapshot) -> PoolSnapshot:
-        """Return the snapshot with what each node was sent and has sent."""
+        """Return the snapshot with the bytes sent to and received from each node."""
         connector = getattr(self, "connector", None)
         if connector is None:  # the provider is being opened
             return snapshot

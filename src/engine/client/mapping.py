@@ -72,7 +72,7 @@ class OutcomesMapOptions(TypedDict, total=False):
 def check_map(
     function: object, items: object, more: Sequence[object] = (), options: Mapping[str, object] = MappingProxyType({})
 ) -> None:
-    """Refuse what `Pool.map` cannot take, with what was probably meant. ``options``: those that it does not have.
+    """Refuse arguments that `Pool.map` cannot take, with a suggestion. ``options``: options that it does not have.
 
     Raises:
         NotACall
@@ -226,7 +226,7 @@ class MapRun(Generic[T]):
     async def _send(self, part: _Part, news: asyncio.Event, waiting: deque[_SentChunk | _UnsentItem]) -> None:
         """Send the items as one task, or one by one if they cannot all be pickled.
 
-        Each task is in ``waiting`` as soon as it is submitted: the end of the map cancels what is there.
+        Each task is in ``waiting`` as soon as it is submitted: the end of the map cancels all of them.
         """
         try:
             payload = self._payload(part)
@@ -338,7 +338,7 @@ class _SentChunk(SubmittedJob[list[Any]]):
         ], None
 
     def hides_the_culprit(self) -> bool:
-        """Return whether the task failed as a whole by what one item of several has done: killed its process, say."""
+        """Return whether one item of several made the whole task fail, for example by killing its process."""
         if len(self.part.items) == 1 or self._failure() is None or not self._is_of_items():
             return False
         return not (isinstance(self.ending, GaveUp) and self.ending.reason is Reason.QUEUE_TIMEOUT)  # it never ran

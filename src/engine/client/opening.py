@@ -1,4 +1,4 @@
-"""The first step of opening a pool: its names, and what of its provider starts by itself while we import the rest."""
+"""The first step of opening a pool: its names, and the part of its provider that starts while the rest is imported."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Opening:
         return self._settings.provider.open(tag, entry_points(self._settings))
 
     async def drop(self) -> None:
-        """End what has begun, where nobody has taken it."""
+        """End the provider's context, unless `take` has returned it."""
         begun, self._begun = self._begun, None
         if begun is not None:
             import anyio  # when the provider has begun
 
-            with anyio.CancelScope(shield=True), suppress(Exception):  # whoever drops it has an error already
+            with anyio.CancelScope(shield=True), suppress(Exception):  # the caller has an error already
                 async with begun:
                     pass

@@ -1,7 +1,7 @@
-"""Kept results that are made again: the call of one runs once more when it is lost with its node, and is needed.
+"""Recomputation of kept results: if a needed result is lost with its node, its call runs once more.
 
-`lineage` decides which calls are remembered, and which may run again. A job that is given a lost result waits here, and
-neither in the pool's queue nor in a slot: so the call that makes it again can have the only slot that there is.
+`lineage` decides which calls are remembered, and which may run again. A job with a lost result in its arguments waits
+here, and neither in the pool's queue nor in a slot: so the call that recomputes it can have the only slot.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from .jobs import SubmittedJob
     from .open_pool import OpenPool
 
-Send = Callable[[Callable[[Ending], None]], None]  # hands a job to the pool's actor, with who is told of its end
+Send = Callable[[Callable[[Ending], None]], None]  # hands a job to the pool's actor, with the callback for its end
 
 RANK = "it is the result of a broadcast's rank, which cannot run alone"
 LATER = "its call is not remembered any more, as those of later results took the room"
 
 
 class Argument(NamedTuple):
-    """An object in the arguments of a remembered call that no call can make again."""
+    """An object in the arguments of a remembered call that cannot be recomputed."""
 
     stored: weakref.ref[StoredObject]
     made_by: str  # empty: it was put
@@ -43,7 +43,7 @@ class Argument(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RememberedCall:
-    """The call of a kept result, as it was packed, but for what its arguments refer to."""
+    """The packed call of a kept result, without the objects that its arguments refer to."""
 
     name: str  # by which pickles refer to the result
     function: str  # for people
@@ -56,7 +56,7 @@ class RememberedCall:
 
 
 class Run:
-    """The run of a remembered call that is under way. It is ended with the last who waits for it."""
+    """The present run of a remembered call. It is ended when its last waiter leaves."""
 
     __slots__ = ("task", "waiting")
 
@@ -112,7 +112,7 @@ class Remaking:
         weakref.finalize(stored, self._let_go_soon, origin).atexit = False
 
     def _let_go_soon(self, origin: Origin) -> None:
-        """Note in the loop that a reference is gone, from whatever thread noticed it."""
+        """Note in the loop that a reference is gone. For any thread."""
         with suppress(RuntimeError):  # the loop has ended
             self._core.loop.call_soon_threadsafe(self._let_go, origin)
 
@@ -131,7 +131,7 @@ class Remaking:
     # --- what is needed -------------------------------------------------------------------------------------------
 
     def submit(self, job: JobId, objects: Sequence[StoredObject], send: Send, settle: Callable[[Ending], None]) -> None:
-        """Hand a job to the pool's actor by ``send`` when the objects that it is given are there.
+        """Hand a job to the pool's actor by ``send`` when the objects in its arguments are available.
 
         Raises:
             PoolClosed
@@ -147,15 +147,15 @@ class Remaking:
         return True
 
     def close(self) -> None:
-        """End whatever waits, as the pool has ended."""
+        """End all waiting jobs, as the pool has ended."""
         for waiting in [*self.waiting.values()]:
             waiting.give_up(GaveUp(Reason.CLOSED))
 
     async def have(self, objects: Iterable[StoredObject]) -> None:
-        """Return when none of the objects is lost, and have those made again that are. Cancelling leaves others alone.
+        """Recompute the lost objects, and return when none is lost. Cancellation does not affect other waiters.
 
         Raises:
-            NodeLost: one of them cannot be made again.
+            NodeLost: one of them cannot be recomputed.
             PoolClosed
         """
         lost = [each for each in objects if each.at.lost]
@@ -165,7 +165,7 @@ class Remaking:
             each_of_them = [asyncio.ensure_future(self._have(each)) for each in lost]
             try:
                 await asyncio.wait(each_of_them, return_when=asyncio.FIRST_EXCEPTION)
-                for task in each_of_them:  # in their order: of two that are lost, the first is told of
+                for task in each_of_them:  # in their order: of two losses, the first is raised
                     if task.done():
                         task.result()
             finally:
@@ -206,12 +206,12 @@ class Remaking:
                 self._forget()
         error = None if run.task.cancelled() else run.task.exception()
         if error is not None:
-            another = copy.copy(error)  # each who waits has a traceback of their own
+            another = copy.copy(error)  # each waiter has a traceback of its own
             another.__cause__ = error.__cause__
             raise another
 
     async def _run(self, origin: Origin) -> None:
-        """Run a call again, and have its result be what was lost."""
+        """Run a call again, and put its result in place of the lost one."""
         call: Any = origin.call
         try:
             remade, node = await self._remake(origin, call)
@@ -264,7 +264,7 @@ class Remaking:
         return core.objects.keep(_as_object(small, call, job.id, ending.node)), ending.node
 
     def _object_of(self, source: Origin | Argument) -> StoredObject:
-        """Return what a call was given, which may be lost. A NodeLost: it was freed, and no call can make it again."""
+        """Return an argument of a call, which may be lost. NodeLost: it was freed, and cannot be recomputed."""
         if isinstance(source, Argument):
             if (stored := source.stored()) is not None:
                 return stored
@@ -278,7 +278,9 @@ class Remaking:
 
 
 class Waiting:
-    """A job that is given objects: it is with the pool's actor, or here while one of them is made again."""
+    """A job with objects in its arguments: the pool's actor has it, or it waits here while one of them is
+    recomputed.
+    """
 
     __slots__ = ("_job", "_objects", "_remaking", "_send", "_sent", "_settle", "_task", "_whereabouts")
 

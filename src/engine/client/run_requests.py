@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def requests_to(core: OpenPool) -> Mapping[str, Request]:
-    """Return what answers each request, by its name. `runs/control.py` says how to add one."""
+    """Return the handler of each request, by its name. `runs/control.py` says how to add one."""
     return {"stop": partial(_stop, core), "stacks": partial(_stacks, core), "profile": partial(_profile, core)}
 
 
 async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001  it has none
-    """End the pool, and answer when nothing is left of it. ``left``: what may be, in words."""
+    """End the pool, and answer when nothing is left of it. ``left``: the resources that may be left, in words."""
     if core.let_save is not None:
         await core.let_save()
     await core.halt(RunStopped("The pool was ended from outside, by `outrider stop`."))

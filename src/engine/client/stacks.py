@@ -1,4 +1,4 @@
-"""The stacks of all that runs in a pool, asked of its nodes at the same time."""
+"""The stacks of all running tasks of a pool, requested from its nodes at the same time."""
 
 from __future__ import annotations
 

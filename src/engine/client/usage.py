@@ -9,7 +9,9 @@ from ...providers.base import MachineUsage, UsageUnknown
 
 
 class UsageIntake:
-    """The provider's figures of machines, until `close` tells it of nodes. ``node_of``: a machine's, if it was one."""
+    """A collector of the provider's figures of machines, which `close` reports by node. ``node_of``: returns a
+    machine's node, or None.
+    """
 
     def __init__(self, observe: ev.Observe, node_of: Callable[[str], int | None]) -> None:
         self._observe, self._node_of = observe, node_of
@@ -23,7 +25,7 @@ class UsageIntake:
             self._used.append(figures)
 
     def close(self) -> None:
-        """Tell of each node, and of all together. A provider that has said nothing is not told of."""
+        """Report the figures of each node, and of all together. A provider without figures is not reported."""
         known = [(node, each) for each in self._used if (node := self._node_of(each.id)) is not None]
         for node, each in sorted(known, key=lambda one: one[0]):
             amounts = (each.seconds, each.cpus, each.cpu_s, each.memory_bytes, each.memory_total_bytes)
@@ -33,7 +35,7 @@ class UsageIntake:
 
 
 def pool_used(used: list[MachineUsage], unknown: list[str]) -> ev.PoolUsed:
-    """Return the figures of all together: by processor time that they had, and by memory."""
+    """Return the figures of all nodes together, weighted by their processor time and their memory."""
     core_s = sum(each.seconds * each.cpus for each in used)
     memory = [
         (each.memory_bytes, each.memory_total_bytes)

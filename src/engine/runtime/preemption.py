@@ -140,11 +140,11 @@ def _agreed(page: NoticePage, task: TaskContext) -> bool:
     First the question is counted, then the notice page is read. So a rank either sees the notice about a machine and
     waits here, or its question is in the count that its node sends.
     """
-    requests = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
+    questions = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
     world = _world(page.read().worlds, task)
     if world is not None and world.stop_at is None and world.notice is not None:
         world = _waited(page, task, world.notice)
-    return world is not None and world.stop_at is not None and requests >= world.stop_at
+    return world is not None and world.stop_at is not None and questions >= world.stop_at
 
 
 def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:

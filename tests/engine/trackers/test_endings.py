@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.runs.reader import Owned
-from outrider.engine.trackers.backoff import RETRY_AFTER_MOST_S, MOST_S, OVER_MOST_S, REFUSED_S, Backoff
+from outrider.engine.trackers.backoff import MOST_S, OVER_MOST_S, REFUSED_S, RETRY_AFTER_MOST_S, Backoff
 from outrider.engine.trackers.endings import end_of
 
 
