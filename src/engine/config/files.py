@@ -69,8 +69,8 @@ def _is_file(path: Path) -> bool:
 
 
 def _check_owner(file: Path) -> None:
-    """Refuse a file that was found, and not named, if somebody else may have written it: it says which machines get
-    the program's files and secrets. In a shared folder such as /tmp it could be anybody's.
+    """Refuse a file that was found, not named, if another user may have written it: it decides which machines get the
+    program's files and secrets. In a shared folder such as /tmp it could be anybody's.
     """
     status, users = file.stat(), (os.geteuid(), 0)
     mode = stat.S_IMODE(status.st_mode)
@@ -159,11 +159,11 @@ def _refuse_key(where: str, key: str, value: object, prefix: str) -> NoReturn:
 def pool_of(
     name: str, file: str | os.PathLike[str] | None, *, besides: Container[str]
 ) -> tuple[tuple[Spec, ...], PoolOptions, str]:
-    """Return what a file says of a pool but for the options ``besides``, and what errors call its table. ``file`` None:
-    the one that holds here.
+    """Return the specs and options of a pool in a file without the options ``besides``, and the name of its table in
+    errors. ``file`` None: the file that holds here.
 
     Raises:
-        SpecError: there is none, or it says something that is not valid.
+        SpecError: there is no file, or it has a value that is not valid.
     """
     if not isinstance(name, str):
         refuse(f"Pool.from_config takes the name of a pool in the file, not {shown(name)}.")

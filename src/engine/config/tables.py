@@ -31,7 +31,7 @@ _IN_IMAGE = ("requirements", "lock")  # paths of files
 
 
 def pool_options(table: Table, where: str) -> tuple[tuple[Spec, ...], PoolOptions]:
-    """Return what a table asks for, as `Pool` takes it. ``where``: the table's name, for errors.
+    """Return the specs and options of a table, as `Pool` takes them. ``where``: the table's name, for errors.
 
     Raises:
         SpecError: a key or a value is not valid.
@@ -44,7 +44,7 @@ def pool_options(table: Table, where: str) -> tuple[tuple[Spec, ...], PoolOption
 
 @contextmanager
 def telling(where: str) -> Iterator[None]:
-    """Say in each error of the block which table it is about."""
+    """Add the name of the table to each error of the block."""
     try:
         yield
     except (SpecError, ValueError, TypeError) as error:
@@ -80,7 +80,7 @@ def _one_provider(before: object, after: object) -> object:
 
 
 def at(table: Table, folder: Path) -> dict[str, Any]:
-    """Return the table with its relative paths, which are meant from ``folder`` on, made absolute."""
+    """Return the table with its relative paths made absolute, from ``folder``."""
     moved = dict(table)
     image = table.get("image")
     if isinstance(image, Mapping):
@@ -88,7 +88,7 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
             **image,
             **{key: _path(image[key], folder) for key in _IN_IMAGE if isinstance(image.get(key), str)},
         }
-        if isinstance(includes := image.get("includes"), list):  # what is no file there is the name of a module
+        if isinstance(includes := image.get("includes"), list):  # a text that is no file there is the name of a module
             moved["image"]["includes"] = [_path_if_there(each, folder) for each in includes]
     checkpoints = table.get("checkpoints")
     if isinstance(checkpoints, str) and "://" not in checkpoints and not half_url(checkpoints):
@@ -99,8 +99,8 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
 
 
 def tracker_at(table: Table, folder: Path) -> Table:
-    """Return a tracker's table with its relative folder, which is meant from ``folder`` on, made absolute. Of a class
-    of the user's own it may mean anything.
+    """Return a tracker's table with its relative folder made absolute, from ``folder``. For a class of the user's own
+    the option may mean anything, and stays.
     """
     text = table.get("folder")
     if not isinstance(text, str) or not text or "://" in text or ":" in str(table.get("kind", "")):
@@ -214,7 +214,7 @@ def _image(value: object) -> Image:
 
 
 def _secret(value: object) -> Any:
-    """Return what ``{ secret = "HF_TOKEN" }`` means: the value of that variable of this process."""
+    """Return the secret of ``{ secret = "HF_TOKEN" }``: the value of that variable of this process."""
     match value:
         case {"secret": str(name), **more} if not more:
             return Secret.env(name)

@@ -1,4 +1,4 @@
-"""Trackers in files: the tables ``[trackers.NAME]``, and what ``trackers = [...]`` of a pool means by them."""
+"""Trackers in files: the tables ``[trackers.NAME]``, and the entries of ``trackers = [...]`` of a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide how long to wait after a tracker did not take something. No clock, and the chance is given."""
+"""Decide the pause after a failed delivery to a tracker. No clock; the random number is an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find what a tracker does not have of a run, by its state in the record."""
+"""Find the part of a run that a tracker lacks, by its state in the record."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Behind(NamedTuple):
     points: int
     rejected: int
     problem: str
-    whole: bool  # nothing is missing but what it rejected
+    whole: bool  # nothing is missing but rejected deliveries
 
     def command(self, run: str) -> str:
         return f"outrider sync {shlex.quote(run)} --to {self.tracker}"
 
 
 def behind(directory: Path, trackers: Sequence[Tracker]) -> list[Behind]:
-    """Return those of a pool's trackers that lack something of the record. It reads some MB at most."""
+    """Return the pool's trackers that lack a part of the record. Reads some MB at most."""
     states = [behind_of(directory, each.name, each.ranks) for each in trackers]
     return [each for each in states if not each.whole or each.rejected]
 
@@ -48,7 +48,7 @@ def behind_of(directory: Path, name: str, ranks: Ranks) -> Behind:
 
 
 def _last_words(directory: Path) -> str:
-    """Return the last line that the process has written, as of one that cannot import a tracker's module."""
+    """Return the last line of the process's log, such as the error of a tracker's module that cannot be imported."""
     try:
         with (directory / FOLDER / LOG).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - WORDS_BYTES))

@@ -1,7 +1,7 @@
 """HTTP requests of trackers, by the standard library: proxies of the environment, no redirects, limits on answers.
 
 Each answer but 2xx is one of the three errors of `base`. Errors name the host and no more of an address, as a webhook's
-path may be its secret, and what the server says is cut.
+path may be its secret, and the server's text is cut.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..api.printable import one_line
 from .addresses import basic
 from .base import Away, Refused, Rejected
 
-TIMEOUT_S = 30.0  # of a server that says nothing
+TIMEOUT_S = 30.0  # without an answer of the server
 ANSWER_S = 30.0  # of an answer that has begun
 ANSWER_BYTES = 4 * 1024 * 1024
-MESSAGE_CHARS = 200  # of what a server says in an error
-_ASKS = frozenset({401, 403, 404, 405, 407})  # who asks, or where: nothing is wrong with what is sent
+MESSAGE_CHARS = 200  # of a server's message in an error
+_ASKS = frozenset({401, 403, 404, 405, 407})  # a wrong token or address: the content is not at fault
 _LATER = frozenset({408, 409, 423, 425, 429})
 
 
@@ -58,7 +58,7 @@ class Calls:
         self._opener = build_opener(_AsItIs(), *([] if context is None else [HTTPSHandler(context=context)]))
 
     def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the object that is answered.
+        """Return the JSON object of the answer.
 
         Raises:
             Away, Refused, Rejected
@@ -106,7 +106,7 @@ class Calls:
             raise Away(f"{self.host} does not answer ({one_line(str(text))})") from None
 
     def _read(self, answer: HTTPResponse) -> bytes:
-        """Return what a server answers, if it does so in time: one that sends a byte now and then has no end."""
+        """Return a server's answer, if it ends in time: a server might send a byte now and then for ever."""
         until, read = time.monotonic() + ANSWER_S, b""
         while len(read) < ANSWER_BYTES and (some := answer.read1(ANSWER_BYTES - len(read))):
             read += some
@@ -126,7 +126,7 @@ class Calls:
 
 
 def _message(text: bytes) -> str:
-    """Return what an answer says, in a line: of JSON its `message`."""
+    """Return the message of an answer, in one line: of JSON its `message`."""
     shown_text = text.decode(errors="replace")
     try:
         value = json.loads(shown_text)

@@ -47,7 +47,7 @@ class JSONLines(Tracker):
 
 
 class JSONLinesSender(Sender):
-    """Writes one run's file. Each line says by ``kind`` what it is."""
+    """Writes one run's file. Each line has its ``kind``."""
 
     events = frozenset({READY})
 

@@ -1,7 +1,7 @@
 """MLflow by its REST API, without its package: one run for each pool.
 
-What is sent twice changes nothing there: the run is found by its tag, a point is one row by name, time, step and value,
-a param has one value, and an artifact one path (mlflow/store/tracking/dbmodels of MLflow 2 and 3).
+A repeated delivery changes nothing there: the run is found by its tag, a point is one row by name, time, step and
+value, a param has one value, and an artifact one path (mlflow/store/tracking/dbmodels of MLflow 2 and 3).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class MLflow(Tracker):
 
 
 class MLflowSender(Sender):
-    """Sends one run. What makes it is `begun`."""
+    """The sender of one run, which `begun` creates on the server."""
 
     events = frozenset({READY})
 
@@ -142,7 +142,7 @@ class MLflowSender(Sender):
         self._id = self._artifacts = ""
 
     def begun(self) -> None:
-        """Make or find the run. A server that takes no run keeps nothing of it either, so none of it is left out."""
+        """Make or find the run. If the server rejects it, raise Refused, so that no part of the run is skipped."""
         try:
             self._begin()
         except Rejected as rejected:
@@ -252,7 +252,7 @@ class MLflowSender(Sender):
         return info
 
     def _searched(self, experiment: str) -> dict[str, Any] | None:
-        """Return the run that a process of ours has made, which could not note it any more."""
+        """Return the run that an earlier process has made, but could not note any more."""
         answer = self._calls.json(
             "POST",
             f"{API}/runs/search",

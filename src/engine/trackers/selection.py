@@ -26,7 +26,7 @@ class Redone:
 
     def __init__(self) -> None:
         self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}  # of a job and rank: each generation's highest step
-        self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}  # and who redid a name's step
+        self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}  # and the newest for a name's step
 
     def look(self, lines: Iterable[bytes]) -> None:
         for line in lines:
@@ -63,7 +63,7 @@ class Selection:
         self._means = _Means(state.get("means", {}))
 
     def state(self) -> dict[str, Any]:
-        """Return what another one needs to go on from here, as JSON values."""
+        """Return the state from which another selection goes on, as JSON values."""
         return {"counts": dict(self._counts), "means": self._means.state()}
 
     def add(self, lines: Iterable[Logged], redone: Callable[[Logged, str], bool]) -> list[Point]:
@@ -86,7 +86,7 @@ class Selection:
         return points
 
     def rest(self) -> list[Point]:
-        """Return what is still held back. The run is over."""
+        """Return the points that are still held back when the run is over."""
         return self._means.rest()
 
     def _point(self, of: Logged, name: str, value: float) -> Point:
@@ -112,7 +112,7 @@ class _Means:
         series = self._series.get(key)
         points: list[Point] = []
         if series is None or series["generation"] < of.generation:
-            if series is not None:  # what the new generation begins after is whole
+            if series is not None:  # the steps before the first one of the new generation are complete
                 points = self._closed(key, lambda step, _: step < (of.step or 0))
             series = self._series[key] = {
                 "generation": of.generation,

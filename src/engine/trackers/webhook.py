@@ -1,7 +1,7 @@
-"""Webhooks: what happens in a run, as JSON that is posted to an address, signed, each with a key of its own.
+"""Webhooks: the events of a run, posted to an address as signed JSON, each with a key of its own.
 
-A receiver that remembers keys has each delivery once, whatever is lost on the way: what is sent again has the same key.
-The form is in docs/guides/trackers.md; `VERSION` is in each.
+A receiver that remembers keys has each delivery once: a repeated delivery has the same key. The form is in
+docs/guides/trackers.md; `VERSION` is in each.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class WebhookSender(Sender):
     def begun(self) -> None:
         run = self._run
         if run.ids.get("begun"):
-            return  # an earlier process has told it
+            return  # an earlier process has sent it
         about = {
             "began": run.began,
             "user": run.user,
