@@ -184,7 +184,7 @@ def _with_memory(name: str) -> tuple[Model, str | None]:
 
 
 def _of_count(name: str, count: str) -> str:
-    """Return what is wrong with the part behind the colon."""
+    """Return the error of the part behind the colon."""
     number, _, memory = count.partition(":")
     if number.isdigit() and re.fullmatch(r"\d+\s*GB", memory.strip(), re.IGNORECASE):
         return f"the memory belongs to the name: write {f'{name}-{memory}:{number}'!r}."

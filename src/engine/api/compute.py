@@ -407,7 +407,7 @@ def checked_setup(setup: object) -> Callable[[], Any]:
         inspect.signature(setup).bind()
     except TypeError as error:
         refuse(f"setup is called without arguments ({error}): give it those by functools.partial.")
-    except ValueError:  # a builtin without a signature: it will tell
+    except ValueError:  # a builtin without a signature: its call will raise
         pass
     return setup
 
@@ -434,10 +434,10 @@ def _build(function: Callable[..., Any], options: Options) -> Decorated[...]:
 
 
 def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
-    """Return what a map calls with each item, decorated if it is not yet.
+    """Return the function that a map calls with each item, decorated if it is not yet.
 
     Raises:
-        NotACall, SpecError: it is not for that.
+        NotACall, SpecError: a map cannot call it.
     """
     called: Any = function
     if isinstance(of := getattr(called, "__func__", None), Decorated):

@@ -1,4 +1,4 @@
-"""A call's arguments as they travel: those that are streamed stay here, and the task gets placeholders."""
+"""The arguments of a call for transport: streamed arguments stay here, and the task gets placeholders."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Detached(NamedTuple):
 
 
 def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, Any], *, with_setup: bool) -> Detached:
-    """Replace streamed arguments by placeholders, over which the task iterates instead. ``with_setup``: the function
-    is given first what its setup makes, and callers leave that out.
+    """Replace streamed arguments by placeholders, over which the task iterates instead. ``with_setup``: the first
+    parameter gets the result of the setup, and callers leave it out.
     """
     from ..node.context import AsyncInput, Input
 

@@ -46,7 +46,7 @@ def rewritten(text: str, language: Language) -> str:
 _PROVIDERS = {each.provider.partition(":")[2]: name for name, each in PROVIDERS.items()}  # AWS: aws
 _TABLES = {"Pool": "", "Image": "image", "Worker": "worker", "Nodes": "nodes", "Chaos": "chaos"}
 _IN_LISTS = {"Volume": "volumes", "Host": "provider.hosts", "Spec": "specs"}
-FIRST = {  # the option that is given without its name
+FIRST = {  # the option that needs no name
     "AWS": "region",
     "Accelerator": "type",
     "Containers": "image",
@@ -262,7 +262,7 @@ def _toml(value: ast.expr) -> str:
 
 
 def _called(call: ast.Call) -> str:
-    """Return what TOML has for a call: a name, or a table."""
+    """Return the form of a call in TOML: a name, or a table."""
     name = ast.unparse(call.func)
     if name.startswith("Secret"):
         variable = _toml(call.args[0]) if name == "Secret.env" and call.args else '"VARIABLE"'

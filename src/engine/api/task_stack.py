@@ -1,4 +1,4 @@
-"""`TaskStack`: what the processes of a task were at when they were asked."""
+"""`TaskStack`: the position of a task's processes in their code at the time of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracebacks as users read them: from their own line on, without frames of this library and of what drives its loop."""
+"""Tracebacks as users read them: from their own line on, without frames of this library and of its event loop."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _FRAME = r'( +)File "(.*)", line (\d+), in '
 
 
 def cut(error: BaseException) -> None:
-    """Take our frames out of an error's traceback; a bare ``raise`` behind this adds none. An error that is neither a
-    task's nor told by us keeps them all where it has no frame of the user's: it is a defect, which they explain. An
-    interrupt, and a cancellation, are none: where the wait for a call was interrupted is of no interest.
+    """Take the library's frames out of an error's traceback; a bare ``raise`` behind this adds none. Another error than
+    a task's or an `OutriderError` keeps all frames if it has none of the user's: it is a defect, which they explain. An
+    interrupt, and a cancellation, are no defects: the place where the wait for a call was interrupted is of no
+    interest.
     """
     if isinstance(error, GeneratorExit):  # at a program's end, perhaps, when nothing can be imported any more
         return
@@ -55,7 +56,7 @@ def remote_traceback(error: BaseException) -> RemoteTraceback | None:
 
 
 def cutting(verb: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that does what ``verb`` does, and cuts the errors that it raises."""
+    """Return ``verb`` with a wrapper that cuts the errors that it raises."""
 
     @wraps(verb)
     def called(*args: P.args, **options: P.kwargs) -> T:
@@ -69,7 +70,7 @@ def cutting(verb: Callable[P, T]) -> Callable[P, T]:
 
 
 def of_pickling(error: BaseException) -> BaseException:
-    """Return an error of pickling with the frames of the user's alone, such as those of a ``__reduce__``."""
+    """Return an error of pickling with the user's frames alone, such as those of a ``__reduce__``."""
     if not os.environ.get(FULL):
         error.__traceback__ = _users(error.__traceback__, _DRIVERS | {"cloudpickle"})
     return error

@@ -72,7 +72,7 @@ def _show(where: str, problems: Sequence[str], settings: Mapping[str, Any]) -> N
 
 
 def _short(value: Any) -> Any:
-    """Return a setting without what its class leaves out by default."""
+    """Return a setting without the values that are empty by default."""
     if isinstance(value, list):
         return [_short(each) for each in value]
     if not isinstance(value, dict):

@@ -82,7 +82,7 @@ def execute(
 
 
 async def _on_all(nodes: Sequence[Reached], command: Sequence[str], show: Tell) -> int:
-    """Run it everywhere, and return the exit code that was the first but 0."""
+    """Run the command on all nodes, and return the first exit code but 0."""
     failures: list[int] = []
     turns = asyncio.Semaphore(AT_A_TIME)
     running: set[Command] = set()
@@ -98,7 +98,7 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str], show: Tell) 
         async with asyncio.TaskGroup() as tasks:
             for node in nodes:
                 tasks.create_task(one(node))
-    except ExceptionGroup as group:  # such as a BrokenPipeError for each node: one says it
+    except ExceptionGroup as group:  # such as a BrokenPipeError for each node: one is enough
         raise group.exceptions[0] from None
     finally:  # here and not in the tasks: the group cancels these a second time when two of them fail
         await asyncio.gather(*(each.end() for each in running))
@@ -106,7 +106,7 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str], show: Tell) 
 
 
 async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], object], running: set[Command]) -> Ended:
-    """Run it on one node. While it runs, and after an exception, it is in ``running``."""
+    """Run the command on one node. While it runs, and after an exception, it is in ``running``."""
     with ExitStack() as stack:
         words, folder = list(command), node.folder
         if node.container is not None:
@@ -126,13 +126,13 @@ async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], obj
 
 
 class Command(asyncio.SubprocessProtocol):
-    """A command that runs, in a session of its own. ``code``: its exit code, once all that it printed has been told;
-    or the error by which that failed.
+    """A command that runs, in a session of its own. ``code``: its exit code, once all its output is reported; or the
+    error of that report.
     """
 
     def __init__(self, tell: Callable[[Lines], object]) -> None:
         self._tell = tell
-        self._rests = {1: b"", 2: b""}  # of each stream, what is no whole line yet
+        self._rests = {1: b"", 2: b""}  # the unfinished line of each stream
         self._over = asyncio.Event()
         self._transport: asyncio.SubprocessTransport
         self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -152,7 +152,9 @@ class Command(asyncio.SubprocessProtocol):
         return started
 
     async def end(self) -> None:
-        """End it and what it has started, whatever they make of SIGTERM. Cancelled, it is ended by SIGKILL at once."""
+        """End the command and its children, even if they ignore SIGTERM. On cancellation: end them by SIGKILL
+        at once.
+        """
         try:
             if not await self._ended_by(signal.SIGTERM):
                 await self._ended_by(signal.SIGKILL)
@@ -215,7 +217,7 @@ def _why(error: OSError, program: str, folder: Path | None) -> str:
 
 
 def _show(node: Reached, what: Lines | Ended) -> None:
-    """Print lines to the stream that they are of, each with its node."""
+    """Print lines to their stream, each with its node."""
     if isinstance(what, Ended):
         if what.reason:
             print(f"[{node.name}] outrider: {what.reason}", file=sys.stderr)

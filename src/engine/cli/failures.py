@@ -1,4 +1,4 @@
-"""The ends of a command other than its own: each becomes a line on stderr and an exit code, not a traceback."""
+"""Errors and interrupts that end a command: each becomes a line on stderr and an exit code, not a traceback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def guarded(command: Callable[[], object]) -> int:
             if isinstance(end.__context__, BrokenPipeError):  # which rich has caught
                 raise BrokenPipeError from None
             code = _code(end)
-        sys.stdout.flush()  # else Python would, when nobody catches its error any more
+        sys.stdout.flush()  # else Python does it at its exit, where its error cannot be caught
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # as of `outrider runs | head -1`
@@ -37,13 +37,13 @@ def guarded(command: Callable[[], object]) -> int:
         with suppress(OSError):
             print(f"outrider: {line}", file=sys.stderr)
         if isinstance(error, OSError):
-            _forget_stdout()  # whose disk may be what is full
+            _forget_stdout()  # its disk may be full
         return code or WRONG
     return code
 
 
 def described(error: Exception) -> str | None:
-    """Return an error as a line that says what to do; None for one that is a mistake of this program."""
+    """Return an error as a line that says what to do; None: it is a defect of this program."""
     from ...providers.errors import ProviderError
     from ..api.errors import OutriderError
     from ..api.language import worded
@@ -71,12 +71,12 @@ def _has_working_folder() -> bool:
 
 
 def defect(error: Exception) -> str:
-    """Return what a command says of an error that nothing should raise, where it goes on without what has raised it."""
+    """Return the message about an error that nothing should raise, for a command that goes on without its cause."""
     return f"this is a defect of Outrider: report it ({type(error).__name__}: {error})"
 
 
 def usage_error(error: CycloptsError) -> Text:
-    """Return what is wrong with a command line, and where the right one is described."""
+    """Return the message about a wrong command line, with a pointer to its help."""
     from cyclopts.exceptions import UnknownCommandError, UnknownOptionError, UnusedCliTokensError
     from rich.text import Text
 
@@ -106,7 +106,7 @@ _OF_TORCHRUN = {
 
 
 def _other_spelling(typed: str, verb: str) -> str:
-    """Return what was probably meant by an option of `outrider run` that does not exist; empty: nothing is known."""
+    """Return a suggestion for an option that `outrider run` does not have; empty: there is none."""
     if verb not in ("run", "offers"):
         return ""
     from ...providers.option_names import OF_IMAGE, SAME
@@ -139,7 +139,7 @@ _OF_PROVIDERS = frozenset({
 
 
 def refused(reason: str) -> SystemExit:
-    """Say why a command is not done, and return the exit that is to be raised."""
+    """Print why a command is not done, and return the exit to raise."""
     print(f"outrider: {reason}", file=sys.stderr)
     return SystemExit(WRONG)
 

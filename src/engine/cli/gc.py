@@ -65,7 +65,7 @@ def gc(
 
 
 class Removal(NamedTuple):
-    """The removal of a pool. ``failure``: why it is not gone. ``note``: what is to be known of it though it is."""
+    """The removal of a pool. ``failure``: why it is not gone. ``note``: a remark about a pool that is gone."""
 
     failure: str = ""
     note: str = ""

@@ -20,7 +20,7 @@ from .failures import refused
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-POLL_S = 0.25  # between looks at what has been added
+POLL_S = 0.25  # between reads of new lines
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -97,7 +97,7 @@ def _print(printed: Iterable[Printed], *, times: bool, as_json: bool) -> None:
 
 
 def _check_origins(run: Run, ranks: Sequence[int] | None, nodes: Sequence[int] | None) -> None:
-    """Exit with 2 where a run has no log of a rank or node that is asked for."""
+    """Exit with 2 if a run has no log of a requested rank or node."""
     there = Logs(run).origins()
     for kind, numbers in (("rank", ranks), ("node", nodes)):
         known = sorted(number for each, number in there if each == kind)
@@ -137,7 +137,7 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
 
 
 def _earliest(since: str | None) -> str:
-    """Return the time from which on lines are shown, as it stands in logs; empty: all."""
+    """Return the time of the first line to show, in the form of logs; empty: all lines."""
     if since is None:
         return ""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", since)

@@ -201,7 +201,7 @@ def _within(result: SpecOffers, region: str | None) -> SpecOffers:
 
 
 async def offers_of(settings: Settings) -> list[SpecOffers]:
-    """Ask all providers at once what each spec would get; return it in the order in which the pool asks them."""
+    """Ask all providers at once for the offers of each spec; return them in the order in which the pool asks."""
     import anyio
 
     from ..client.from_settings import launch_request

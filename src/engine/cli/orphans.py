@@ -1,4 +1,4 @@
-"""Decide which machines in clouds are orphans, which nobody owns any more, by the journal and by tags. No I/O."""
+"""Decide by the journal and by tags which machines in clouds are orphans, without any owner. No I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FoundPool:
     unsettled: int = 0  # things that may exist there according to the journal
     error: str = ""
     tagged: bool = False  # its tag names a pool that the journal knows
-    unsaid: bool = False  # some of it has no tag that names an owner
+    unsaid: bool = False  # some things have no tag that names an owner
 
     @property
     def hourly_usd(self) -> float | None:
@@ -40,7 +40,7 @@ class FoundPool:
         return None if None in prices else sum(price for price in prices if price is not None)
 
     def outlived(self, now: float) -> bool:
-        """Return whether all its machines say until when they may live, and that is over."""
+        """Return whether the lifetimes of all its machines are known, and over."""
         return bool(self.machines) and all(each.until is not None and each.until < now for each in self.machines)
 
     @property
@@ -72,9 +72,9 @@ def known_pools(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -
 def verdict(pool: FoundPool, *, foreign: bool, now: float) -> Verdict:
     """Decide whether `gc` removes a pool. ``now``: unix time.
 
-    GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``, or
-    unless the time is over that its owner has given it.
-    GC-2: what somebody else has, under whatever tags, does not stop the removal of what is this computer's.
+    GC-1: things of a living owner on this computer are never touched, nor those of another computer unless ``foreign``,
+    or unless the lifetime that their owner has set is over.
+    GC-2: things of another owner, under whatever tags, do not stop the removal of this computer's.
     GC-3: each thing that was seen with a pool's tag or id is in exactly one row.
     """
     if pool.error:

@@ -60,7 +60,7 @@ def print_unanswered(unanswered: Sequence[PlaceAnswer]) -> None:
 
 
 def place(where: Place) -> str:
-    """Return a place in words: its region, or what another cloud calls it, and how one gets in there."""
+    """Return a place in words: its region, or its name in another cloud, and its access."""
     first = [where["region"]] if "region" in where else []
     return (
         " ".join(part for part in (*first, *(where[key] for key in sorted(where.keys() - {"region"}))) if part)

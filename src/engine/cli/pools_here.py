@@ -1,4 +1,4 @@
-"""The living pools that this computer knows of without asking a cloud: by records, and folders of local pools."""
+"""The living pools that this computer knows without a question to a cloud: by records, and folders of local pools."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..runs.reader import Run, found_runs, read_json
 from ..runs.status import Spending
 from .orphans import FoundPool
 
-SILENT_S = 180.0  # a record of another computer says each minute that its owner lives
+SILENT_S = 180.0  # a living owner on another computer updates its record each minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeen:
-    """A run that has not ended, and whose owner lives or may live. ``pool``: as its program calls it."""
+    """A run that has not ended, and whose owner lives or may live. ``pool``: its program's name for the pool."""
 
     run: str
     pool: str
@@ -69,7 +69,7 @@ class ShownPool:
 def joined(
     surveyed: Sequence[FoundPool], runs: Sequence[RunSeen], local: Sequence[LivingPool], *, now: float, host: str
 ) -> list[ShownPool]:
-    """Join what clouds, records and folders say of pools: each pool is in one row. Pure.
+    """Join the facts of clouds, records and folders about pools: each pool is in one row. Pure.
 
     Every pool in ``surveyed``, every run that has not ended and every local pool is in exactly one row.
     """

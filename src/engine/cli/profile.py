@@ -21,9 +21,9 @@ from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-ANSWER_S = 100.0  # beyond a profile's own time: nodes have 80 to send what they have taken
+ANSWER_S = 100.0  # beyond a profile's own time: nodes have 80 to send it
 MOST_S = 600.0
-STEPS, STEPS_WITHIN_S = 5, 10.0  # where nothing else is said
+STEPS, STEPS_WITHIN_S = 5, 10.0  # the defaults
 FAILED = 1  # exit code: there is no trace, or it cannot be written
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -86,7 +86,7 @@ def profile(
 
 
 def take_profile(run: Run, *, steps: int, seconds: float, ranks: list[tuple[int, int]] | None = None) -> Merged:
-    """Have the owner of a run take a profile, and merge what has come of it in the run's record.
+    """Have the owner of a run take a profile, and merge its parts in the run's record.
 
     Raises:
         Refused, NoAnswer: as `ask` does.
@@ -110,10 +110,10 @@ def newest_profile(run: Run) -> Merged:
 
 
 def rank_spans(ranks: str) -> list[tuple[int, int]] | None:
-    """Return the ranks that are meant by "0-3,8", each as the first and the last; None: all.
+    """Return the spans of ranks in "0-3,8", each as its first and last rank; None: all.
 
     Raises:
-        SpecError: it means none.
+        SpecError: the text is not valid.
     """
     if not ranks:
         return None

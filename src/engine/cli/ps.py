@@ -88,7 +88,7 @@ def cells(pool: ShownPool, now: float) -> tuple[str, ...]:
 
 
 def _nodes(pool: ShownPool) -> str:
-    """Return how many nodes are ready, where a record says so, and what is known of machines in a cloud."""
+    """Return the number of ready nodes, if a record has it, and the known machines in a cloud."""
     ready = str(pool.nodes) if pool.wanted_nodes is None else f"{pool.nodes} of {pool.wanted_nodes}"
     kinds = machines(pool.facts) if pool.facts.machines or pool.facts.error or pool.nodes is None else ""
     return ": ".join(each for each in ("" if pool.nodes is None else ready, kinds) if each)

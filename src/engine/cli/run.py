@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..scripts.driver import Starter
     from ..scripts.run import Planned
 
-COMMAND = "--command"  # put in by `with_program_apart`: what follows is no script
+COMMAND = "--command"  # put in by `with_program_apart`: no script follows
 _LISTS = frozenset({"pip", "pip_indexes", "apt", "includes", "excludes", "plugins", "hosts"})
 _NO_VALUE = frozenset({"--help", "-h", "--detach", "-d", "--json"})
 Repeated = Annotated[list[str] | None, Parameter(negative="")]
@@ -148,7 +148,7 @@ def _planned(words: Sequence[str], *, is_script: bool, arguments: dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a run: its exit code, and for one that failed what is said of that, and the error."""
+    """The end of a run: its exit code, and for a failed one the message and the error."""
 
     code: int = 0
     message: str = ""
@@ -176,7 +176,7 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
 
 
 def _run_for_programs(planned: Planned) -> int:
-    """Run it with all that it prints on stderr, and say on stdout how it has ended, whatever ends it."""
+    """Run the program with all its output on stderr, and print its end on stdout, whatever ends it."""
     from asyncio import CancelledError
 
     from ..client.signals import ProgramHold
@@ -216,7 +216,8 @@ def _driven(planned: Planned, files: RecordFiles, starter: Starter) -> int:
 
 
 def _detached(planned: Planned, *, as_json: bool) -> int:
-    """Have a driver run it, and say how to go on. In the driver this raises SystemExit when the run has ended.
+    """Have a driver run the program, and print the next commands. In the driver this raises SystemExit at the run's
+    end.
 
     Raises:
         SpecError: the run would leave no record.
@@ -250,7 +251,7 @@ def _detached(planned: Planned, *, as_json: bool) -> int:
 
 
 def _message(error: BaseException) -> str:
-    """Return what is said of an error that ended the run; nothing of Ctrl-C."""
+    """Return the message about an error that ended the run; empty: Ctrl-C."""
     if isinstance(error, BroadcastFailed):
         from ..scripts.exit_codes import exit_code
 
@@ -263,7 +264,7 @@ def _message(error: BaseException) -> str:
 
 
 def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
-    """Return a warning for each option of the run that stands behind the script, and whose name the script lacks."""
+    """Return a warning for each option of the run that stands behind the script and does not occur in it."""
     behind = {each.partition("=")[0]: place for place, each in enumerate(arguments) if each.startswith("--")}
     ours = {f"--{name.replace('_', '-')}": name for name in RunOptions.__annotations__ if name != "command"}
     if not behind.keys() & ours.keys():
@@ -286,7 +287,7 @@ def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
     return warnings
 
 
-# --- what the command line says ---------------------------------------------------------------------------------------
+# --- the command line -------------------------------------------------------------------------------------------------
 
 
 def with_program_apart(tokens: Sequence[str]) -> list[str]:
@@ -377,6 +378,6 @@ def _read(text: str) -> Any:
     """Return the value that TOML has for a text; a text that is none is itself."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # no TOML; or a number, or lists in lists, that nobody can mean
+    except (ValueError, RecursionError):  # no TOML; or a number, or lists in lists, that make no sense
         return text
     return value if isinstance(value, str | int | float | list | dict) else text  # no option takes a date or a time

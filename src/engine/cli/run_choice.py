@@ -1,4 +1,4 @@
-"""Commands about one run find it by what the user calls it."""
+"""The choice of a run by the name or id that the user writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..runs.reader import Run, found_runs, runs_meant
 from .failures import refused
 
 COMPLETED = 50  # ids
-SHOWN = 5  # of the runs that may be meant
+SHOWN = 5  # of several runs that match
 LONGEST_S = 1e8  # that a command waits: three years, which the system's calls take
 
 
@@ -43,7 +43,7 @@ def checked_timeout(timeout: float) -> float:
 
 
 def chosen_run(wanted: str) -> Run:
-    """Return the run that is meant; exit with 2 where it is none, or several."""
+    """Return the run that ``wanted`` names; exit with 2 if it names none, or several."""
     folder = runs_folder()
     meant = runs_meant(wanted, found_runs(folder))
     if len(meant) == 1:

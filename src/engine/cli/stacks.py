@@ -45,7 +45,7 @@ def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, a
 
 
 def take_stacks(run: Run) -> list[dict[str, Any]]:
-    """Have the owner of a run take its stacks, which are in its record then; return the fields of each `TaskStack`.
+    """Have the owner of a run take its stacks and write them into its record; return the fields of each `TaskStack`.
 
     Raises:
         Refused, NoAnswer: as `ask` does.

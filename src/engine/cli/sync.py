@@ -77,7 +77,7 @@ def _end(
     run: Run, name: str, url: str | None, timeout: float, *, alone: bool, quiet: bool
 ) -> tuple[dict[str, Any], int]:
     """Send a run to the tracker of this name, as `_sent`. A tracker that cannot be used (its package is missing, say)
-    ends the command only if it is ``alone``: the others are sent.
+    ends the command only if it is ``alone``: the run is sent to the others.
     """
     try:
         return _sent(run, _tracker(name, run, url), timeout, quiet=quiet)
@@ -144,7 +144,7 @@ def _tracker(name: str, run: Run, url: str | None) -> Tracker:
 
 
 def _sent(run: Run, tracker: Tracker, timeout: float, *, quiet: bool) -> tuple[dict[str, Any], int]:
-    """Send a run to one tracker; return what is said of that, and the exit code."""
+    """Send a run to one tracker; return its facts, and the exit code."""
     progress = _Progress(tracker.name, shown=not quiet and sys.stderr.isatty())
     feed = Feed(run.directory, tracker, on_progress=progress)
     before = StateFile(run.directory, tracker.name).load().points

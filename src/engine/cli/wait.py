@@ -13,7 +13,7 @@ from .run_choice import RunWord, checked_timeout, chosen_run
 
 POLL_S = 0.1
 _REASONS = {
-    "alive": "",  # its time is over, which the exit code says
+    "alive": "",  # the timeout, which the exit code says
     "dead": "did not end: its owner died",
     "elsewhere": "is of another computer: wait there",
     "unknown": "has a lock that cannot be read, so it is not known whether it goes on",
@@ -56,7 +56,7 @@ def wait(run: RunWord, /, *, timeout: float | None = None, as_json: AsJson = Fal
 
 
 def _waited(run: Run, until: float | None) -> tuple[int, str, Run]:
-    """Return the exit code, "ended" or who owns it, and the run as it is then. ``until``: of the monotonic clock."""
+    """Return the exit code, "ended" or the state of the owner, and the run's state then. ``until``: monotonic time."""
     while True:
         owner, now = at_present(run)
         if now.ended:
