@@ -5,9 +5,9 @@ than a hundred. Here `__init__` is written for the 17th object of a class, and t
 with Python 3.11 and five fields: 0.06 ms for a class in place of 0.75, and 0.2 ms more where `__init__` is written; one
 of the first 16 objects takes 0.005 ms.
 
-What is defined is a dataclass: `fields`, `replace`, `asdict`, pickling and patterns work, and type checkers see the
-standard library's own decorator. Options and annotations that this module does not know are left to that. A class
-without a docstring stays without one: the standard library writes its signature there.
+The result is a dataclass: `fields`, `replace`, `asdict`, pickling and patterns work, and type checkers see the standard
+library's own decorator. Options and annotations that this module does not know are left to that. A class without a
+docstring stays without one: the standard library writes its signature there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOT_A_FIELD = ("ClassVar", "typing.ClassVar")
 
 
 class _Absent:
-    """The default of a parameter whose value its field's factory makes."""
+    """The default of a parameter for a field with a default factory."""
 
     def __repr__(self) -> str:
         return "<factory>"
@@ -41,14 +41,14 @@ _standard: Any = dataclasses.dataclass  # without its types, for classes are mad
 
 @_standard(init=False, repr=False, eq=False)
 class _Changing:
-    """A class of the standard library's, of which its own notes are taken: this one's objects may change."""
+    """A dataclass of the standard library, for its ``__dataclass_params__`` of a class that is not frozen."""
 
     field: int
 
 
 @_standard(init=False, repr=False, eq=False, frozen=True)
 class _Frozen:
-    """The same, of a class whose objects may not."""
+    """A dataclass of the standard library, for its ``__dataclass_params__`` of a frozen class."""
 
 
 _NOTES: dict[bool, Any] = {kind is _Frozen: vars(kind)["__dataclass_params__"] for kind in (_Changing, _Frozen)}
@@ -87,8 +87,8 @@ else:
 
 
 class _Definition:
-    """One class: its fields, and its `__init__`. What else it needs is shared by all classes, so that there are no
-    functions of its own for Python's collector to look through.
+    """One class: its fields, and its `__init__`. All classes share the other methods, so that Python's collector has
+    fewer functions to look through.
     """
 
     __slots__ = ("cls", "fields", "filled", "first_init", "frozen", "init")
@@ -100,7 +100,7 @@ class _Definition:
         _check_order(cls, fields.values())
 
     def make(self, namespace: dict[str, Any], eq: bool, repr: bool, init: bool) -> type:  # noqa: A002
-        """Return the class: with slots it is another one than that which was decorated."""
+        """Return the class with slots, which is another class than the decorated one."""
         old = self.cls
         for name in ("__dict__", "__weakref__"):
             namespace.pop(name, None)
@@ -139,8 +139,8 @@ class _Definition:
         return __init__
 
     def fill(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Do for one of the first objects what the written `__init__` would do. Return False, with nothing done, where
-        that is to be written: for arguments that it refuses, or because there are more than a few objects.
+        """Fill one of the first objects as the written `__init__` would. Return False, with nothing done, if `__init__`
+        has to be written: for invalid arguments, or because there are more than a few objects.
         """
         self.filled += 1
         if self.filled > FEW:
@@ -198,7 +198,9 @@ class _Definition:
         return init
 
     def _compiled(self, names: dict[str, Any], body: list[str]) -> Callable[..., None]:
-        """Return the function with that body. Its globals are those of the class's module, as of one written there."""
+        """Return the function with that body. Its globals are those of the class's module, as if it were
+        written there.
+        """
         head = f" def __init__({', '.join(['self', *_parameters(self.fields.values())])}):"
         text = "\n".join([f"def make({', '.join(names)}):", head, *body, " return __init__"])
         namespace: dict[str, Any] = {}
@@ -303,7 +305,7 @@ _HASHED = _Values("__hashed__", lambda field: field.compare if field.hash is Non
 
 
 def _who_has(name: str, value: object, cls: type) -> type:
-    """Return the class that ``cls`` has this attribute from: itself, or what it inherits from."""
+    """Return the class that defines this attribute of ``cls``: itself, or a base."""
     return next(each for each in cls.__mro__ if vars(each).get(name) is value)
 
 
@@ -343,7 +345,7 @@ def _refuse_deletion(self: object, name: str) -> None:
 
 
 def _check_frozen(changed: object, method: str, its: object, what: str, name: str) -> None:
-    """Refuse to change a field of a frozen class, and anything of an object that is of no subclass of it."""
+    """Refuse to change a field of a frozen class, or any attribute of a direct instance."""
     cls: Any = _who_has(method, its, type(changed))
     if type(changed) is cls or name in cls.__dataclass_fields__:
         raise FrozenInstanceError(f"cannot {what}")

@@ -4,8 +4,8 @@ The standard library compiles each annotation and a ``__new__`` for every class,
 more than a hundred such classes. Here the annotations stay text, ``__new__`` is written for the 17th object of a class,
 and the other methods are shared. Measured with Python 3.11 and four fields: 0.013 ms for a class in place of 0.17.
 
-What is defined behaves as a class of `typing.NamedTuple`, and type checkers see that one. There are no generic ones
-here.
+The result behaves as a class of `typing.NamedTuple`, and type checkers see that class. Generic classes are not
+supported.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class _Meta(type):
 
 
 def _first_new(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Make one of the first objects of a class. Arguments that are refused are left to what is written."""
-    kind = next(each for each in cls.__mro__ if "_created" in vars(each))  # it, or what it inherits from
+    """Make one of the first objects of a class. Invalid arguments are left to the written ``__new__``."""
+    kind = next(each for each in cls.__mro__ if "_created" in vars(each))  # itself, or a base
     kind._created += 1
     if kind._created <= FEW:
         fields, defaults = kind._fields, kind._field_defaults
@@ -84,7 +84,7 @@ def _first_new(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _written_new(kind: Any) -> Callable[..., Any]:
-    """Return what makes objects of a class, which is the class's own from now on: written as the standard library's."""
+    """Write and return the ``__new__`` of a class, as the standard library does, and give it to the class."""
     names = "".join(f"{name}, " for name in kind._fields)
     source = f"lambda _cls, {names}: _tuple_new(_cls, ({names}))"
     new: Any = eval(source, {"_tuple_new": tuple.__new__, "__builtins__": {}})  # noqa: S307 - the names of our own fields

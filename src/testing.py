@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .providers.runpod.testing.front import RunPodCloud
     from .providers.vast.testing.front import Rentable, VastCloud
 
-# As in outrider itself; what of `__all__` is not here is a fault.
+# As in outrider itself; other names of `__all__` are faults.
 _HOMES = {
     "engine.testing.chaos.chaos": ("chaos",),
     "engine.testing.chaos.check": ("Disturbance",),

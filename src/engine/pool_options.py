@@ -105,7 +105,7 @@ DEFAULTS: PoolOptions = {
 
 
 def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
-    """``options``: a `PoolOptions` in which no default is missing. What is not given imports nothing."""
+    """``options``: a `PoolOptions` with all defaults. Options with their default import nothing."""
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     checked_specs = chosen(specs, cast("MachineOptions", machines))
     _check_parts(options)

@@ -47,7 +47,7 @@ class Plugin:
     collective: ClassVar[bool] = False  # ranks wait for each other, so a broadcast that loses one starts over
     fresh_process: ClassVar[bool] = False  # it cannot be taken down, so the task's process ends with the task
     fresh_ranks: ClassVar[bool] = False  # the same for ranks alone; processes of other tasks stay in their slots
-    shares_devices: ClassVar[bool] = False  # True: it sets the devices that a task sees; ``gpus=`` of a function does not
+    shares_devices: ClassVar[bool] = False  # True: it sets the devices that a task sees, not ``gpus=``
     preload: ClassVar[tuple[str, ...]] = ()  # modules that a pool's processes import before their first task
     ports: ClassVar[Ports] = "none"
     """The free ports of a generation that the plugin listens on: the head's, ``info.head_port``, or each rank's own,

@@ -158,7 +158,7 @@ class SubmittedJob(Generic[R]):
         return f"<job {self.id} of {one_line(self.payload.name)}: {_state(self)}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show of a job."""
+        """Return a job's text for notebooks."""
         from ..observe.notebook_html import job_page
 
         return job_page(self.payload.name, int(self.id), _state(self))
