@@ -223,7 +223,9 @@ class SubmittedJob(Generic[R]):
 
 
 def _state(job: SubmittedJob[Any]) -> str:
-    """Say how a job is, without its value, which may be large, and its error, which may not be unpickled here."""
+    """Describe the state of a job, without its value, which may be large, and its error, which may not be unpickled
+    here.
+    """
     if not job.future.done():
         return "under way"
     if job.future.cancelled():

@@ -312,7 +312,9 @@ class OpenPool(JobIntake):
         return replace(settings, turn=record.turn, pinned=record.pinned, rotated=record.rotated)
 
     def _image(self, stack: AsyncExitStack) -> PreparedImage:
-        """Prepare what goes onto machines that are not this computer, while they boot; return how to await it."""
+        """Prepare the image for machines other than this computer, while they boot; return a function that
+        awaits it.
+        """
         if self.settings.provider.local:
             return _nothing_to_prepare
         from ..image.includes import roots

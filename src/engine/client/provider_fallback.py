@@ -22,7 +22,7 @@ from ..api.settings import Selection, Spec, is_free, keyless
 from .cleanup import collecting_failures, merged_failures
 
 AGAIN_S = 1.0  # before a failed stream of events is read again, or a price without an answer is requested again
-QUOTE_S = 60.0  # a cloud's prices come within some seconds, and what it makes for its pool first, within some more
+QUOTE_S = 60.0  # a cloud's prices come within some seconds, or some more if it creates things for its pool first
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ProviderFallback:
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[FallbackFleet]:
-        """Open all fleets, and read their events until the last is closed: closing them may have some, too. Each
+        """Open all fleets, and read their events until the last is closed: closing a fleet may give events, too. Each
         provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet.
         """
         failures: list[NotGone] = []

@@ -27,7 +27,7 @@ def named_table(name: str, tables: Tables) -> Mapping[str, Any]:
 
 
 def trackers_of(value: object) -> list[Tracker]:
-    """Return the trackers that ``trackers = ["mlflow", { kind = "webhook", url = ... }]`` means.
+    """Return the trackers of ``trackers = ["mlflow", { kind = "webhook", url = ... }]``.
 
     Raises:
         SpecError

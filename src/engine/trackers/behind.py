@@ -20,7 +20,9 @@ COUNTED_BYTES = 4 * 1024 * 1024  # of metrics whose points are counted; of more 
 
 
 class Behind(NamedTuple):
-    """``points``: how many it lacks, or about so many. ``rejected``: deliveries that it did not take, for ever."""
+    """A tracker's lag. ``points``: the number of missing points, perhaps estimated. ``rejected``: deliveries that it
+    never takes.
+    """
 
     tracker: str
     points: int

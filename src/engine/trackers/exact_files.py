@@ -47,7 +47,8 @@ class ExactFiles:
         return self._keys.get(_kind(key)) == key
 
     def append(self, key: str, contents: Mapping[str, bytes], more: dict[str, Any] | None = None) -> None:
-        """Append to files, by their paths below the folder, and note it. ``more``: the new one; None: as it was.
+        """Append to files, by their paths below the folder, and note the delivery. ``more``: its new value; None:
+        unchanged.
 
         Raises:
             Away: the disk cannot be written; nothing has changed.

@@ -31,7 +31,7 @@ LINE_BYTES = 4 * 1024 * 1024  # of a line of the other files
 
 
 class Feed:
-    """The sending of one run to one tracker. ``cursor``: how far it is. ``over``: the run has ended. ``refused``: the
+    """The sending of one run to one tracker. ``cursor``: its progress. ``over``: the run has ended. ``refused``: the
     tracker takes nothing from us.
     """
 
@@ -336,7 +336,7 @@ class Feed:
         return self._selection.add(metrics_in(whole_lines(content)), self._redone)
 
     def _look_ahead(self) -> None:
-        """See which steps were redone, in all that the file has by now."""
+        """Note which steps were redone, in the whole file as it is now."""
         while lines := whole_lines(self._read(METRICS, self._ahead, LINE_BYTES)):
             self._redone.look(lines)
             self._ahead += sum(map(len, lines)) + len(lines)

@@ -164,7 +164,7 @@ class MLflowSender(Sender):
         self._run.keep("experiment_id", str(info.get("experiment_id", experiment)))
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """A param keeps its first value there: one that changes becomes a tag."""
+        """Send params. MLflow keeps the first value of a param: a changed param becomes a tag."""
         params = [{"key": named(name), "value": _text(value, PARAM_CHARS)} for name, value in values.items()]
         for some in _pieces(params, PARAMS_MOST):
             try:

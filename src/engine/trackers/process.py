@@ -80,7 +80,7 @@ class TrackerProcess:
             self._done.set()
 
     def close(self, within_s: float) -> None:
-        """Wait for the process to end by itself, since the run has, for ``within_s``; then end it. It is gone then."""
+        """Wait up to ``within_s`` for the process to end by itself after the run; then end it. It is gone on return."""
         self._closing.set()
         if self._thread is None:
             return

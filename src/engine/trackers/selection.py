@@ -22,7 +22,7 @@ _ORIGIN = re.compile(rb'"job":(\d+),"rank":(\d+|null),"node":[^,]*,"generation":
 
 
 class Redone:
-    """The points that a newer generation has logged again, as far as lines were `look`ed at."""
+    """The points that a newer generation has logged again, as far as `look` has read lines."""
 
     def __init__(self) -> None:
         self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}  # of a job and rank: each generation's highest step

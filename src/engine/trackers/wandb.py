@@ -203,7 +203,9 @@ class WandBSender(Sender):
         self._wandb.log_artifact(artifact)
 
     def _started(self) -> Any:
-        """Return a run of W&B, which goes on where W&B has it. Offline it is made anew: its files may lack the end."""
+        """Return a run of W&B: online the existing run goes on; offline it is made anew, as old files may
+        lack the end.
+        """
         tracker, run = self._tracker, self._run
         if tracker.is_offline:
             for left in (self._folder / "wandb").glob(f"offline-run-*-{run.id}"):
