@@ -166,7 +166,7 @@ class Command(asyncio.SubprocessProtocol):
                 self._transport.close()  # something in another session may have its output open
 
     async def _ended_by(self, number: signal.Signals) -> bool:
-        """Return whether it has ended, and nothing has its output open any more."""
+        """Send a signal; return whether the command has ended, and no process has its output open any more."""
         with suppress(ProcessLookupError, PermissionError):  # it runs as another user, as under sudo
             os.killpg(self._transport.get_pid(), number)
         with suppress(TimeoutError):

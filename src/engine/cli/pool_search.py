@@ -48,7 +48,7 @@ class SearchOptions:
 
     @property
     def places(self) -> list[tuple[str, Place]]:
-        """Return the places with their providers; exit with 2 where one is not written as it should be."""
+        """Return the places with their providers; exit with 2 if one is not valid."""
         regions: list[tuple[str, Place]] = [("aws", {"region": region, **self._access}) for region in self.region or ()]
         return regions + [_place_named(text) for text in self.place or ()]
 

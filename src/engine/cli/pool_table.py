@@ -36,15 +36,15 @@ def pool_table(pools: Sequence[FoundPool], last: str, remarks: Sequence[str]) ->
 
 
 def console_for_tables() -> Console:
-    """Return a console on which tables are cut to a terminal's width, and to nothing where there is none: a file or
-    another program gets them whole.
+    """Return a console that cuts tables to a terminal's width. Without a terminal, a file or another program gets them
+    whole.
     """
     console = Console()
     return console if console.is_terminal else Console(width=FILE_COLUMNS)
 
 
 def print_json(pools: Sequence[FoundPool], more: Sequence[dict[str, object]]) -> None:
-    """Print a JSON list of all that is known of each pool, joined with the command's own fields in ``more``."""
+    """Print a JSON list of the known facts of each pool, joined with the command's own fields in ``more``."""
     rows = [
         {**asdict(pool), "place": dict(pool.place), "hourly_usd": pool.hourly_usd, **own}
         for pool, own in zip(pools, more, strict=True)

@@ -149,7 +149,7 @@ def _seen(run: Run, now: float) -> RunSeen | None:
 
 
 def _place(spec: Any) -> Place:
-    """Return where a pool of hosts of the user's own is: their names."""
+    """Return the place of a pool of the user's own hosts: their names."""
     try:
         hosts = [host["name"] for each in spec["specs"] for host in each["provider"].get("hosts", ())]
     except (TypeError, KeyError, AttributeError):

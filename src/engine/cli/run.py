@@ -375,7 +375,7 @@ def _variable(path: str) -> list[str]:
 
 
 def _read(text: str) -> Any:
-    """Return the value that TOML has for a text; a text that is none is itself."""
+    """Return the TOML value of a text; a text that is no TOML is returned as it is."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML; or a number, or lists in lists, that make no sense

@@ -125,7 +125,7 @@ def _remove(chosen: Sequence[Run]) -> int:
 
 
 def _trackers(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield how far each tracker is that the record has a state of: for programs, and as a sentence."""
+    """Yield the progress of each tracker with a state in the record: as facts for programs, and as a sentence."""
     for name in trackers_in(run.directory):
         cursor = StateFile(run.directory, name).load()
         facts = {"tracker": name, "points": cursor.points, "rejected": cursor.rejected, "problem": cursor.problem}

@@ -48,7 +48,7 @@ def ssh(target: RunOrMachine, /, *, node: int | None = None) -> int:
 
 @contextmanager
 def pinned(way: Way) -> Iterator[Path]:
-    """Yield a private file with the host keys that are pinned, which is gone afterwards."""
+    """Yield a private file with the pinned host keys, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="outrider-ssh-") as folder:
         pins = Path(folder) / "known_hosts"
         pins.write_text(way.pins)

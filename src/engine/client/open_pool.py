@@ -192,7 +192,7 @@ class OpenPool(JobIntake):
                 self.observer(ev.PoolClosed())
 
     async def _serve(self, stack: AsyncExitStack, cleanup_failures: list[NotGone]) -> None:
-        """Open the provider, take jobs until the pool is to stop, and leave what must be left in ``stack``."""
+        """Open the provider, and take jobs until the pool is to stop. Its contexts are entered in ``stack``."""
         settings, provider = self.settings, self.settings.provider
         self._open_observer()
         unwatch = await stack.enter_async_context(ended_by(*self._budget.watches(), *self._idle.watches()))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Opening:
-    """A pool that is being opened. ``id`` is unique, ``tag`` is what its provider calls it, ``name`` is for people:
-    another pool, of anybody, may have the same.
+    """A pool that is being opened. ``id`` is unique, ``tag`` is its name at the provider, ``name`` is for people:
+    another pool, of any user, may have the same.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -28,7 +28,7 @@ class Opening:
         self._begun = self._open(self.tag) if settings.provider.local and alone else None
 
     def take(self, tag: str) -> AbstractAsyncContextManager[Fleet]:
-        """Return the provider's context, to be entered now. ``tag``: ours, or what the provider calls it already."""
+        """Return the provider's context, to be entered now. ``tag``: its new or present name at the provider."""
         begun, self._begun = self._begun, None
         return begun or self._open(tag)
 

@@ -85,7 +85,7 @@ class OpenedSpec:
 
 @dataclass(slots=True)
 class FallbackFleet:
-    """Implements `providers.base.Fleet`: several."""
+    """A fleet (`providers.base.Fleet`) of several fleets."""
 
     options: Sequence[OpenedSpec]
     selection: Selection

@@ -318,7 +318,7 @@ class Waiting:
         self._settle(ending)
 
     def _may_have_all(self) -> bool:
-        """Return whether waiting helps: an object is lost, or has been made again since the job was sent."""
+        """Return whether waiting helps: an object is lost, or was recomputed since the job was sent."""
         return any(each.at.lost or each.at is not at for each, at in zip(self._objects, self._whereabouts, strict=True))
 
     def _wait(self) -> None:
@@ -360,7 +360,7 @@ def _source(stored: StoredObject) -> Origin | Argument:
 
 
 def _at(call: RememberedCall) -> Whereabouts:
-    """Return where the result of a call is: nowhere."""
+    """Return the whereabouts of a result that is nowhere."""
     return Whereabouts(call.name, None, 0, made_by=_producer(call, call.node))
 
 
@@ -369,7 +369,7 @@ def _producer(call: RememberedCall, node: NodeId) -> str:
 
 
 def _as_object(received: Received, call: RememberedCall, job: JobId, node: NodeId) -> Whereabouts:
-    """Return a result that is small, for once, as an object that nodes are sent."""
+    """Return a result that is small this time as an object that can be sent to nodes."""
     name, size_bytes = f"{call.name}-{job}", len(received.data)
     blob = Blob(name, [received.data], size_bytes)
     return Whereabouts(name, received.sizes or (size_bytes,), size_bytes, blob=blob, made_by=_producer(call, node))

@@ -31,7 +31,7 @@ async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
-    """Take the stacks of all that runs. ``stacks``: the fields of each `TaskStack`."""
+    """Take the stacks of all running tasks. ``stacks``: the fields of each `TaskStack`."""
     from ..node.stack_text import bounded
     from .stacks import stacks
 
@@ -41,7 +41,7 @@ async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any
 
 
 async def _profile(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Take a profile of all that runs, or of the ranks in ``ranks``, an array of [first, last], that ends after
+    """Take a profile of all running tasks, or of the ranks in ``ranks``, an array of [first, last], that ends after
     ``steps`` steps or ``seconds``. ``profiles``: the fields of each `ProfileTaken`.
     """
     from ..runs.control import Refused

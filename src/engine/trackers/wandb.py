@@ -203,9 +203,7 @@ class WandBSender(Sender):
         self._wandb.log_artifact(artifact)
 
     def _started(self) -> Any:
-        """Return a run of W&B: online the existing run goes on; offline it is made anew, as old files may
-        lack the end.
-        """
+        """Return a run of W&B, which goes on from an existing one. Offline it is new: old files may lack their end."""
         tracker, run = self._tracker, self._run
         if tracker.is_offline:
             for left in (self._folder / "wandb").glob(f"offline-run-*-{run.id}"):
