@@ -1,4 +1,4 @@
-"""The base of all that waits for a pool, calls and groups of calls: it is no result, and can be shown as code."""
+"""The base of pending calls and groups of calls: they are no results, and can be shown as code."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ def _users(trace: TracebackType | None, others: Collection[str] = _DRIVERS) -> T
 
 
 def with_source_lines(text: str) -> str:
-    """Return a traceback from a node with the lines of source that the node has not: of notebooks, and of programs that
-    are files here alone. Only files that this program itself runs are looked into.
+    """Return a traceback from a node with the lines of source that the node lacks: of notebooks, and of programs whose
+    files are only here. Only files that this program itself runs are looked into.
     """
     lines = text.splitlines()
     shown: list[str] = []

@@ -103,8 +103,8 @@ class AdoptionRecord:
         return record
 
     async def around(self, fleet: Fleet, settings: Settings) -> tuple[RecordedFleet, Settings]:
-        """Return the fleet with its machines in this record, and the settings, with the number of nodes where the pool
-        takes over all machines that are left.
+        """Return the fleet with its machines in this record, and the settings; if the pool takes over all remaining
+        machines, with their number as the number of nodes.
 
         Raises:
             ProviderError

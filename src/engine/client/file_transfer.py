@@ -245,8 +245,9 @@ def _parts_below(path: Path) -> Iterator[Part]:
 
 
 async def keep(core: OpenPool, folder: str, block_error: BaseException | None) -> None:
-    """Fetch a folder of every node at the end of the pool's block, whoever cancels meanwhile. When the program is to
-    end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`. A pool that has failed has no nodes.
+    """Fetch a folder of every node at the end of the pool's block, even if it is cancelled meanwhile. When the program
+    is to end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`. A pool that has failed has no
+    nodes.
 
     Raises:
         TransferError, NodeLost: only if the block has no error; else it is a note of that error.

@@ -92,7 +92,7 @@ class JobIntake:
         return JobId(next(self._ids))
 
     def keep_result(self, payload: Payload) -> None:
-        """Have the result of a call, on each rank where it is broadcast, stay where it is made."""
+        """Keep the result of a call on its node; of a broadcast, on the node of each rank."""
         payload.keep = self.objects
         payload.flags |= self.KEEP
 
@@ -195,7 +195,9 @@ class JobIntake:
                 self._ref.tell(LeaveRank(job, rank))
 
     def map_slots(self) -> int:
-        """Return how many slots a map has items on their way for: by load, also of nodes that would come for them."""
+        """Return the number of slots for which a map sends items: by load, also those of nodes that would be added for
+        them.
+        """
         most = self.most * self.settings.worker.concurrency if self.settings.nodes.scale else 0
         return max(self.observer.slots(), most)
 
