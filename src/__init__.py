@@ -120,21 +120,21 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    found: Any
+    value: Any
     if name == "__version__":
         from importlib.metadata import version
 
-        found = version("outrider")
+        value = version("outrider")
     elif name in _MODULES:
-        found = _imported(_MODULES[name])
+        value = _imported(_MODULES[name])
     elif name in _HOME_OF:
-        found = getattr(_imported(_HOME_OF[name]), name)
+        value = getattr(_imported(_HOME_OF[name]), name)
     elif name == "__all__":
-        found = sorted({*_MODULES, *_HOME_OF, *_errors()})
-    elif (found := _errors().get(name)) is None:
+        value = sorted({*_MODULES, *_HOME_OF, *_errors()})
+    elif (value := _errors().get(name)) is None:
         raise AttributeError(f"module 'outrider' has no attribute {name!r}{_hint(name)}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def _imported(room: str) -> Any:

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def at_rest() -> Iterator[None]:
-    """Collect nothing in this block, which must not await: what a program does meanwhile may leave garbage.
+    """Disable Python's collector in this block, which must not await: other work of the program might leave garbage.
 
-    What was made in it counts as old afterwards, as modules stay. Else the collector would go through all of it at
-    once, which takes longer than if it had not rested.
+    Objects of the block count as old afterwards, as modules stay. Else the collector would go through all of them at
+    once, which takes longer than without the pause.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -20,7 +20,7 @@ def at_rest() -> Iterator[None]:
         yield
     finally:
         if collects:
-            if not gc.get_freeze_count():  # what the program has frozen stays so
+            if not gc.get_freeze_count():  # objects that the program has frozen stay frozen
                 gc.freeze()
                 gc.unfreeze()  # into the oldest generation
             gc.enable()

@@ -5,9 +5,9 @@ than a hundred. Here `__init__` is written for the 17th object of a class, and t
 with Python 3.11 and five fields: 0.06 ms for a class in place of 0.75, and 0.2 ms more where `__init__` is written; one
 of the first 16 objects takes 0.005 ms.
 
-What is defined is a dataclass: `fields`, `replace`, `asdict`, pickling and patterns work, and type checkers see the
-standard library's own decorator. Options and annotations that this module does not know are left to that. A class
-without a docstring stays without one: the standard library writes its signature there.
+The result is a dataclass: `fields`, `replace`, `asdict`, pickling and patterns work, and type checkers see the standard
+library's own decorator. Options and annotations that this module does not know are left to that. A class without a
+docstring stays without one: the standard library writes its signature there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOT_A_FIELD = ("ClassVar", "typing.ClassVar")
 
 
 class _Absent:
-    """The default of a parameter whose value its field's factory makes."""
+    """The default of a parameter for a field with a default factory."""
 
     def __repr__(self) -> str:
         return "<factory>"
@@ -41,14 +41,14 @@ _standard: Any = dataclasses.dataclass  # without its types, for classes are mad
 
 @_standard(init=False, repr=False, eq=False)
 class _Changing:
-    """A class of the standard library's, of which its own notes are taken: this one's objects may change."""
+    """A dataclass of the standard library, for its ``__dataclass_params__`` of a class that is not frozen."""
 
     field: int
 
 
 @_standard(init=False, repr=False, eq=False, frozen=True)
 class _Frozen:
-    """The same, of a class whose objects may not."""
+    """A dataclass of the standard library, for its ``__dataclass_params__`` of a frozen class."""
 
 
 _NOTES: dict[bool, Any] = {kind is _Frozen: vars(kind)["__dataclass_params__"] for kind in (_Changing, _Frozen)}
@@ -74,8 +74,8 @@ def _lazy(
             namespace = dict(vars(cls))
             declared = _own(namespace, annotations, kw_only=kw_only)
             return _Definition(cls, _inherited(cls) | declared, frozen=frozen).make(namespace, eq, repr, init)
-        made: type = _standard(frozen=frozen, slots=slots, eq=eq, repr=repr, init=init, kw_only=kw_only, **others)(cls)
-        return made
+        kind: type = _standard(frozen=frozen, slots=slots, eq=eq, repr=repr, init=init, kw_only=kw_only, **others)(cls)
+        return kind
 
     return define if cls is None else define(cls)
 
@@ -87,8 +87,8 @@ else:
 
 
 class _Definition:
-    """One class: its fields, and its `__init__`. What else it needs is shared by all classes, so that there are no
-    functions of its own for Python's collector to look through.
+    """One class: its fields, and its `__init__`. All classes share the other methods, so that Python's collector has
+    fewer functions to look through.
     """
 
     __slots__ = ("cls", "fields", "filled", "first_init", "frozen", "init")
@@ -100,7 +100,7 @@ class _Definition:
         _check_order(cls, fields.values())
 
     def make(self, namespace: dict[str, Any], eq: bool, repr: bool, init: bool) -> type:  # noqa: A002
-        """Return the class: with slots it is another one than that which was decorated."""
+        """Return the class with slots, which is another class than the decorated one."""
         old = self.cls
         for name in ("__dict__", "__weakref__"):
             namespace.pop(name, None)
@@ -138,23 +138,23 @@ class _Definition:
 
         return __init__
 
-    def fill(self, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Do for one of the first objects what the written `__init__` would do. Return False, with nothing done, where
-        that is to be written: for arguments that it refuses, or because there are more than a few objects.
+    def fill(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Fill one of the first objects as the written `__init__` would. Return False, with nothing done, if `__init__`
+        has to be written: for invalid arguments, or because there are more than a few objects.
         """
         self.filled += 1
         if self.filled > FEW:
             return False
         fields = [field for field in self.fields.values() if field.init]
         positional = [field.name for field in fields if not field.kw_only]
-        given = {**dict(zip(positional, args, strict=False)), **kwargs}
-        missing = [field for field in fields if field.name not in given]
-        if len(given) != len(args) + len(kwargs) or len(fields) - len(missing) != len(given):
+        values = {**dict(zip(positional, args, strict=False)), **kwargs}
+        missing = [field for field in fields if field.name not in values]
+        if len(values) != len(args) + len(kwargs) or len(fields) - len(missing) != len(values):
             return False
         if not all(map(_optional, missing)):
             return False
         for name, field in self.fields.items():
-            value = given.get(name, _ABSENT)
+            value = values.get(name, _ABSENT)
             if value is _ABSENT:
                 if field.default_factory is not MISSING:
                     value = field.default_factory()
@@ -163,11 +163,11 @@ class _Definition:
                 else:
                     value = field.default
             if self.frozen:
-                getattr(self.cls, name).__set__(made, value)
+                getattr(self.cls, name).__set__(instance, value)
             else:
-                setattr(made, name, value)
+                setattr(instance, name, value)
         if hasattr(self.cls, "__post_init__"):
-            made.__post_init__()
+            instance.__post_init__()
         return True
 
     def write_init(self) -> Callable[..., None]:
@@ -198,12 +198,14 @@ class _Definition:
         return init
 
     def _compiled(self, names: dict[str, Any], body: list[str]) -> Callable[..., None]:
-        """Return the function with that body. Its globals are those of the class's module, as of one written there."""
+        """Return the function with that body. Its globals are those of the class's module, as if it were
+        written there.
+        """
         head = f" def __init__({', '.join(['self', *_parameters(self.fields.values())])}):"
         text = "\n".join([f"def make({', '.join(names)}):", head, *body, " return __init__"])
-        made: dict[str, Any] = {}
-        exec(text, vars(sys.modules[self.cls.__module__]), made)  # noqa: S102 - of names that Python has checked
-        init: Callable[..., None] = made["make"](**names)
+        namespace: dict[str, Any] = {}
+        exec(text, vars(sys.modules[self.cls.__module__]), namespace)  # noqa: S102 - of names that Python has checked
+        init: Callable[..., None] = namespace["make"](**names)
         init.__qualname__, init.__module__ = f"{self.cls.__qualname__}.__init__", self.cls.__module__
         init.__annotations__ = {field.name: field.type for field in self.fields.values() if field.init}
         init.__annotations__["return"] = None
@@ -230,16 +232,16 @@ class _Signature:
 
 
 def _inherited(cls: type) -> dict[str, Field[Any]]:
-    found: dict[str, Field[Any]] = {}
+    fields: dict[str, Field[Any]] = {}
     for base in reversed(cls.__mro__[1:]):
         if "__dataclass_fields__" in base.__dict__:
-            found |= {field.name: field for field in dataclasses.fields(base)}
-    return found
+            fields |= {field.name: field for field in dataclasses.fields(base)}
+    return fields
 
 
 def _own(namespace: dict[str, Any], annotations: dict[str, str], *, kw_only: bool) -> dict[str, Field[Any]]:
     """Return the fields that a class declares, and take their defaults out of its namespace: slots take their place."""
-    found: dict[str, Field[Any]] = {}
+    fields: dict[str, Field[Any]] = {}
     for name, annotation in annotations.items():
         if annotation.startswith(_NOT_A_FIELD):
             continue
@@ -250,8 +252,8 @@ def _own(namespace: dict[str, Any], annotations: dict[str, str], *, kw_only: boo
         field.name, field.type, field._field_type = name, annotation, _ORDINARY
         if field.kw_only is MISSING:
             field.kw_only = kw_only
-        found[name] = field
-    return found
+        fields[name] = field
+    return fields
 
 
 def _optional(field: Field[Any]) -> bool:
@@ -303,7 +305,7 @@ _HASHED = _Values("__hashed__", lambda field: field.compare if field.hash is Non
 
 
 def _who_has(name: str, value: object, cls: type) -> type:
-    """Return the class that ``cls`` has this attribute from: itself, or what it inherits from."""
+    """Return the class that defines this attribute of ``cls``: itself, or a base."""
     return next(each for each in cls.__mro__ if vars(each).get(name) is value)
 
 
@@ -343,7 +345,7 @@ def _refuse_deletion(self: object, name: str) -> None:
 
 
 def _check_frozen(changed: object, method: str, its: object, what: str, name: str) -> None:
-    """Refuse to change a field of a frozen class, and anything of an object that is of no subclass of it."""
+    """Refuse to change a field of a frozen class, or any attribute of a direct instance."""
     cls: Any = _who_has(method, its, type(changed))
     if type(changed) is cls or name in cls.__dataclass_fields__:
         raise FrozenInstanceError(f"cannot {what}")

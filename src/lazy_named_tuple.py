@@ -4,8 +4,8 @@ The standard library compiles each annotation and a ``__new__`` for every class,
 more than a hundred such classes. Here the annotations stay text, ``__new__`` is written for the 17th object of a class,
 and the other methods are shared. Measured with Python 3.11 and four fields: 0.013 ms for a class in place of 0.17.
 
-What is defined behaves as a class of `typing.NamedTuple`, and type checkers see that one. There are no generic ones
-here.
+The result behaves as a class of `typing.NamedTuple`, and type checkers see that class. Generic classes are not
+supported.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class _Methods(tuple[Any, ...]):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:
-        made = tuple.__new__(cls, iterable)
-        if len(made) != len(cls._fields):
-            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
-        return made
+        instance = tuple.__new__(cls, iterable)
+        if len(instance) != len(cls._fields):
+            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(instance)}")
+        return instance
 
     def _replace(self, /, **changes: Any) -> Self:
         replaced = self._make(map(changes.pop, self._fields, self))
@@ -64,27 +64,27 @@ class _Meta(type):
             raise TypeError(f"{name}: a field without a default follows one that has a default")
         namespace |= {field: _Getter(index, None) for index, field in enumerate(fields)}
         namespace |= {"__slots__": (), "_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
-        namespace |= {"__new__": _first_new, "_made": 0}
+        namespace |= {"__new__": _first_new, "_created": 0}
         return type(name, (_Methods,), namespace)
 
 
 def _first_new(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Make one of the first objects of a class. Arguments that are refused are left to what is written."""
-    kind = next(each for each in cls.__mro__ if "_made" in vars(each))  # it, or what it inherits from
-    kind._made += 1
-    if kind._made <= FEW:
+    """Make one of the first objects of a class. Invalid arguments are left to the written ``__new__``."""
+    kind = next(each for each in cls.__mro__ if "_created" in vars(each))  # itself, or a base
+    kind._created += 1
+    if kind._created <= FEW:
         fields, defaults = kind._fields, kind._field_defaults
         if not kwargs and len(args) == len(fields):
             return tuple.__new__(cls, args)
-        given = {**dict(zip(fields, args, strict=False)), **kwargs}
-        if len(given) == len(args) + len(kwargs) and given.keys() <= {*fields} <= given.keys() | defaults.keys():
-            whole = defaults | given
+        values = {**dict(zip(fields, args, strict=False)), **kwargs}
+        if len(values) == len(args) + len(kwargs) and values.keys() <= {*fields} <= values.keys() | defaults.keys():
+            whole = defaults | values
             return tuple.__new__(cls, [whole[field] for field in fields])
     return _written_new(kind)(cls, *args, **kwargs)
 
 
 def _written_new(kind: Any) -> Callable[..., Any]:
-    """Return what makes objects of a class, which is the class's own from now on: written as the standard library's."""
+    """Write and return the ``__new__`` of a class, as the standard library does, and give it to the class."""
     names = "".join(f"{name}, " for name in kind._fields)
     source = f"lambda _cls, {names}: _tuple_new(_cls, ({names}))"
     new: Any = eval(source, {"_tuple_new": tuple.__new__, "__builtins__": {}})  # noqa: S307 - the names of our own fields

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .providers.runpod.testing.front import RunPodCloud
     from .providers.vast.testing.front import Rentable, VastCloud
 
-# As in outrider itself; what of `__all__` is not here is a fault.
+# As in outrider itself; other names of `__all__` are faults.
 _HOMES = {
     "engine.testing.chaos.chaos": ("chaos",),
     "engine.testing.chaos.check": ("Disturbance",),
@@ -133,8 +133,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'outrider.testing' has no attribute {name!r}")
     home = _HOME_OF.get(name, "engine.testing.chaos.faults")
-    globals()[name] = found = getattr(import_module(f"outrider.{home}"), name)
-    return found
+    globals()[name] = value = getattr(import_module(f"outrider.{home}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -132,12 +132,12 @@ class Pool(PoolLife):
         from .config.files import pool_of
         from .config.tables import telling
 
-        specs, given, where = pool_of(pool, file, besides=options)
-        whole: PoolOptions = {**given, **options}
+        specs, written, where = pool_of(pool, file, besides=options)
+        whole: PoolOptions = {**written, **options}
         with telling(where):
-            made = cls(*specs, **whole)
-        made._language = TOML
-        return made
+            result = cls(*specs, **whole)
+        result._language = TOML
+        return result
 
     @classmethod
     def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:
@@ -422,8 +422,8 @@ class Pool(PoolLife):
         one_of("errors", errors, ("raise", "return"))
         from .client.completed_calls import CompletedCalls, checked_calls
 
-        given = checked_calls(calls, may_block=marked)
-        return CompletedCalls(core, given, limit=limit, returns_errors=errors == "return")
+        checked = checked_calls(calls, may_block=marked)
+        return CompletedCalls(core, checked, limit=limit, returns_errors=errors == "return")
 
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> AsyncGenerator[T, None]:
         """Run a generator on one node, as `run` does, and yield its values, at most a few ahead of the caller.
@@ -486,8 +486,8 @@ class Pool(PoolLife):
         """
         from .client import file_transfer
 
-        asked = file_transfer.Fetch.of(pattern, to, max_files=max_files, max_gb=max_gb)
-        return await file_transfer.fetch(self._here(), asked, on)
+        request = file_transfer.Fetch.of(pattern, to, max_files=max_files, max_gb=max_gb)
+        return await file_transfer.fetch(self._here(), request, on)
 
     @awaited_as("await pool.push(path)")
     async def push(

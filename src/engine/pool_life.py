@@ -1,4 +1,4 @@
-"""The life of a pool: how it is opened and closed, on the event loop of whoever opens it; and what it says it is."""
+"""The life of a pool: how it opens and closes, on the event loop of its opener; and its `repr`."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ class PoolLife(Runner):
 
     def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
         check_known("Pool", options, PoolOptions.__annotations__)
-        given: dict[str, Any] = {**DEFAULTS, **options}
-        self._settings = checked(specs, given)
-        self._console: ConsoleOption = given["console"]
-        self._chaos: Chaos | None = given["chaos"]
+        whole: dict[str, Any] = {**DEFAULTS, **options}
+        self._settings = checked(specs, whole)
+        self._console: ConsoleOption = whole["console"]
+        self._chaos: Chaos | None = whole["chaos"]
         self._injector: FaultInjector | None = None
         self._core: OpenPool | None = None
         self._ended = False
         self._called_off = False  # before it began to open
         self._begun_opening: Opening | None = None  # by `with`, before there is a loop
         self._opening: asyncio.Future[None] | None = None  # done: it is open, or opening it has failed
-        self._closing: asyncio.Future[None] | None = None  # done: nothing is left of it, as far as is known
-        self._leaving: asyncio.Task[None] | None = None  # which closes it, where nobody waits for that
+        self._closing: asyncio.Future[None] | None = None  # done: nothing is known to be left of it
+        self._leaving: asyncio.Task[None] | None = None  # which closes it, without a waiter
         self._sync: Any = None
         self._entered: SyncPool | None = None
-        self._interrupt: BaseException | None = None  # what has another thread cancel what it waits for
+        self._interrupt: BaseException | None = None  # the error by which another thread cancels its wait
         self._loop_thread: LoopThread | None = None  # of `with`, until the `SyncPool` takes it
         self._language = PYTHON  # of the errors of its opening
         self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
@@ -159,7 +159,7 @@ class PoolLife(Runner):
             await leaving
 
     async def _leave(self, core: OpenPool, closing: asyncio.Future[None], error: BaseException | None) -> None:
-        """Close the pool, which nobody else does."""
+        """Close the pool, as the only task that does."""
         self._hold.at_rest.clear()
         try:
             await self._close(core, error)
@@ -168,7 +168,7 @@ class PoolLife(Runner):
                 raise
             from .client.cleanup import add_cleanup
 
-            add_cleanup(error, cleanup)  # the block's own error is what its caller has to hear
+            add_cleanup(error, cleanup)  # the caller gets the block's own error
         finally:
             try:
                 await self._hold.leave()
@@ -176,9 +176,9 @@ class PoolLife(Runner):
                 closing.set_result(None)
 
     async def _end_of_another(self, core: OpenPool, error: BaseException | None, *, of_block: bool) -> None:
-        """Wait for the end that another task sees to, if that is still under way. A cancellation ends the wait of
-        `close`. That of a block's end goes on, and the cancellation is raised afterwards: Ctrl-C cancels the main task,
-        and were its block left, asyncio would cancel the other task, and with it what ends the machines.
+        """Wait until another task has closed the pool, if it is still at it. A cancellation ends the wait of `close`.
+        The wait of a block's end goes on, and the cancellation is raised afterwards: Ctrl-C cancels the main task, and
+        if its block were left, asyncio would cancel the other task, and with it the end of the machines.
         """
         import asyncio
 
@@ -214,8 +214,8 @@ class PoolLife(Runner):
         return True
 
     async def leave_opening(self, error: BaseException) -> None:
-        """Call off an opening that a thread has been interrupted in, and wait for its end. Where that was too late, and
-        the pool is open, close it. ``error``: what has interrupted the thread.
+        """Call off an opening in an interrupted thread, and wait for its end. If that is too late, and the pool is
+        open, close it. ``error``: the interrupt.
         """
         from .client.cleanup import finished
 
@@ -229,7 +229,9 @@ class PoolLife(Runner):
             await self.__aexit__(type(error), error, None)
 
     def _cause_of(self, error: BaseException | None) -> BaseException | None:
-        """Return what a block ends with, or the opening of its pool; in place of a cancellation its reason, if any."""
+        """Return the error that ends a block, or the opening of its pool; in place of a cancellation its reason, if
+        any.
+        """
         import asyncio
 
         if isinstance(error, asyncio.CancelledError) and self._interrupt is not None:
@@ -316,7 +318,7 @@ class PoolLife(Runner):
         pool: Any = self
         self._loop_thread = thread = LoopThread(_import_sync)
         try:  # an interrupt may come at any place from here on
-            with interrupts_held():  # what a provider has just begun would be left to itself
+            with interrupts_held():  # otherwise resources that a provider has just begun might be lost
                 self._begun_opening = Opening(self._settings)
             with at_rest():  # an event loop takes long to import: the provider's processes start meanwhile
                 thread.start()
@@ -340,7 +342,7 @@ class PoolLife(Runner):
         return thread
 
     def _drop_in_thread(self, thread: LoopThread) -> None:
-        """End what has begun, where an interrupt came before there was a pool. Without a thread it ends by itself."""
+        """End a begun opening if an interrupt came before there was a pool. Without a thread it ends by itself."""
         try:
             if self._begun_opening is not None:
                 with suppress(RuntimeError):  # no thread can be started
@@ -359,7 +361,7 @@ class PoolLife(Runner):
         return f"<Pool {self._described()}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show of a pool."""
+        """Return a pool's text for notebooks."""
         from .observe.notebook_html import simple_page, snapshot_page
 
         core = self._core if hasattr(self, "_settings") else None
@@ -375,7 +377,9 @@ class PoolLife(Runner):
         )
 
     def _described(self) -> str:
-        """Say what this pool is, and how it is, without raising: also of one whose options were refused."""
+        """Return the pool's settings and state in words, without raising: also for a pool whose options were
+        refused.
+        """
         settings = getattr(self, "_settings", None)
         if settings is None:
             return "without valid options"
@@ -403,7 +407,7 @@ class PoolLife(Runner):
         self._here()
 
     def _here(self) -> OpenPool:
-        """The open pool, for what may be done on its event loop alone: from elsewhere it would never be woken."""
+        """Return the open pool; refuse another event loop than its own, where a waiter would never be woken."""
         core = self._opened()
         check_loop(core.loop, synchronous=self._sync is not None)
         return core

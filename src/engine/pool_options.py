@@ -105,24 +105,24 @@ DEFAULTS: PoolOptions = {
 
 
 def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
-    """``options``: a `PoolOptions` in which no default is missing. What is not given imports nothing."""
+    """``options``: a `PoolOptions` with all defaults. Options with their default import nothing."""
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
-    asked = chosen(specs, cast("MachineOptions", machines))
+    checked_specs = chosen(specs, cast("MachineOptions", machines))
     _check_parts(options)
     nodes = Nodes.of(options["nodes"])
     if nodes.scale is not None:
         check_scaled(options["plugins"], options["keep"])
-    source: Provider = asked[0].provider
-    if len(asked) > 1:
+    source: Provider = checked_specs[0].provider
+    if len(checked_specs) > 1:
         from .client.provider_fallback import ProviderFallback
 
-        source = ProviderFallback(asked, options["selection"])
+        source = ProviderFallback(checked_specs, options["selection"])
     if options["chaos"] is not None:
         from .testing.chaos.plan import checked_chaos
 
         checked_chaos(options["chaos"])
     image, volumes, checkpoints = (options[each] for each in ("image", "volumes", "checkpoints"))
-    check_containers(image.container, asked)
+    check_containers(image.container, checked_specs)
     if source.local and image is not NO_IMAGE:
         from .image.includes import on_this_computer
 
@@ -141,7 +141,7 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
     return Settings(
         name=None if name is None else pool_name(name),
         attach=None,
-        specs=asked,
+        specs=checked_specs,
         provider=source,
         nodes=nodes,
         worker=Worker(worker) if isinstance(worker, int) else worker,

@@ -74,7 +74,7 @@ class SyncPool(Runner):
         pool: The pool, which takes all options; it must not be open yet.
     """
 
-    unusable = ""  # its verbs say it themselves when it has ended
+    unusable = ""  # its verbs raise if it has ended
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -93,7 +93,7 @@ class SyncPool(Runner):
         The caller closes it with `close`. A pool that is still open when the program ends is closed then.
         """
         self._pool.check_unopened()
-        self._pool._sync = weakref.proxy(self)  # what runs does not keep it: see `__del__`
+        self._pool._sync = weakref.proxy(self)  # the running pool does not keep it alive: see `__del__`
         try:  # an interrupt may come at any place from here on
             self._open()
         except BaseException as error:
@@ -116,7 +116,7 @@ class SyncPool(Runner):
         opening.set()
 
     def _abandon(self, error: BaseException) -> None:
-        """End what `open` has begun, or done, where ``error`` ends it. Again: no effect."""
+        """Undo `open`, finished or not, after ``error`` has ended it. A second call has no effect."""
         if self._hold is not None:
             self._hold.interruptible = False
         try:
@@ -165,7 +165,7 @@ class SyncPool(Runner):
                     self._end(cancel=sys.exc_info()[0] is not None)
                     atexit.unregister(self._at_exit)  # which would wait for this
                 elif self._closing.get("first") is closing:
-                    del self._closing["first"]  # whoever calls next closes it
+                    del self._closing["first"]  # the next caller closes it
             finally:
                 closing.over.set()
 
@@ -246,7 +246,7 @@ class SyncPool(Runner):
             while not future.done():
                 with suppress(TimeoutError):
                     return future.result(DEAF_S)
-            return future.result()  # where it raises a TimeoutError, that is its own
+            return future.result()  # a TimeoutError from here is the call's own
         except BaseException as error:  # an interrupt of this thread: the task is not wanted any more
             if not future.done():
                 self._pool._interrupt = error
@@ -275,8 +275,8 @@ class SyncPool(Runner):
         """See `Pool.run`."""
         return self._wait(self._run, call, *more, on=on, keep=keep, **no)
 
-    async def _run(self, *given: Any, **options: Any) -> Any:
-        return await self._pool.run(*given, **options)
+    async def _run(self, *arguments: Any, **options: Any) -> Any:
+        return await self._pool.run(*arguments, **options)
 
     @overload
     def broadcast(self, call: Call[Ref[R]], /, *more: Never) -> list[SyncRef[R]]: ...
@@ -382,9 +382,9 @@ class SyncPool(Runner):
         from .client.mapping import check_map
 
         check_map(function, items, more, no)
-        given: Any = marked_blocking(items)
+        marked: Any = marked_blocking(items)
         options: Any = {"limit": limit, "ordered": ordered, "errors": errors}
-        chunks = self._wait(called, lambda: Steps(self._pool.map(function, given, **options).chunks()))
+        chunks = self._wait(called, lambda: Steps(self._pool.map(function, marked, **options).chunks()))
         first = self._start(chunks.next)
         self._unread.add(first)
         first.add_done_callback(self._unread.discard)
@@ -481,7 +481,7 @@ class SyncPool(Runner):
         return self._values(Steps(self._wait(called, make)))
 
     def _iterator_of(self, call: object, result: Any) -> Any:
-        """Return the result of a call, or an iterator over what its generator yields, which runs already."""
+        """Return the result of a call, or an iterator over the values of its generator, which runs already."""
         if not isinstance(call, StreamCall):
             return result
         values: Iterator[Any] = self._values(Steps(result), marked=True)
@@ -489,7 +489,7 @@ class SyncPool(Runner):
         return values
 
     def _values(self, steps: Steps[T], first: Future[T] | None = None, *, marked: bool = False) -> Iterator[T]:
-        """``first``: the first value, which has been asked for. ``marked``: another value comes before it."""
+        """``first``: the first value, already requested. ``marked``: another value comes before it."""
         try:
             if marked:
                 yield END
@@ -503,6 +503,6 @@ class SyncPool(Runner):
             cut(error)
             raise
         finally:
-            # Collected in the loop's thread it is not closed here: the loop closes what it forgets.
+            # Collected in the loop's thread it is not closed here: the loop closes forgotten generators.
             if self._thread is not None and steps.closes and not self._is_loops_thread():
                 self._wait(steps.close)

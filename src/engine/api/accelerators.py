@@ -184,7 +184,7 @@ def _with_memory(name: str) -> tuple[Model, str | None]:
 
 
 def _of_count(name: str, count: str) -> str:
-    """Return what is wrong with the part behind the colon."""
+    """Return the error of the part behind the colon."""
     number, _, memory = count.partition(":")
     if number.isdigit() and re.fullmatch(r"\d+\s*GB", memory.strip(), re.IGNORECASE):
         return f"the memory belongs to the name: write {f'{name}-{memory}:{number}'!r}."
@@ -202,10 +202,10 @@ _BY_NAME: dict[str, Model] = {_plain(value.type): value for value in [*globals()
 
 def _gigabytes(type_: str, memory: object) -> float:
     if isinstance(memory, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:gb?|gib)?\s*", memory, re.IGNORECASE)
-        if found is None:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:gb?|gib)?\s*", memory, re.IGNORECASE)
+        if match is None:
             raise SpecError(f"{type_}: memory takes a size such as '80GB', not {checks.shown(memory)}.")
-        return float(found[1])
+        return float(match[1])
     return checks.amount(f"{type_}: memory", memory, "GB")
 
 
@@ -216,8 +216,8 @@ def _known() -> str:
 def _unknown(name: str) -> SpecError:
     close = closest(_plain(name), _BY_NAME)
     hint = f"did you mean {_BY_NAME[close].type!r}?" if close else f"known are {_known()}."
-    said = checks.shown(name)
-    return SpecError(f"No accelerator is called {said}: {hint} For another, write Accelerator({said}).")
+    text = checks.shown(name)
+    return SpecError(f"No accelerator is called {text}: {hint} For another, write Accelerator({text}).")
 
 
 def __getattr__(name: str) -> Model:

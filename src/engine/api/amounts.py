@@ -7,7 +7,7 @@ from . import checks
 
 
 def amounts(before: Amounts | None, option: str, value: object) -> Amounts | None:
-    """Return what is needed with this option changed; None: nothing at all. Value None: none of this any more.
+    """Return the amounts with this option changed; None: no amounts are left. Value None: remove the option.
 
     Raises:
         SpecError: the value is not valid.

@@ -1,4 +1,4 @@
-"""Pending calls: what to run and how, immutable and typed, waiting for a pool to say where."""
+"""Pending calls: a function, its arguments and options, immutable and typed, to be run by a pool."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ def members(group: object) -> tuple[AnyCall, ...]:
 
 
 def any_pending(value: object) -> AnyCall:
-    """`pending`, for what takes the calls of generators too."""
+    """`pending`, for methods that take calls of generators too."""
     return value if isinstance(value, StreamCall) else pending(value)
 
 

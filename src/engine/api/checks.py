@@ -1,4 +1,4 @@
-"""Check values that users give. Each function raises `SpecError`: what is wrong, and what was probably meant."""
+"""Check values that users give. Each function raises `SpecError` with the problem and a suggestion."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ T = TypeVar("T")
 _LONGEST_S = 86_400_000_000_000.0  # of a timedelta; the protocol takes a little more
 
 
-def check_known(owner: str, given: Iterable[str], known: Collection[str]) -> None:
+def check_known(owner: str, names: Iterable[str], known: Collection[str]) -> None:
     """Refuse options that are not ``known``. ``owner``: the class or function called."""
-    for name in given:
+    for name in names:
         if name not in known:
             refuse(not_an_option(owner, name, known))
 
 
 def checks_options(kind: type[T]) -> type[T]:
     """Have a dataclass refuse options that it does not have as `SpecError`, in the words of `check_known`."""
-    return checking_options(kind, SpecError, values=False)  # they check them by themselves, with more to say
+    return checking_options(kind, SpecError, values=False)  # they check values themselves, with better messages
 
 
 def seconds(name: str, value: object) -> float:
     """Return the seconds of a duration as users may write it: seconds, or a timedelta; more than nothing."""
-    datetime: Any = sys.modules.get("datetime")  # who has a timedelta has imported it
+    datetime: Any = sys.modules.get("datetime")  # a program with a timedelta has imported it
     if datetime is not None and isinstance(value, datetime.timedelta):
         value = datetime.timedelta.total_seconds(value)
     return min(amount(name, value, "seconds", takes="seconds or a timedelta"), _LONGEST_S)
@@ -51,7 +51,7 @@ def amount(name: str, value: object, unit: str, *, takes: str = "") -> float:
 
 
 def in_parts(value: float, parts: float) -> int:
-    """Return a checked amount in whole parts of its unit: bytes of gigabytes, say. At most what fits into 63 bits."""
+    """Return a checked amount in whole parts of its unit: bytes of gigabytes, say. At most 2**62."""
     return round(min(value * parts, 2.0**62))
 
 

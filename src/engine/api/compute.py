@@ -58,13 +58,13 @@ class Decorated(Callee, Generic[P]):
 
     function: Callable[..., Any]
     options: Options
-    given: tuple[Any, ...] = ()  # the object, where this is its method: it goes before a caller's arguments
+    self_args: tuple[Any, ...] = ()  # the object, where this is its method: it goes before a caller's arguments
     takes_self = False  # whether its first argument is an object that its caller writes before the dot
     binds = True  # not so a function that was a static method before it was decorated
     __qualname__: str
 
-    def __new__(cls, *made_of: Any, **_options: Any) -> Self:
-        if not made_of:  # `Compute(provider=...)` is a pool in other libraries
+    def __new__(cls, *arguments: Any, **_options: Any) -> Self:
+        if not arguments:  # `Compute(provider=...)` is a pool in other libraries
             raise SpecError(f"{cls.__name__} is what @compute makes of a function; a pool is Pool(provider=..., ...).")
         return object.__new__(cls)
 
@@ -86,10 +86,10 @@ class Decorated(Callee, Generic[P]):
 
     def bound(self, instance: object) -> Self:
         """The method of ``instance``."""
-        if instance is None or not self.binds or self.given:
+        if instance is None or not self.binds or self.self_args:
             return self
         method = object.__new__(type(self))
-        method.__dict__.update(self.__dict__, given=(instance,), _plain=self)
+        method.__dict__.update(self.__dict__, self_args=(instance,), _plain=self)
         method.__dict__["__wrapped__"] = MethodType(self.function, instance)  # for `inspect.signature`
         method.__dict__.pop("here", None)
         return method
@@ -102,8 +102,8 @@ class Decorated(Callee, Generic[P]):
     def method_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Self, Any, Any, Options]:
         """The parts of a call of this method, which is one of its function."""
         self.check_method()
-        self._check(*self.given, *args, **kwargs)
-        return self.plain, (*self.given, *args), kwargs, self.options
+        self._check(*self.self_args, *args, **kwargs)
+        return self.plain, (*self.self_args, *args), kwargs, self.options
 
     def check_method(self) -> None:
         if self.options.setup is not None:
@@ -115,9 +115,9 @@ class Decorated(Callee, Generic[P]):
     @functools.cached_property
     def here(self) -> Callable[..., Any]:
         """The function as it is run in this process, where `local` calls it."""
-        if self.given:
+        if self.self_args:
             self.check_method()
-            return functools.partial(self.function, *self.given)
+            return functools.partial(self.function, *self.self_args)
         return self.function if self.options.setup is None else functools.partial(self.function, self.options.setup())
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:
@@ -136,9 +136,9 @@ class Decorated(Callee, Generic[P]):
         return self.remade(wrapper(self.function), self.options)
 
     def remade(self, function: Callable[..., Any], options: Options) -> Self:
-        made = type(self)(function, options)
-        made.shown, made.binds, made.takes_self = self.shown, self.binds, self.takes_self
-        return made.bound(*self.given) if self.given else made
+        result = type(self)(function, options)
+        result.shown, result.binds, result.takes_self = self.shown, self.binds, self.takes_self
+        return result.bound(*self.self_args) if self.self_args else result
 
     @property
     def plugins(self) -> tuple[Plugin, ...]:
@@ -160,21 +160,21 @@ class Decorated(Callee, Generic[P]):
             raise AttributeError(error, name=name, obj=self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.given:
-            return _method, (self.plain, *self.given)
+        if self.self_args:
+            return _method, (self.plain, *self.self_args)
         if function_pickling.has_name(self):
             return _by_name, (self.__module__, self.__qualname__, replace(self.options, setup=None))
         return _decorate, (self.function, self.options)
 
     def __repr__(self) -> str:
-        return f"<compute {self.__qualname__}{f' of {short.repr(self.given[0])}' if self.given else ''}>"
+        return f"<compute {self.__qualname__}{f' of {short.repr(self.self_args[0])}' if self.self_args else ''}>"
 
 
 class Compute(Decorated[P], Generic[P, R]):
     """A function that pools can run; calling it makes a pending call."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        if self.given:
+        if self.self_args:
             return Call(*self.method_call(args, kwargs))
         self._check(*args, **kwargs)
         return Call(self, args, kwargs, self.options)
@@ -214,7 +214,7 @@ class StreamCompute(Decorated[P], Generic[P, T]):
     """A generator that pools can run; calling it makes a pending call."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StreamCall[T]:
-        if self.given:
+        if self.self_args:
             return StreamCall(*self.method_call(args, kwargs))
         self._check(*args, **kwargs)
         return StreamCall(self, args, kwargs, self.options)
@@ -407,7 +407,7 @@ def checked_setup(setup: object) -> Callable[[], Any]:
         inspect.signature(setup).bind()
     except TypeError as error:
         refuse(f"setup is called without arguments ({error}): give it those by functools.partial.")
-    except ValueError:  # a builtin without a signature: it will tell
+    except ValueError:  # a builtin without a signature: its call will raise
         pass
     return setup
 
@@ -418,15 +418,15 @@ def _decorate(function: Callable[..., Any], options: Options) -> Decorated[...]:
     if isinstance(function, classmethod):
         raise NotACall(f"@classmethod goes above @compute: turn them round on {function.__name__}")
     if isinstance(function, staticmethod):
-        made = _decorate(function.__func__, options)
-        made.binds = False
-        return made
+        decorated = _decorate(function.__func__, options)
+        decorated.binds = False
+        return decorated
     if not callable(function) or isinstance(function, type):
         raise NotACall(f"@compute goes on a function, not on {short.repr(function)}; options are given by name")
-    return _made(function, options)
+    return _build(function, options)
 
 
-def _made(function: Callable[..., Any], options: Options) -> Decorated[...]:
+def _build(function: Callable[..., Any], options: Options) -> Decorated[...]:
     kind = kind_of(function)
     if options.keep and issubclass(kind, StreamCompute):
         refuse(f"{short.repr(function)} gives values as it makes them, which come here: keep=True is not for it.")
@@ -434,28 +434,29 @@ def _made(function: Callable[..., Any], options: Options) -> Decorated[...]:
 
 
 def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
-    """Return what a map calls with each item, decorated if it is not yet.
+    """Return the function that a map calls with each item, decorated if it is not yet.
 
     Raises:
-        NotACall, SpecError: it is not for that.
+        NotACall, SpecError: a map cannot call it.
     """
     called: Any = function
     if isinstance(of := getattr(called, "__func__", None), Decorated):
         called = of.bound(called.__self__)  # a class method, as Python 3.13 binds it
-    make = _made if isinstance(called, type) else _decorate
-    found: Any = called if isinstance(called, Decorated) else make(called, Options())
-    if isinstance(found, StreamCompute):
+    make = _build if isinstance(called, type) else _decorate
+    decorated: Any = called if isinstance(called, Decorated) else make(called, Options())
+    if isinstance(decorated, StreamCompute):
         raise NotACall(
-            f"{found.shown} yields values, and pool.map takes a function that returns one: have it return a list, or "
-            f"stream each call by pool.stream({found.__name__}(item))"
+            f"{decorated.shown} yields values, and pool.map takes a function that returns one: have it return a list, "
+            f"or stream each call by pool.stream({decorated.__name__}(item))"
         )
-    if found.given:
-        found.check_method()
-    if found.options.keep:
+    if decorated.self_args:
+        decorated.check_method()
+    if decorated.options.keep:
         refuse(
-            f"the results of a map come here, and those of {found.shown} stay where they are made: submit its calls."
+            f"the results of a map come here, and those of {decorated.shown} stay where they are made: submit its "
+            "calls."
         )
-    return found  # type: ignore[no-any-return]
+    return decorated  # type: ignore[no-any-return]
 
 
 def _method(function: Decorated[...], instance: object) -> Decorated[...]:
@@ -463,9 +464,9 @@ def _method(function: Decorated[...], instance: object) -> Decorated[...]:
 
 
 def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
-    found: Decorated[...] = function_pickling.imported(module, qualname).plain
-    options = replace(options, setup=found.options.setup)  # which `with_` does not change
-    return found if found.options == options else found.remade(found.function, options)
+    function: Decorated[...] = function_pickling.imported(module, qualname).plain
+    options = replace(options, setup=function.options.setup)  # which `with_` does not change
+    return function if function.options == options else function.remade(function.function, options)
 
 
 def kind_of(function: Callable[..., Any]) -> type[Decorated[...]]:

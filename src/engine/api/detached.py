@@ -1,4 +1,4 @@
-"""A call's arguments as they travel: those that are streamed stay here, and the task gets placeholders."""
+"""The arguments of a call for transport: streamed arguments stay here, and the task gets placeholders."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Detached(NamedTuple):
 
 
 def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, Any], *, with_setup: bool) -> Detached:
-    """Replace streamed arguments by placeholders, over which the task iterates instead. ``with_setup``: the function
-    is given first what its setup makes, and callers leave that out.
+    """Replace streamed arguments by placeholders, over which the task iterates instead. ``with_setup``: the first
+    parameter gets the result of the setup, and callers leave it out.
     """
     from ..node.context import AsyncInput, Input
 
@@ -33,8 +33,8 @@ def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, 
         inputs.append(argument)
         return (AsyncInput if how.asynchronous else Input)(len(inputs) - 1)
 
-    given_there = (None,) if with_setup else ()
-    bound = inspect.signature(function.function).bind(*given_there, *args, **kwargs)
+    setup_args = (None,) if with_setup else ()
+    bound = inspect.signature(function.function).bind(*setup_args, *args, **kwargs)
     for name, how in function.streamed.items():
         if name not in bound.arguments:
             continue
@@ -45,4 +45,4 @@ def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, 
                 bound.arguments[name] = {key: placed(each, how) for key, each in bound.arguments[name].items()}
             case _:
                 bound.arguments[name] = placed(bound.arguments[name], how)
-    return Detached(bound.args[len(given_there) :], bound.kwargs, tuple(inputs))
+    return Detached(bound.args[len(setup_args) :], bound.kwargs, tuple(inputs))

@@ -436,7 +436,7 @@ class Outcome:
     rank: int
     node: int | None
     error: Exception | None
-    load: Callable[[], Any] | None = None  # unpickles the value when it is asked for
+    load: Callable[[], Any] | None = None  # unpickles the value at its first use
 
     def result(self) -> Any:
         """Return the rank's value.
@@ -513,7 +513,7 @@ class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
         return BroadcastFailed(self.message, excs, self.outcomes, self.first)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Outcomes that were not asked for are bytes in this process, and stay here.
+        # Outcomes without a use so far are bytes in this process, and stay here.
         return BroadcastFailed, (self.message, self.exceptions), {"__notes__": list(getattr(self, "__notes__", ()))}
 
 

@@ -1,4 +1,4 @@
-"""Names of similar libraries, and what stands for each of them here."""
+"""Names of similar libraries, and the names here that stand for them."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ OF_FUNCTIONS = {
 
 
 def meant_of_function(function: str, name: str, options: Collection[str], known: Collection[str]) -> str:
-    """Return what was probably meant by an attribute ``name`` that a `@compute` function does not have: an option, what
-    a similar library calls so, or one of the ``known``. Empty: nothing is like it.
+    """Return a suggestion for an attribute ``name`` that a `@compute` function does not have: an option, the equivalent
+    of a similar library's name, or one of the ``known``. Empty: there is none.
     """
     option = name.removeprefix("with_").removeprefix("set_")
     if option in options:

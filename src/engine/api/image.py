@@ -123,14 +123,14 @@ def _check_python(python: object) -> None:
         refuse(f"Image(python=...) takes 'auto', a version or a path, not {shown(python)}.")
     if python == "auto" or python.startswith("/"):
         return
-    found = re.fullmatch(_VERSION, python)
-    if found is None:
+    match = re.fullmatch(_VERSION, python)
+    if match is None:
         refuse(f"Image(python={python!r}): it takes 'auto', a version such as '3.11', or an absolute path on the node.")
     ours = tuple(map(str, sys.version_info[:2]))
-    if found.group(1, 2) != ours:
+    if match.group(1, 2) != ours:
         refuse(
             f"Image(python={python!r}): this program's Python is {'.'.join(ours)}, and functions cross as bytecode, "
-            f"which only the same version understands: run it with {found[1]}.{found[2]}, or leave python out."
+            f"which only the same version understands: run it with {match[1]}.{match[2]}, or leave python out."
         )
 
 
@@ -182,10 +182,10 @@ def _lock_in(value: object) -> object:
 
     if not isinstance(value, (str, os.PathLike)) or no_folder(folder := expanded(value)):
         return value
-    found = next((folder / name for name in ("uv.lock", "pylock.toml") if not no_file(folder / name)), None)
-    if found is None:
+    lock = next((folder / name for name in ("uv.lock", "pylock.toml") if not no_file(folder / name)), None)
+    if lock is None:
         refuse(f"Image(lock=...): there is neither uv.lock nor pylock.toml in {folder.absolute()}.")
-    return found
+    return lock
 
 
 def _environment(value: object) -> dict[str, str | Secret]:

@@ -26,7 +26,7 @@ class Peer:
     node: int
     hostname: str
     address: str
-    port: int = 0  # free there for this generation if a plugin asked for it; the head's always; otherwise 0
+    port: int = 0  # free there for this generation if a plugin requested it; the head's always; otherwise 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ OPEN_FOR_THREADS = "This pool was opened by `with`: use what `with ... as pool` 
 
 
 class Runner:
-    """The base of pools: it says what was meant where another thing than a call stands on an operator's left side."""
+    """The base of pools. Its operators suggest a fix if their left side is not a call."""
 
     unusable: str  # why no call can run now; empty: it can
 
@@ -97,7 +97,7 @@ def _module_being_imported() -> str | None:
 
 
 def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:
-    """Refuse to use a pool on another event loop than its own: nothing would wake up whoever waits there.
+    """Refuse to use a pool on another event loop than its own: nothing would wake up a waiter there.
 
     Raises:
         SpecError
@@ -107,13 +107,13 @@ def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:
     try:
         if get_running_loop() is own:
             return
-        found = "The event loop that runs here is not the one that the pool was opened on"
+        problem = "The event loop that runs here is not the one that the pool was opened on"
     except RuntimeError:
-        found = "No event loop runs in this thread (an endpoint of a web service needs `async def`, not `def`)"
+        problem = "No event loop runs in this thread (an endpoint of a web service needs `async def`, not `def`)"
     if synchronous:
         raise SpecError(OPEN_FOR_THREADS)
     raise SpecError(
-        f"{found}. Open it by `with Pool(...) as pool` to use it from any thread and loop, or hand the work to its "
+        f"{problem}. Open it by `with Pool(...) as pool` to use it from any thread and loop, or hand the work to its "
         "own: asyncio.run_coroutine_threadsafe(pool.run(call), loop).result()."
     )
 

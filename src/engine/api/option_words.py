@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 def rewritten(text: str, language: Language) -> str:
     """Return a message with its options in another language than Python."""
     parts, at = [], 0
-    for found in _CALLS.finditer(text):
-        end = _end(text, found.end())
-        if found.start() < at or not end or _opens_a_pool(text, found):
+    for match in _CALLS.finditer(text):
+        end = _end(text, match.end())
+        if match.start() < at or not end or _opens_a_pool(text, match):
             continue
-        call = _parsed(text[found.start("call") : end])
+        call = _parsed(text[match.start("call") : end])
         if call is None:
             continue
-        start, end = _with_key(text, found, end)
-        is_value = start < found.start("call")
+        start, end = _with_key(text, match, end)
+        is_value = start < match.start("call")
         parts += [text[at:start], _rewritten(call, language, text[:start], text[end:], is_value=is_value)]
         at = end
-    said = (
+    result = (
         "".join([*parts, text[at:]])
         .replace("True or False", "true or false")
         .replace("seconds or a timedelta", "seconds")
     )
-    return re.sub(r"\bPool: (?=[a-z])", "", said)
+    return re.sub(r"\bPool: (?=[a-z])", "", result)
 
 
 # --- the calls in a message -------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def rewritten(text: str, language: Language) -> str:
 _PROVIDERS = {each.provider.partition(":")[2]: name for name, each in PROVIDERS.items()}  # AWS: aws
 _TABLES = {"Pool": "", "Image": "image", "Worker": "worker", "Nodes": "nodes", "Chaos": "chaos"}
 _IN_LISTS = {"Volume": "volumes", "Host": "provider.hosts", "Spec": "specs"}
-FIRST = {  # the option that is given without its name
+FIRST = {  # the option that needs no name
     "AWS": "region",
     "Accelerator": "type",
     "Containers": "image",
@@ -63,9 +63,9 @@ _KINDS = "|".join([*_PROVIDERS, *_TABLES, *_IN_LISTS, "Accelerator"])
 _CALLS = re.compile(rf"(?:\b(?P<key>\w+)=(?P<list>\[?))?(?P<call>\b(?:{_KINDS}|(?:accelerators|plugins)\.\w+)\()")
 
 
-def _opens_a_pool(text: str, found: re.Match[str]) -> bool:
+def _opens_a_pool(text: str, match: re.Match[str]) -> bool:
     """Return whether this is code of a Python program, such as `with Pool(...) as pool`."""
-    return found["call"] == "Pool(" and text[: found.start()].endswith("with ")
+    return match["call"] == "Pool(" and text[: match.start()].endswith("with ")
 
 
 def _end(text: str, start: int) -> int:
@@ -94,14 +94,14 @@ def _parsed(text: str) -> ast.Call | None:
     return tree if isinstance(tree, ast.Call) else None
 
 
-def _with_key(text: str, found: re.Match[str], end: int) -> tuple[int, int]:
+def _with_key(text: str, match: re.Match[str], end: int) -> tuple[int, int]:
     """Return where a call begins and ends with the option that it is the value of, as in ``provider=Local()``."""
-    name = text[found.start("call") : found.end() - 1]
-    key = found["key"]
-    if found["list"]:
+    name = text[match.start("call") : match.end() - 1]
+    key = match["key"]
+    if match["list"]:
         is_value = key == _path(name).rpartition(".")[2] and text[end : end + 1] == "]"
-        return (found.start(), end + 1) if is_value else (found.start("call"), end)
-    return (found.start() if key and key == _path(name) else found.start("call")), end
+        return (match.start(), end + 1) if is_value else (match.start("call"), end)
+    return (match.start() if key and key == _path(name) else match.start("call")), end
 
 
 def _path(name: str) -> str:
@@ -262,7 +262,7 @@ def _toml(value: ast.expr) -> str:
 
 
 def _called(call: ast.Call) -> str:
-    """Return what TOML has for a call: a name, or a table."""
+    """Return the form of a call in TOML: a name, or a table."""
     name = ast.unparse(call.func)
     if name.startswith("Secret"):
         variable = _toml(call.args[0]) if name == "Secret.env" and call.args else '"VARIABLE"'

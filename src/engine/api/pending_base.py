@@ -1,4 +1,4 @@
-"""The base of all that waits for a pool, calls and groups of calls: it is no result, and can be shown as code."""
+"""The base of pending calls and groups of calls: they are no results, and can be shown as code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _for_a_task: ContextVar[bool] = ContextVar("outrider_for_a_task", default=False)
 
 
 class Pickled:
-    """``latest`` is another object after any pending call has been pickled, in whatever thread."""
+    """``latest`` is another object after any pending call has been pickled, in any thread."""
 
     latest: object = None
 
@@ -31,7 +31,7 @@ def refused_as_arguments() -> Iterator[None]:
 
 
 class Pending:
-    """The base of what waits for a pool: it is no result, and whatever would need one says how to get it."""
+    """The base of pending calls: use of a call as if it were its result raises an error that says how to get that."""
 
     __slots__ = ()
 

@@ -47,7 +47,7 @@ class Plugin:
     collective: ClassVar[bool] = False  # ranks wait for each other, so a broadcast that loses one starts over
     fresh_process: ClassVar[bool] = False  # it cannot be taken down, so the task's process ends with the task
     fresh_ranks: ClassVar[bool] = False  # the same for ranks alone; processes of other tasks stay in their slots
-    shares_devices: ClassVar[bool] = False  # it says which devices a task sees, so a function with ``gpus=`` does not
+    shares_devices: ClassVar[bool] = False  # True: it sets the devices that a task sees, not ``gpus=``
     preload: ClassVar[tuple[str, ...]] = ()  # modules that a pool's processes import before their first task
     ports: ClassVar[Ports] = "none"
     """The free ports of a generation that the plugin listens on: the head's, ``info.head_port``, or each rank's own,
@@ -197,7 +197,7 @@ class PluginContext(Protocol):
 
 
 def check_plugins(plugins: Sequence[Plugin]) -> None:
-    """Refuse plugins whose attributes are of other kinds than `Plugin` has, and the same one twice.
+    """Refuse plugins whose attributes have other types than those of `Plugin`, and the same plugin twice.
 
     Raises:
         SpecError
@@ -209,7 +209,7 @@ def check_plugins(plugins: Sequence[Plugin]) -> None:
 
 
 def check_plugin(plugin: Plugin) -> None:
-    """Refuse a plugin of somebody's own whose attributes are of other kinds than `Plugin` has.
+    """Refuse a third-party plugin whose attributes have other types than those of `Plugin`.
 
     Raises:
         SpecError
@@ -232,8 +232,8 @@ def replaced(before: Sequence[Plugin], after: Sequence[Plugin]) -> tuple[Plugin,
 
 def merged(pool: Sequence[Plugin], function: Sequence[Plugin]) -> tuple[Plugin, ...]:
     """A pool's plugins with a function's own, which replace those of the same name, and all that these bring."""
-    given = replaced(pool, function)
-    by_name = {plugin.name: plugin for plugin in given}
+    plugins = replaced(pool, function)
+    by_name = {plugin.name: plugin for plugin in plugins}
     met: list[Plugin] = []
     chosen: list[Plugin] = []
 
@@ -244,7 +244,7 @@ def merged(pool: Sequence[Plugin], function: Sequence[Plugin]) -> tuple[Plugin, 
                 add(by_name.setdefault(brought.name, brought))
             chosen.append(plugin)
 
-    for plugin in given:
+    for plugin in plugins:
         add(plugin)
     return tuple(chosen)
 

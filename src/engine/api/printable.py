@@ -1,8 +1,8 @@
 """Make text from elsewhere safe for the client's terminal: nothing in it moves the cursor or hides text.
 
 The output of tasks comes as bytes and goes through `lines`. All other text from hosts reaches people in an event or in
-an error of ours, which clean their fields with `plain` and `all_plain`. Errors of libraries, which become causes of
-ours, go through `plainly` where they are caught.
+an error of Outrider's, which clean their fields with `plain` and `all_plain`. Errors of libraries, which become causes
+of ours, go through `plainly` where they are caught.
 """
 
 from __future__ import annotations
@@ -88,6 +88,6 @@ def all_plain(value: Any) -> Any:
     return value
 
 
-def sentence(said: object) -> str:
-    """Return what an error says, to go on in a message: without its full stop; where it says nothing, its type."""
-    return str(said).strip().rstrip(".") or type(said).__name__
+def sentence(value: object) -> str:
+    """Return the text of an error for use within a message: without its full stop; if it is empty, the error's type."""
+    return str(value).strip().rstrip(".") or type(value).__name__

@@ -126,12 +126,12 @@ def _restored(value: str, name: str) -> Secret:
 
 
 def secrets_in(*values: Any) -> list[Secret]:
-    found: list[Secret] = []
+    secrets: list[Secret] = []
     for value in values:
         if isinstance(value, Secret):
-            found.append(value)
+            secrets.append(value)
         elif isinstance(value, Mapping):
-            found += secrets_in(*value.values())
+            secrets += secrets_in(*value.values())
         elif isinstance(value, list | tuple):
-            found += secrets_in(*value)
-    return found
+            secrets += secrets_in(*value)
+    return secrets

@@ -322,8 +322,8 @@ def _checked(options: MachineOptions) -> Mapping[str, object]:
     }
 
 
-def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]:
-    for each in given:
+def chosen(arguments: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]:
+    for each in arguments:
         if not isinstance(each, Spec):
             meant = ""
             if isinstance(each, Provider):
@@ -331,7 +331,7 @@ def chosen(given: Sequence[object], options: MachineOptions) -> tuple[Spec, ...]
             elif isinstance(each, int) and not isinstance(each, bool):
                 meant = f": write Pool(nodes={shown(each)})"
             refuse(f"Pool takes Spec(...) and options with names, not {shown(each)}{meant}.")
-    several = tuple(each for each in given if isinstance(each, Spec))
+    several = tuple(each for each in arguments if isinstance(each, Spec))
     if not several:
         return (Spec(**options),)
     for name, value in options.items():
@@ -347,14 +347,14 @@ def outlives(provider: Provider) -> bool:
 
 
 def check_outlives(provider: object) -> None:
-    """Refuse a provider whose machines end with their client: nobody can attach to them."""
+    """Refuse a provider whose machines end with their client: no other client can attach to them."""
     _check_provider(provider)
     if isinstance(provider, Provider) and not outlives(provider):
         refuse(f"Machines of {provider.name} end with their client: there is nothing to attach to.")
 
 
 def is_free(provider: Provider) -> bool:
-    """Return whether the provider's machines cost nothing. A provider that does not say has prices."""
+    """Return whether the provider's machines cost nothing. A provider that is not `Priced` has prices."""
     return isinstance(provider, Priced) and provider.free
 
 
@@ -388,8 +388,8 @@ def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
         return None
     from .accelerators import Accelerator
 
-    found = Accelerator.of(wanted)
-    return AcceleratorRequest(found.type, found.count, found.memory_gb)
+    accelerator = Accelerator.of(wanted)
+    return AcceleratorRequest(accelerator.type, accelerator.count, accelerator.memory_gb)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,7 +434,7 @@ def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
 
 
 def work_files(option: str, pattern: object) -> str:
-    """Check what names files in a node's work folder: a file, a folder or a pattern."""
+    """Check a name of files in a node's work folder: a file, a folder or a pattern."""
     if not isinstance(pattern, str) or not pattern.strip():
         refuse(f"{option} takes what is in a node's work folder, as in 'log/', not {shown(pattern)}.")
     if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
@@ -511,7 +511,7 @@ def is_named(unique_name: str, name: str) -> bool:
 
 
 def check_scaled(plugins: Sequence[Plugin], keep: object) -> None:
-    """Refuse what does not go with nodes that leave when the pool has no work for them."""
+    """Refuse options that do not go with nodes that leave when the pool has no work for them."""
     if keep is not None:
         refuse('keep fetches files at the end, when nodes of Nodes(scale="load") have left: use pool.fetch before.')
     for plugin in plugins:

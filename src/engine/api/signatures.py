@@ -22,7 +22,7 @@ WRAPPER = "__outrider_wrapper__"  # set on our wrappers, which pass every argume
 class Streamed(NamedTuple):
     """The way in which a parameter consumes its argument while the function runs."""
 
-    always: bool  # otherwise only what is an iterator: a list is sent as a list
+    always: bool  # otherwise only if the value is an iterator: a list is sent as a list
     asynchronous: bool
 
     def takes(self, argument: object) -> bool:
@@ -46,8 +46,8 @@ def streamed_parameters(function: Callable[..., object]) -> dict[str, Streamed]:
     """Return the parameters, by name, whose arguments are consumed while the function runs."""
     called = called_of(_own(function))
     annotations = getattr(called, "__annotations__", {})
-    found = {name: streamed(each, called) for name, each in annotations.items() if name != "return"}
-    return {name: how for name, how in found.items() if how is not None}
+    parameters = {name: streamed(each, called) for name, each in annotations.items() if name != "return"}
+    return {name: how for name, how in parameters.items() if how is not None}
 
 
 def argument_check(function: Callable[..., object]) -> Callable[..., object]:
@@ -103,7 +103,7 @@ def _own(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def streamed(annotation: object, function: Callable[..., object]) -> Streamed | None:
-    """Return how an annotation of ``function`` says that a value is streamed; None: it says nothing of that."""
+    """Return how an annotation of ``function`` marks a value as streamed; None: it does not."""
     if isinstance(annotation, str):
         annotation = _evaluated(annotation, function)
     if isinstance(annotation, str):  # names that exist only for type checkers: match the text

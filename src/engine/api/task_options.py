@@ -45,7 +45,7 @@ class Options:
     retries: int = 3  # further attempts when the node is lost
     max_restarts: int = 0  # further attempts when one failed by itself: of a task, or of all ranks of a broadcast
     at_most_once: bool = False  # retry="never"
-    on_loss: OnLossOption = "auto"  # what a broadcast does when it loses a rank
+    on_loss: OnLossOption = "auto"  # the reaction of a broadcast to the loss of a rank
     stall_s: float | None = None  # without a sign of life, after which it has stalled
     on_stall: OnStallOption = "report"
     name: str | None = None  # shown instead of the function's
@@ -56,8 +56,8 @@ class Options:
     if not TYPE_CHECKING:
 
         def __call__(self, **options: Any) -> NoReturn:
-            given = ", ".join(f"{name}={shown(value)}" for name, value in options.items())
-            raise NotACall(f"the options of a function are changed by f.with_({given or 'timeout=...'})")
+            text = ", ".join(f"{name}={shown(value)}" for name, value in options.items())
+            raise NotACall(f"the options of a function are changed by f.with_({text or 'timeout=...'})")
 
     def changed(self, **options: Unpack[TaskOptions]) -> Self:
         check_known("@compute", options, TaskOptions.__annotations__)

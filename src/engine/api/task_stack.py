@@ -1,4 +1,4 @@
-"""`TaskStack`: what the processes of a task were at when they were asked."""
+"""`TaskStack`: the position of a task's processes in their code at the time of a request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TaskStack:
 
 def where(text: str) -> str:
     """Return the innermost line of a stack that is in no library, or else the innermost."""
-    frames = [found for line in text.split("\n") if (found := _FRAME.fullmatch(line))]
+    frames = [match for line in text.split("\n") if (match := _FRAME.fullmatch(line))]
     users = [frame for frame in frames if not any(each in frame[1] for each in _LIBRARIES)]
     for frame in users or frames:
         return f"{frame[3]} ({frame[1].rpartition('/')[2]}:{frame[2]})"

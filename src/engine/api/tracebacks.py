@@ -1,4 +1,4 @@
-"""Tracebacks as users read them: from their own line on, without frames of this library and of what drives its loop."""
+"""Tracebacks as users read them: from their own line on, without frames of this library and of its event loop."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _FRAME = r'( +)File "(.*)", line (\d+), in '
 
 
 def cut(error: BaseException) -> None:
-    """Take our frames out of an error's traceback; a bare ``raise`` behind this adds none. An error that is neither a
-    task's nor told by us keeps them all where it has no frame of the user's: it is a defect, which they explain. An
-    interrupt, and a cancellation, are none: where the wait for a call was interrupted is of no interest.
+    """Take the library's frames out of an error's traceback; a bare ``raise`` behind this adds none. Another error than
+    a task's or an `OutriderError` keeps all frames if it has none of the user's: it is a defect, which they explain. An
+    interrupt, and a cancellation, are no defects: the place where the wait for a call was interrupted is of no
+    interest.
     """
     if isinstance(error, GeneratorExit):  # at a program's end, perhaps, when nothing can be imported any more
         return
@@ -33,8 +34,8 @@ def cut(error: BaseException) -> None:
     if os.environ.get(FULL) or not (interrupt or isinstance(error, Exception)):
         return
     theirs = _users(error.__traceback__)
-    told = interrupt or isinstance(error, OutriderError) or remote_traceback(error) is not None
-    if theirs is not None or told:
+    is_explained = interrupt or isinstance(error, OutriderError) or remote_traceback(error) is not None
+    if theirs is not None or is_explained:
         BaseException.with_traceback(error, theirs)  # past a `__setattr__` of its class, which may be frozen
 
 
@@ -55,7 +56,7 @@ def remote_traceback(error: BaseException) -> RemoteTraceback | None:
 
 
 def cutting(verb: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that does what ``verb`` does, and cuts the errors that it raises."""
+    """Return ``verb`` with a wrapper that cuts the errors that it raises."""
 
     @wraps(verb)
     def called(*args: P.args, **options: P.kwargs) -> T:
@@ -69,7 +70,7 @@ def cutting(verb: Callable[P, T]) -> Callable[P, T]:
 
 
 def of_pickling(error: BaseException) -> BaseException:
-    """Return an error of pickling with the frames of the user's alone, such as those of a ``__reduce__``."""
+    """Return an error of pickling with the user's frames alone, such as those of a ``__reduce__``."""
     if not os.environ.get(FULL):
         error.__traceback__ = _users(error.__traceback__, _DRIVERS | {"cloudpickle"})
     return error
@@ -88,17 +89,17 @@ def _users(trace: TracebackType | None, others: Collection[str] = _DRIVERS) -> T
 
 
 def with_source_lines(text: str) -> str:
-    """Return a traceback from a node with the lines of source that the node has not: of notebooks, and of programs that
-    are files here alone. Only files that this program itself runs are looked into.
+    """Return a traceback from a node with the lines of source that the node lacks: of notebooks, and of programs whose
+    files are only here. Only files that this program itself runs are looked into.
     """
     lines = text.splitlines()
-    told: list[str] = []
+    shown: list[str] = []
     for line, following in zip(lines, [*lines[1:], ""], strict=False):
-        told.append(line)
-        if (found := re.match(_FRAME, line)) and not following.startswith(f"{found[1]}  "):
-            source = _source_line(found[2], int(found[3]))
-            told += [f"{found[1]}  {source}"] if source else []
-    return "\n".join(told)
+        shown.append(line)
+        if (match := re.match(_FRAME, line)) and not following.startswith(f"{match[1]}  "):
+            source = _source_line(match[2], int(match[3]))
+            shown += [f"{match[1]}  {source}"] if source else []
+    return "\n".join(shown)
 
 
 def _source_line(file: str, number: int) -> str:

@@ -105,8 +105,8 @@ def check_volumes(volumes: object, *, local: bool) -> tuple[Volume, ...]:
     for volume in volumes:
         if not isinstance(volume, Volume):
             refuse(f"volumes takes Volume(...), not {shown(volume)}.")
-    if found := mount_path.overlap([volume.mount for volume in volumes]):
-        upper, lower = found
+    if overlap := mount_path.overlap([volume.mount for volume in volumes]):
+        upper, lower = overlap
         refuse(
             f"volumes: two are mounted at {upper}: give each a folder of its own."
             if upper == lower
@@ -155,16 +155,16 @@ def _check_endpoint(endpoint: object) -> None:
         refuse(f"Volume(endpoint={endpoint!r}): it takes the store's URL, as in 'https://minio.example.com:9000'.")
 
 
-def _credentials(given: object) -> dict[str, Secret | str] | None:
-    if given is None:
+def _credentials(credentials: object) -> dict[str, Secret | str] | None:
+    if credentials is None:
         return None
-    if not isinstance(given, Mapping) or not {*_KEYS[:2]} <= {*given} <= {*_KEYS}:
+    if not isinstance(credentials, Mapping) or not {*_KEYS[:2]} <= {*credentials} <= {*_KEYS}:
         refuse(
             "Volume(credentials=...) takes a mapping of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, with "
             "AWS_SESSION_TOKEN where they are temporary, as in {'AWS_ACCESS_KEY_ID': Secret.env('AWS_ACCESS_KEY_ID')}."
         )
     kept: dict[str, Secret | str] = {}
-    for name, value in given.items():
+    for name, value in credentials.items():
         text = value.reveal() if isinstance(value, Secret) else value
         if not isinstance(text, str) or not text or any(ord(letter) < 33 or ord(letter) > 126 for letter in text):
             refuse(f"Volume(credentials=...): {name} must be a text that is not empty, without spaces.")

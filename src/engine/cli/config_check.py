@@ -36,22 +36,22 @@ def config_check(file: Path | None = None, /, *, as_json: AsJson = False) -> int
     from ..config.check import checked_pool, checked_tracker
     from ..config.files import OWN, SHARED, find, read
 
-    found = find(Path.cwd()) if file is None else read(file)
-    if found is None:
+    config = find(Path.cwd()) if file is None else read(file)
+    if config is None:
         refuse(f"there is no {OWN}, and no {SHARED} with [tool.outrider], in {Path.cwd()} or above: name a file.")
-    pools = [checked_pool(found, name) for name in found.pools]
-    trackers = {name: checked_tracker(found, name) for name in found.trackers}
+    pools = [checked_pool(config, name) for name in config.pools]
+    trackers = {name: checked_tracker(config, name) for name in config.trackers}
     if as_json:
         rows = {pool.name: _row(pool) for pool in pools}
-        told = {name: {"problems": list(problems)} for name, problems in trackers.items()}
-        print(json.dumps({"file": str(found.path), "pools": rows, "trackers": told}, indent=2))
+        tracker_rows = {name: {"problems": list(problems)} for name, problems in trackers.items()}
+        print(json.dumps({"file": str(config.path), "pools": rows, "trackers": tracker_rows}, indent=2))
     else:
         if not pools:
-            print(f"{found.path} names no pool: write [{found.prefix}pools.default].")
+            print(f"{config.path} names no pool: write [{config.prefix}pools.default].")
         for pool in pools:
-            _show(found.where(pool.name), pool.problems, pool.changed)
+            _show(config.where(pool.name), pool.problems, pool.changed)
         for name, problems in trackers.items():
-            _show(found.where(name, "trackers"), problems, {})
+            _show(config.where(name, "trackers"), problems, {})
     return WRONG if any(pool.problems for pool in pools) or any(trackers.values()) else DONE
 
 
@@ -72,7 +72,7 @@ def _show(where: str, problems: Sequence[str], settings: Mapping[str, Any]) -> N
 
 
 def _short(value: Any) -> Any:
-    """Return a setting without what its class leaves out by default."""
+    """Return a setting without the values that are empty by default."""
     if isinstance(value, list):
         return [_short(each) for each in value]
     if not isinstance(value, dict):

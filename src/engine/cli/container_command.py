@@ -48,10 +48,10 @@ def _host_way(about: Mapping[str, Any], host: str) -> Way:
     specs = about.get("spec", {}).get("specs", ())
     providers = [spec["provider"] for spec in specs if isinstance(spec.get("provider"), Mapping)]
     logins = [each["login"] for each in providers if host in each.get("hosts", ()) and each.get("login")]
-    said = logins[0] if logins else {}
+    login = logins[0] if logins else {}
 
     def files(name: str) -> tuple[str, ...]:
-        return tuple(str(Path(about.get("cwd", "")) / path) for path in said.get(name, ()))
+        return tuple(str(Path(about.get("cwd", "")) / path) for path in login.get(name, ()))
 
     place = Place.parse(host, Login(keys=files("keys"), known_hosts=files("known_hosts"), config=files("config")))
     return Way(Address(place.host, place.port, user=place.user), login=place.login)

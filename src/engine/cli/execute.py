@@ -36,10 +36,10 @@ class Lines(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a command on a node. ``said``: why it could not be run."""
+    """The end of a command on a node. ``reason``: why it could not be run."""
 
     code: int
-    said: str = ""
+    reason: str = ""
 
 
 Tell = Callable[[Reached, Lines | Ended], None]
@@ -77,20 +77,20 @@ def execute(
         refuse("what is to be run is missing: outrider exec RUN -- COMMAND ARGS.")
     if node is not None and rank is not None:
         refuse("exec takes --node or --rank, not both.")
-    told = _told_as_json if as_json else _told
-    return asyncio.run(_on_all(reached(target, node=node, rank=rank), command, told))
+    show = _show_as_json if as_json else _show
+    return asyncio.run(_on_all(reached(target, node=node, rank=rank), command, show))
 
 
-async def _on_all(nodes: Sequence[Reached], command: Sequence[str], told: Tell) -> int:
-    """Run it everywhere, and return the exit code that was the first but 0."""
+async def _on_all(nodes: Sequence[Reached], command: Sequence[str], show: Tell) -> int:
+    """Run the command on all nodes, and return the first exit code but 0."""
     failures: list[int] = []
     turns = asyncio.Semaphore(AT_A_TIME)
     running: set[Command] = set()
 
     async def one(node: Reached) -> None:
         async with turns:
-            ended = await _on(node, command, partial(told, node), running)
-            told(node, ended)
+            ended = await _on(node, command, partial(show, node), running)
+            show(node, ended)
             if ended.code:
                 failures.append(ended.code)
 
@@ -98,7 +98,7 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str], told: Tell) 
         async with asyncio.TaskGroup() as tasks:
             for node in nodes:
                 tasks.create_task(one(node))
-    except ExceptionGroup as group:  # such as a BrokenPipeError for each node: one says it
+    except ExceptionGroup as group:  # such as a BrokenPipeError for each node: one is enough
         raise group.exceptions[0] from None
     finally:  # here and not in the tasks: the group cancels these a second time when two of them fail
         await asyncio.gather(*(each.end() for each in running))
@@ -106,7 +106,7 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str], told: Tell) 
 
 
 async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], object], running: set[Command]) -> Ended:
-    """Run it on one node. While it runs, and after an exception, it is in ``running``."""
+    """Run the command on one node. While it runs, and after an exception, it is in ``running``."""
     with ExitStack() as stack:
         words, folder = list(command), node.folder
         if node.container is not None:
@@ -126,13 +126,13 @@ async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], obj
 
 
 class Command(asyncio.SubprocessProtocol):
-    """A command that runs, in a session of its own. ``code``: its exit code, once all that it printed has been told;
-    or the error by which that failed.
+    """A command that runs, in a session of its own. ``code``: its exit code, once all its output is reported; or the
+    error of that report.
     """
 
     def __init__(self, tell: Callable[[Lines], object]) -> None:
         self._tell = tell
-        self._rests = {1: b"", 2: b""}  # of each stream, what is no whole line yet
+        self._rests = {1: b"", 2: b""}  # the unfinished line of each stream
         self._over = asyncio.Event()
         self._transport: asyncio.SubprocessTransport
         self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -152,7 +152,9 @@ class Command(asyncio.SubprocessProtocol):
         return started
 
     async def end(self) -> None:
-        """End it and what it has started, whatever they make of SIGTERM. Cancelled, it is ended by SIGKILL at once."""
+        """End the command and its children, even if they ignore SIGTERM. On cancellation: end them by SIGKILL
+        at once.
+        """
         try:
             if not await self._ended_by(signal.SIGTERM):
                 await self._ended_by(signal.SIGKILL)
@@ -164,7 +166,7 @@ class Command(asyncio.SubprocessProtocol):
                 self._transport.close()  # something in another session may have its output open
 
     async def _ended_by(self, number: signal.Signals) -> bool:
-        """Return whether it has ended, and nothing has its output open any more."""
+        """Send a signal; return whether the command has ended, and no process has its output open any more."""
         with suppress(ProcessLookupError, PermissionError):  # it runs as another user, as under sudo
             os.killpg(self._transport.get_pid(), number)
         with suppress(TimeoutError):
@@ -184,11 +186,11 @@ class Command(asyncio.SubprocessProtocol):
         if len(rest) > LINE_BYTES:
             lines, rest = [*lines, rest], b""
         self._rests[fd] = rest
-        self._told(fd, lines)
+        self._report(fd, lines)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002
         if rest := self._rests[fd]:
-            self._told(fd, [rest])
+            self._report(fd, [rest])
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Note the end of the command, and of both its streams."""
@@ -199,7 +201,7 @@ class Command(asyncio.SubprocessProtocol):
         if not self.code.done():
             self.code.set_result(code)
 
-    def _told(self, fd: int, lines: Sequence[bytes]) -> None:
+    def _report(self, fd: int, lines: Sequence[bytes]) -> None:
         if self.code.done():  # nobody waits for it any more
             return
         try:
@@ -214,22 +216,22 @@ def _why(error: OSError, program: str, folder: Path | None) -> str:
     return f"{program} cannot be run ({error.strerror})"
 
 
-def _told(node: Reached, what: Lines | Ended) -> None:
-    """Print lines to the stream that they are of, each with its node."""
+def _show(node: Reached, what: Lines | Ended) -> None:
+    """Print lines to their stream, each with its node."""
     if isinstance(what, Ended):
-        if what.said:
-            print(f"[{node.name}] outrider: {what.said}", file=sys.stderr)
+        if what.reason:
+            print(f"[{node.name}] outrider: {what.reason}", file=sys.stderr)
         return
     _write(sys.stdout if what.stream == "stdout" else sys.stderr, [f"[{node.name}] {line}" for line in what.lines])
 
 
-def _told_as_json(node: Reached, what: Lines | Ended) -> None:
+def _show_as_json(node: Reached, what: Lines | Ended) -> None:
     whose = {"node": node.number, "machine": node.machine}
     if isinstance(what, Ended):
-        found = [{**whose, "exit_code": what.code, "said": what.said}]
+        rows = [{**whose, "exit_code": what.code, "said": what.reason}]
     else:
-        found = [{**whose, "stream": what.stream, "text": line} for line in what.lines]
-    _write(sys.stdout, [json.dumps(each) for each in found])
+        rows = [{**whose, "stream": what.stream, "text": line} for line in what.lines]
+    _write(sys.stdout, [json.dumps(each) for each in rows])
 
 
 def _write(target: TextIO | None, lines: Sequence[str]) -> None:

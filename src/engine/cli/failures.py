@@ -1,4 +1,4 @@
-"""The ends of a command other than its own: each becomes a line on stderr and an exit code, not a traceback."""
+"""Errors and interrupts that end a command: each becomes a line on stderr and an exit code, not a traceback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def guarded(command: Callable[[], object]) -> int:
             if isinstance(end.__context__, BrokenPipeError):  # which rich has caught
                 raise BrokenPipeError from None
             code = _code(end)
-        sys.stdout.flush()  # else Python would, when nobody catches its error any more
+        sys.stdout.flush()  # else Python does it at its exit, where its error cannot be caught
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # as of `outrider runs | head -1`
@@ -37,13 +37,13 @@ def guarded(command: Callable[[], object]) -> int:
         with suppress(OSError):
             print(f"outrider: {line}", file=sys.stderr)
         if isinstance(error, OSError):
-            _forget_stdout()  # whose disk may be what is full
+            _forget_stdout()  # its disk may be full
         return code or WRONG
     return code
 
 
 def described(error: Exception) -> str | None:
-    """Return an error as a line that says what to do; None for one that is a mistake of this program."""
+    """Return an error as a line that says what to do; None: it is a defect of this program."""
     from ...providers.errors import ProviderError
     from ..api.errors import OutriderError
     from ..api.language import worded
@@ -56,10 +56,10 @@ def described(error: Exception) -> str | None:
     if error.filename is None and not _has_working_folder():
         return "the folder that it runs in is gone: go to one that is there"
     what = plain(str(error.filename)) if error.filename is not None else "its output, or a file,"
-    said = f"{what} cannot be used ({error.strerror or type(error).__name__})"
+    reason = f"{what} cannot be used ({error.strerror or type(error).__name__})"
     if isinstance(error, PermissionError):
-        return f"{said}: `ls -ld` says whose it is; $OUTRIDER_STATE names another folder for records and pools"
-    return said
+        return f"{reason}: `ls -ld` says whose it is; $OUTRIDER_STATE names another folder for records and pools"
+    return reason
 
 
 def _has_working_folder() -> bool:
@@ -71,24 +71,24 @@ def _has_working_folder() -> bool:
 
 
 def defect(error: Exception) -> str:
-    """Return what a command says of an error that nothing should raise, where it goes on without what has raised it."""
+    """Return the message about an error that nothing should raise, for a command that goes on without its cause."""
     return f"this is a defect of Outrider: report it ({type(error).__name__}: {error})"
 
 
 def usage_error(error: CycloptsError) -> Text:
-    """Return what is wrong with a command line, and where the right one is described."""
+    """Return the message about a wrong command line, with a pointer to its help."""
     from cyclopts.exceptions import UnknownCommandError, UnknownOptionError, UnusedCliTokensError
     from rich.text import Text
 
-    said = " ".join(str(error).split()).removesuffix(".")
+    message = " ".join(str(error).split()).removesuffix(".")
     if isinstance(error, UnusedCliTokensError):
-        said = f"nothing is known here by the name of {' '.join(error.unused_tokens or ())}"
+        message = f"nothing is known here by the name of {' '.join(error.unused_tokens or ())}"
     if isinstance(error, UnknownOptionError) and error.token is not None and error.command_chain:
-        said = _other_spelling(str(error.token.keyword or error.token.value), error.command_chain[0]) or said
+        message = _other_spelling(str(error.token.keyword or error.token.value), error.command_chain[0]) or message
     if isinstance(error, UnknownCommandError) and (script := next(iter(error.unused_tokens or ()), "")).endswith(".py"):
-        said = f"{script} is no command. To run a script: outrider run {script}"
+        message = f"{script} is no command. To run a script: outrider run {script}"
     verb = " ".join(("outrider", *(error.command_chain or ())))
-    return Text(f"outrider: {said}\nSee `{verb} --help`.", no_wrap=True, overflow="ignore")
+    return Text(f"outrider: {message}\nSee `{verb} --help`.", no_wrap=True, overflow="ignore")
 
 
 _OF_TORCHRUN = {
@@ -106,7 +106,7 @@ _OF_TORCHRUN = {
 
 
 def _other_spelling(typed: str, verb: str) -> str:
-    """Return what was probably meant by an option of `outrider run` that does not exist; empty: nothing is known."""
+    """Return a suggestion for an option that `outrider run` does not have; empty: there is none."""
     if verb not in ("run", "offers"):
         return ""
     from ...providers.option_names import OF_IMAGE, SAME
@@ -138,9 +138,9 @@ _OF_PROVIDERS = frozenset({
 })  # fmt: skip
 
 
-def refused(said: str) -> SystemExit:
-    """Say why a command is not done, and return the exit that is to be raised."""
-    print(f"outrider: {said}", file=sys.stderr)
+def refused(reason: str) -> SystemExit:
+    """Print why a command is not done, and return the exit to raise."""
+    print(f"outrider: {reason}", file=sys.stderr)
     return SystemExit(WRONG)
 
 

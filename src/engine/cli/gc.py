@@ -51,7 +51,7 @@ def gc(
     removed = [apply and each.remove and not how.failure for each, how in zip(verdicts, done, strict=True)]
     if as_json:
         own: list[dict[str, object]] = [
-            {"remove": each.remove, "why": each.why, "removed": gone, **how._asdict()}
+            {"remove": each.remove, "why": each.why, "removed": gone, "failure": how.failure, "said": how.note}
             for each, gone, how in zip(verdicts, removed, done, strict=True)
         ]
         print_json(pools, own)
@@ -65,10 +65,10 @@ def gc(
 
 
 class Removal(NamedTuple):
-    """The removal of a pool. ``failure``: why it is not gone. ``said``: what is to be known of it though it is."""
+    """The removal of a pool. ``failure``: why it is not gone. ``note``: a remark about a pool that is gone."""
 
     failure: str = ""
-    said: str = ""
+    note: str = ""
 
 
 async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequence[Verdict]) -> list[Removal]:
@@ -91,16 +91,16 @@ async def _removed(journal: Journal, pool: FoundPool) -> Removal:
     from ..serialization.pool_errors import by_lease
 
     surveyor = surveys.SURVEYORS[pool.provider] if pool.place else None
-    said: str | None = None
+    note: str | None = None
     try:
         if surveyor is not None and pool.standing == "unknown":
-            said = await surveyor.sweep_others(pool.place, pool.pool, journal)
-            return Removal(said=said or "")
+            note = await surveyor.sweep_others(pool.place, pool.pool, journal)
+            return Removal(note=note or "")
         with journal.own(pool.pool, pool.provider, adopt=True) as owned:  # so that no client attaches meanwhile
             if surveyor is not None:
-                said = await surveyor.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
+                note = await surveyor.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
             journal.settled(pool.pool, pool.place or None)
-        return Removal(said=said or "")
+        return Removal(note=note or "")
     except PoolOwned as error:
         return Removal(f"it has found an owner meanwhile: {error.owner or error}")
     except ProviderError as error:
@@ -119,8 +119,8 @@ def _print_verdicts(
     remarks = []
     for each, how in zip(verdicts, done, strict=True):
         became = ("removed" if apply else "to remove") if each.remove else "kept"
-        said = f"; {how.said}" if how.said else ""
-        remarks.append(f"not removed: {how.failure}" if how.failure else f"{became}: {each.why}{said}")
+        note = f"; {how.note}" if how.note else ""
+        remarks.append(f"not removed: {how.failure}" if how.failure else f"{became}: {each.why}{note}")
     console_for_tables().print(pool_table(pools, "what becomes of it", remarks))
     if any(how.failure for how in done):
         print("What was not removed may go on to cost: mend the cause, and run `outrider gc --apply` again.")

@@ -76,9 +76,14 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--name")
     parser.add_argument("--param", action="append", metavar="NAME=VALUE")
     parser.add_argument("--artifact", action="append", type=Path)
-    given = parser.parse_intermixed_args(words)
+    arguments = parser.parse_intermixed_args(words)
     return log(
-        *given.values, step=given.step, text=given.text, name=given.name, param=given.param, artifact=given.artifact
+        *arguments.values,
+        step=arguments.step,
+        text=arguments.text,
+        name=arguments.name,
+        param=arguments.param,
+        artifact=arguments.artifact,
     )
 
 
@@ -106,6 +111,6 @@ def _setting(value: str) -> str | float | int:
     return value
 
 
-def _refused(said: str) -> int:
-    print(f"outrider: {said}", file=sys.stderr)
+def _refused(reason: str) -> int:
+    print(f"outrider: {reason}", file=sys.stderr)
     return WRONG

@@ -20,7 +20,7 @@ from .failures import refused
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-POLL_S = 0.25  # between looks at what has been added
+POLL_S = 0.25  # between reads of new lines
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -66,20 +66,20 @@ def logs(
     matches, earliest = _pattern(grep), _earliest(since)
     if lines is not None and lines < 0:
         raise refused(f"--lines takes how many lines at the end are shown, not {lines}")
-    found = chosen_run(run)
-    chosen = Logs(found, rank, node)
+    chosen = chosen_run(run)
+    reader = Logs(chosen, rank, node)
     if not follow:
-        _check_origins(found, rank, node)
+        _check_origins(chosen, rank, node)
 
     chosen_lines = partial(_chosen, matches=matches, earliest=earliest)
     show = partial(_print, times=times, as_json=as_json)
     try:
-        alive = found.owner == "alive"
-        first = chosen_lines(chosen.new_lines())
+        alive = chosen.owner == "alive"
+        first = chosen_lines(reader.new_lines())
         show(first if lines is None else deque(first, lines))
         if follow and alive:
             sys.stdout.flush()
-            show(chosen_lines(_followed(found, chosen)))
+            show(chosen_lines(_followed(chosen, reader)))
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE
@@ -97,7 +97,7 @@ def _print(printed: Iterable[Printed], *, times: bool, as_json: bool) -> None:
 
 
 def _check_origins(run: Run, ranks: Sequence[int] | None, nodes: Sequence[int] | None) -> None:
-    """Exit with 2 where a run has no log of a rank or node that is asked for."""
+    """Exit with 2 if a run has no log of a requested rank or node."""
     there = Logs(run).origins()
     for kind, numbers in (("rank", ranks), ("node", nodes)):
         known = sorted(number for each, number in there if each == kind)
@@ -115,8 +115,8 @@ def fields(line: LogLine, origin: str) -> dict[str, Any]:
 
 
 def _shown(line: LogLine, origin: str, *, times: bool) -> str:
-    said = f"--- {line.text} ---" if line.stream == OURS else line.text
-    return f"{f'{line.at} ' if times else ''}[{origin}] {said}"
+    text = f"--- {line.text} ---" if line.stream == OURS else line.text
+    return f"{f'{line.at} ' if times else ''}[{origin}] {text}"
 
 
 def _followed(run: Run, logs: Logs) -> Iterator[Printed]:
@@ -137,10 +137,10 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
 
 
 def _earliest(since: str | None) -> str:
-    """Return the time from which on lines are shown, as it stands in logs; empty: all."""
+    """Return the time of the first line to show, in the form of logs; empty: all lines."""
     if since is None:
         return ""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", since)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", since)
+    if match is None:
         raise refused(f"--since takes a time such as 30s, 5m, 2h or 1d, not {since!r}")
-    return time_text(max(0.0, time.time() - float(found[1]) * _UNITS[found[2]]))
+    return time_text(max(0.0, time.time() - float(match[1]) * _UNITS[match[2]]))

@@ -70,7 +70,7 @@ def _words(words: list[str]) -> list[str]:
 
         return with_program_apart(words)
     if not words or (words[0] != "--version" and words[0] not in VERBS):
-        for verb in VERBS:  # help and completion say what each does
+        for verb in VERBS:  # help and completion describe each
             _resolve(app, verb.split())
     return words
 

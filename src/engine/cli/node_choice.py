@@ -1,5 +1,5 @@
-"""The nodes that `outrider ssh` and `outrider exec` mean, and the way to each: of living pools, and of those whose
-client died, for as long as their machines live on.
+"""The choice of nodes for `outrider ssh` and `outrider exec`, and the way to each: nodes of living pools, and of pools
+whose client died, for as long as their machines live.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The machines of clouds that the journal has keys for, by what the cloud calls each."""
+    """The machines of clouds that the journal has keys for, by their names in the cloud."""
 
     ways: Mapping[str, Way]
 
@@ -55,10 +55,10 @@ class Machines:
 
 
 def reached(wanted: str, *, node: int | None = None, rank: int | None = None) -> list[Reached]:
-    """Return the nodes that are meant: by a run all of them, or the one of that number or rank; or one by its machine.
+    """Return the nodes that ``wanted`` names: all of a run's, or the one of a number or rank; or one by its machine.
 
     Raises:
-        SpecError: there are none; says what there is.
+        SpecError: there are none; the message says what there is.
         OSError: the state folder cannot be read.
     """
     machines, runs = Machines.known(), runs_in(runs_folder())
@@ -87,15 +87,13 @@ def reached(wanted: str, *, node: int | None = None, rank: int | None = None) ->
 
 
 def _left(run: Run, machines: Machines, node: int | None, rank: int | None) -> Iterator[Reached]:
-    """Yield the nodes of a run whose client died, of those whose machines end by their lease. Note on stderr that they
-    do.
-    """
+    """Yield the nodes of a run whose client died, if their machines end by their lease. Print that to stderr."""
     left = machines_left(Journal(state_root()))
-    found = nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
-    nodes = {number: each for number, each in found.nodes.items() if each.machine in left}
+    run_nodes = nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
+    nodes = {number: each for number, each in run_nodes.nodes.items() if each.machine in left}
     if not nodes:
         return
-    ranks = {rank: number for rank, number in found.ranks.items() if number in nodes}
+    ranks = {rank: number for rank, number in run_nodes.ranks.items() if number in nodes}
     leases = [lease_s for each in nodes.values() if (lease_s := left[each.machine]) is not None]
     lease = f"their lease, {max(leases):g} s after that" if leases else "their lease"
     print(
@@ -107,15 +105,15 @@ def _left(run: Run, machines: Machines, node: int | None, rank: int | None) -> I
 
 
 def _chosen(
-    run: Run, machines: Machines, node: int | None, rank: int | None, found: RunNodes | None = None
+    run: Run, machines: Machines, node: int | None, rank: int | None, run_nodes: RunNodes | None = None
 ) -> Iterator[Reached]:
-    found = found or nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
-    if rank is not None and rank not in found.ranks:
-        refuse(f"run {run.id} has no rank {rank}: it has {_numbers(found.ranks)}.")
-    number = found.ranks[rank] if rank is not None else node
-    if number is not None and number not in found.nodes:
-        refuse(f"run {run.id} has no node {number}: it has {_numbers(found.nodes)}.")
-    wanted = [each for each in found.nodes.values() if (each.ready if number is None else each.number == number)]
+    run_nodes = run_nodes or nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
+    if rank is not None and rank not in run_nodes.ranks:
+        refuse(f"run {run.id} has no rank {rank}: it has {_numbers(run_nodes.ranks)}.")
+    number = run_nodes.ranks[rank] if rank is not None else node
+    if number is not None and number not in run_nodes.nodes:
+        refuse(f"run {run.id} has no node {number}: it has {_numbers(run_nodes.nodes)}.")
+    wanted = [each for each in run_nodes.nodes.values() if (each.ready if number is None else each.number == number)]
     if not wanted:
         refuse(f"no node of run {run.id} is ready yet.")
     for each in wanted:
@@ -123,9 +121,9 @@ def _chosen(
 
 
 def _by_machine(wanted: str, runs: Sequence[Run], machines: Machines) -> Iterator[Reached]:
-    """Return the nodes that their pools know by this name or address; without one, those that say so of themselves.
+    """Return the nodes that their pools know by this name or address; without one, the nodes that claim it themselves.
 
-    What nodes say comes last: one that names itself like another must not be given what is meant for that.
+    Claims of nodes come last: a node that takes the name of another must not get that one's commands.
     """
     living = [
         (run, each)

@@ -87,21 +87,21 @@ def offers(
     from ..api.errors import SpecError
 
     wanted = {"allocation": "spot" if spot else None, "vcpus": vcpus, "max_hourly_cost": max_price}
-    settings, found = settings_of(options, {key: value for key, value in wanted.items() if value is not None}, region)
+    settings, results = settings_of(options, {key: value for key, value in wanted.items() if value is not None}, region)
     if settings is not None:
-        found += [_within(each, region) for each in anyio.run(offers_of, settings)]
-    refused = [each for each in found if each.why_not]
-    if len(found) == len(refused) == 1:
-        raise SpecError(found[0].why_not)
-    if as_json or len(refused) == len(found):
+        results += [_within(each, region) for each in anyio.run(offers_of, settings)]
+    refused = [each for each in results if each.why_not]
+    if len(results) == len(refused) == 1:
+        raise SpecError(results[0].why_not)
+    if as_json or len(refused) == len(results):
         for each in refused:
             print(each.refusal, file=sys.stderr)
-    if settings is None or len(refused) == len(found):
+    if settings is None or len(refused) == len(results):
         return WRONG
     if as_json:
-        print(json.dumps([_row(each, offer) for each in found for offer in each.offers], indent=2))
+        print(json.dumps([_row(each, offer) for each in results for offer in each.offers], indent=2))
     else:
-        _show(found, settings.nodes.desired, compared=_are_compared(settings))
+        _show(results, settings.nodes.desired, compared=_are_compared(settings))
     return DONE
 
 
@@ -126,9 +126,9 @@ def settings_of(
     from ..config.tables import RUN_KEYS, at, merged, pool_options, telling
     from ..pool_options import DEFAULTS, checked
 
-    given = asdict(options)
-    del given["command"], given["detach"]
-    name, here = given.pop("pool"), Path.cwd()
+    arguments = asdict(options)
+    del arguments["command"], arguments["detach"]
+    name, here = arguments.pop("pool"), Path.cwd()
     file = files.find(here)
     if file is None and name is not None:
         refuse(
@@ -138,7 +138,7 @@ def settings_of(
     if file is not None and (name is not None or files.DEFAULT in file.pools):
         name = files.DEFAULT if name is None else name
         table, where = dict(file.pool(name)), file.where(name)
-    whole = merged(table, at(table_of(given), here), wanted)
+    whole = merged(table, at(table_of(arguments), here), wanted)
     refused: list[SpecOffers] = []
     if whole.get("provider") is None and not whole.get("specs"):
         machine = {key: whole.pop(key) for key in MachineOptions.__annotations__ if key in whole}
@@ -150,7 +150,7 @@ def settings_of(
         if "specs" in whole:
             refuse("--region: this pool has specs, each with a provider and a region of its own.")
         whole["provider"] = _in_region(whole["provider"], region)
-    options_are_in_file(frozenset(table) - frozenset(table_of(given)))
+    options_are_in_file(frozenset(table) - frozenset(table_of(arguments)))
     specs, chosen = pool_options({key: value for key, value in whole.items() if key not in RUN_KEYS}, where)
     with telling(where):
         return checked(specs, {**DEFAULTS, **chosen}), refused
@@ -191,31 +191,31 @@ def _clouds_with(names: Sequence[str], region: str | None) -> tuple[list[Any], l
     return tables, refused
 
 
-def _within(found: SpecOffers, region: str | None) -> SpecOffers:
+def _within(result: SpecOffers, region: str | None) -> SpecOffers:
     """Return the offers of a region alone: some providers take none, and offer what they have anywhere."""
-    here = [each for each in found.offers if region is None or region in (each.region, each.place)]
-    if here or found.why_not or region is None or not any(each.region or each.place for each in found.offers):
-        return found if not here else SpecOffers(found.provider, here)
-    others = ", ".join(sorted({each.region or each.place for each in found.offers}))
-    return SpecOffers(found.provider, why_not=f"it has such machines in {others}, and none in {region}")
+    here = [each for each in result.offers if region is None or region in (each.region, each.place)]
+    if here or result.why_not or region is None or not any(each.region or each.place for each in result.offers):
+        return result if not here else SpecOffers(result.provider, here)
+    others = ", ".join(sorted({each.region or each.place for each in result.offers}))
+    return SpecOffers(result.provider, why_not=f"it has such machines in {others}, and none in {region}")
 
 
 async def offers_of(settings: Settings) -> list[SpecOffers]:
-    """Ask all providers at once what each spec would get; return it in the order in which the pool asks them."""
+    """Ask all providers at once for the offers of each spec; return them in the order in which the pool asks."""
     import anyio
 
     from ..client.from_settings import launch_request
 
     request = launch_request(settings, "")
-    found: dict[int, SpecOffers] = {}
+    results: dict[int, SpecOffers] = {}
 
     async def ask(place: int, spec: Spec) -> None:
-        found[place] = await _offers(spec, spec.applied_to(request))
+        results[place] = await _offers(spec, spec.applied_to(request))
 
     async with anyio.create_task_group() as tasks:
         for place, spec in enumerate(settings.specs):
             tasks.start_soon(ask, place, spec)
-    in_order = [found[place] for place in sorted(found)]
+    in_order = [results[place] for place in sorted(results)]
     return sorted(in_order, key=lambda each: each.hourly_usd) if _are_compared(settings) else in_order
 
 
@@ -239,25 +239,25 @@ async def _offers(spec: Spec, request: LaunchRequest) -> SpecOffers:
     try:
         with anyio.move_on_after(ANSWER_S):
             return SpecOffers(provider.name, await provider.offers(request))
-        told = f"{provider.name} has not answered within {ANSWER_S:g} s: try again, or name others by --provider"
+        reason = f"{provider.name} has not answered within {ANSWER_S:g} s: try again, or name others by --provider"
     except ProviderError as error:
-        told = ". ".join(each for each in (plain(str(error)).rstrip("."), error.advice) if each)
+        reason = ". ".join(each for each in (plain(str(error)).rstrip("."), error.advice) if each)
     except Exception as error:  # noqa: BLE001  the edge: a defect in one provider must not hide the others' offers
-        told = defect(error)
-    return SpecOffers(provider.name, why_not=worded(told))
+        reason = defect(error)
+    return SpecOffers(provider.name, why_not=worded(reason))
 
 
 def _row(spec: SpecOffers, offer: MachineOffer) -> dict[str, Any]:
     return {"provider": spec.provider, **asdict(offer)}
 
 
-def _show(found: Sequence[SpecOffers], nodes: int, *, compared: bool) -> None:
+def _show(results: Sequence[SpecOffers], nodes: int, *, compared: bool) -> None:
     from .pool_table import console_for_tables
 
     console = console_for_tables()
     if compared:
-        _show_compared(console, found)
-    for spec in found:
+        _show_compared(console, results)
+    for spec in results:
         if spec.why_not:
             console.print(spec.refusal, markup=False, highlight=False, soft_wrap=True)
         elif not compared:
@@ -265,15 +265,15 @@ def _show(found: Sequence[SpecOffers], nodes: int, *, compared: bool) -> None:
             _show_rest(console, len(spec.offers) - SHOWN)
             _show_cost(console, spec, nodes, which=" of the first")
     if compared:
-        first = next(each for each in found if not each.why_not)
+        first = next(each for each in results if not each.why_not)
         _show_cost(console, first, nodes, which=f" of {first.provider}, which is asked first,")
 
 
-def _show_compared(console: Console, found: Sequence[SpecOffers]) -> None:
-    rows = [(each.provider, offer) for each in found for offer in cheapest_of(each.offers)[:SHOWN_OF_EACH]]
+def _show_compared(console: Console, results: Sequence[SpecOffers]) -> None:
+    rows = [(each.provider, offer) for each in results for offer in cheapest_of(each.offers)[:SHOWN_OF_EACH]]
     rows.sort(key=lambda row: _price(row[1]))
     _show_table(console, [cells(provider, offer)[1:] for provider, offer in rows], COLUMNS[1:])
-    _show_rest(console, sum(len(each.offers) for each in found) - len(rows))
+    _show_rest(console, sum(len(each.offers) for each in results) - len(rows))
 
 
 def _show_rest(console: Console, count: int) -> None:
@@ -291,10 +291,10 @@ def _show_cost(console: Console, spec: SpecOffers, nodes: int, *, which: str) ->
 
 def cheapest_of(offers: Sequence[MachineOffer]) -> list[MachineOffer]:
     """The cheapest offer of each type and market in each region, the cheapest first."""
-    found: dict[tuple[str, ...], MachineOffer] = {}
+    cheapest: dict[tuple[str, ...], MachineOffer] = {}
     for offer in sorted(offers, key=_price):
-        found.setdefault((offer.kind, offer.region, offer.market), offer)
-    return list(found.values())
+        cheapest.setdefault((offer.kind, offer.region, offer.market), offer)
+    return list(cheapest.values())
 
 
 def _price(offer: MachineOffer) -> float:

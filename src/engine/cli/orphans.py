@@ -1,4 +1,4 @@
-"""Decide which machines in clouds are orphans, which nobody owns any more, by the journal and by tags. No I/O."""
+"""Decide by the journal and by tags which machines in clouds are orphans, without any owner. No I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FoundPool:
     unsettled: int = 0  # things that may exist there according to the journal
     error: str = ""
     tagged: bool = False  # its tag names a pool that the journal knows
-    unsaid: bool = False  # some of it has no tag that names an owner
+    unsaid: bool = False  # some things have no tag that names an owner
 
     @property
     def hourly_usd(self) -> float | None:
@@ -40,7 +40,7 @@ class FoundPool:
         return None if None in prices else sum(price for price in prices if price is not None)
 
     def outlived(self, now: float) -> bool:
-        """Return whether all its machines say until when they may live, and that is over."""
+        """Return whether the lifetimes of all its machines are known, and over."""
         return bool(self.machines) and all(each.until is not None and each.until < now for each in self.machines)
 
     @property
@@ -57,24 +57,24 @@ class Verdict:
     why: str
 
 
-def pools_found(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[FoundPool]:
+def known_pools(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[FoundPool]:
     """Every pool in every place that the journal or tags know of, by name. Each thing is in one row."""
-    found = [
+    rows = [
         _of_record(record, place, next((each for each in answers if _is_of(each, record, place)), None))
         for record in records
         for place in record.places or ({},)
     ]
-    for asked in answers:
-        found += _of_others(asked, [record.claim(asked.place) for record in records])
-    return sorted(found, key=lambda each: (each.pool, sorted(each.place.items()), each.standing == "unknown"))
+    for answer in answers:
+        rows += _of_others(answer, [record.claim(answer.place) for record in records])
+    return sorted(rows, key=lambda each: (each.pool, sorted(each.place.items()), each.standing == "unknown"))
 
 
 def verdict(pool: FoundPool, *, foreign: bool, now: float) -> Verdict:
     """Decide whether `gc` removes a pool. ``now``: unix time.
 
-    GC-1: what a living owner on this computer has is never touched, nor another computer's unless ``foreign``, or
-    unless the time is over that its owner has given it.
-    GC-2: what somebody else has, under whatever tags, does not stop the removal of what is this computer's.
+    GC-1: things of a living owner on this computer are never touched, nor those of another computer unless ``foreign``,
+    or unless the lifetime that their owner has set is over.
+    GC-2: things of another owner, under whatever tags, do not stop the removal of this computer's.
     GC-3: each thing that was seen with a pool's tag or id is in exactly one row.
     """
     if pool.error:
@@ -96,39 +96,39 @@ def verdict(pool: FoundPool, *, foreign: bool, now: float) -> Verdict:
     return Verdict(foreign, why if foreign else f"{why}; if nobody uses it, --foreign removes it")
 
 
-def _is_of(asked: PlaceAnswer, record: PoolRecord, place: Place) -> bool:
-    return asked.place == place and record.provider in ("", asked.provider)
+def _is_of(answer: PlaceAnswer, record: PoolRecord, place: Place) -> bool:
+    return answer.place == place and record.provider in ("", answer.provider)
 
 
-def _of_record(record: PoolRecord, place: Place, asked: PlaceAnswer | None) -> FoundPool:
+def _of_record(record: PoolRecord, place: Place, answer: PlaceAnswer | None) -> FoundPool:
     """The row of a pool in the journal. An empty one is kept too, as the cloud's answer may be out of date."""
-    claim, asked = record.claim(place), asked or PlaceAnswer(record.provider, place)
+    claim, answer = record.claim(place), answer or PlaceAnswer(record.provider, place)
     return FoundPool(
         record.pool,
-        record.provider or asked.provider,
+        record.provider or answer.provider,
         place,
         "" if record.owner is None else str(record.owner),
         record.standing,
-        tuple(each for each in asked.machines if claim.has(each)),
-        tuple(each.id for each in asked.others if claim.has(each)),
+        tuple(each for each in answer.machines if claim.has(each)),
+        tuple(each.id for each in answer.others if claim.has(each)),
         sum(each.place == place for each in record.intents),
-        asked.error,
+        answer.error,
     )
 
 
-def _of_others(asked: PlaceAnswer, claims: Sequence[Claim]) -> list[FoundPool]:
+def _of_others(answer: PlaceAnswer, claims: Sequence[Claim]) -> list[FoundPool]:
     """Rows of things that belong to no pool in the journal, by the pool that their tag names."""
 
     def is_other(thing: Thing) -> bool:
         return bool(thing.pool) and not any(claim.has(thing) for claim in claims)
 
-    machines, others = list(filter(is_other, asked.machines)), list(filter(is_other, asked.others))
+    machines, others = list(filter(is_other, answer.machines)), list(filter(is_other, answer.others))
     things = [*machines, *others]
     return [
         FoundPool(
             pool,
-            asked.provider,
-            asked.place,
+            answer.provider,
+            answer.place,
             ", ".join(sorted({each.owner for each in things if each.pool == pool and each.owner})),
             "unknown",
             tuple(each for each in machines if each.pool == pool),

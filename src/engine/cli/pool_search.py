@@ -17,7 +17,7 @@ from ..api.printable import plain
 from . import surveys
 from .exit_codes import UNKNOWN
 from .flags import Flag
-from .orphans import FoundPool, pools_found
+from .orphans import FoundPool, known_pools
 
 
 @Parameter(name="*")
@@ -48,7 +48,7 @@ class SearchOptions:
 
     @property
     def places(self) -> list[tuple[str, Place]]:
-        """Return the places with their providers; exit with 2 where one is not written as it should be."""
+        """Return the places with their providers; exit with 2 if one is not valid."""
         regions: list[tuple[str, Place]] = [("aws", {"region": region, **self._access}) for region in self.region or ()]
         return regions + [_place_named(text) for text in self.place or ()]
 
@@ -58,8 +58,8 @@ class SearchOptions:
 
     @property
     def _access(self) -> dict[str, str]:
-        given = {"profile": self.profile, "endpoint_url": self.endpoint_url}
-        return {key: value for key, value in given.items() if value}
+        options = {"profile": self.profile, "endpoint_url": self.endpoint_url}
+        return {key: value for key, value in options.items() if value}
 
 
 NO_OTHER_PLACES = SearchOptions()
@@ -71,10 +71,10 @@ def _place_named(text: str) -> tuple[str, Place]:
     place = {name.strip(): value.strip() for name, _, value in pairs}
     if provider not in surveys.SURVEYORS or not all(place) or not all(place.values()):
         known = ", ".join(surveys.SURVEYORS)
-        said = (
+        reason = (
             f"--place takes a provider and where, as in aws:region=us-east-1, not {plain(text)!r}; providers: {known}"
         )
-        print(f"outrider: {said}", file=sys.stderr)
+        print(f"outrider: {reason}", file=sys.stderr)
         raise SystemExit(UNKNOWN)
     return provider, place
 
@@ -90,4 +90,4 @@ def open_journal() -> Journal:
 
 async def find_pools(journal: Journal, where: SearchOptions) -> tuple[list[FoundPool], list[PlaceAnswer]]:
     answers = await surveys.ask(journal.records(), where.places, everywhere=where.everywhere)
-    return pools_found(journal.records(), answers), [asked for asked in answers if asked.error]
+    return known_pools(journal.records(), answers), [answer for answer in answers if answer.error]

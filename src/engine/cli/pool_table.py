@@ -36,15 +36,15 @@ def pool_table(pools: Sequence[FoundPool], last: str, remarks: Sequence[str]) ->
 
 
 def console_for_tables() -> Console:
-    """Return a console on which tables are cut to a terminal's width, and to nothing where there is none: a file or
-    another program gets them whole.
+    """Return a console that cuts tables to a terminal's width. Without a terminal, a file or another program gets them
+    whole.
     """
     console = Console()
     return console if console.is_terminal else Console(width=FILE_COLUMNS)
 
 
 def print_json(pools: Sequence[FoundPool], more: Sequence[dict[str, object]]) -> None:
-    """Print a JSON list of all that is known of each pool, joined with the command's own fields in ``more``."""
+    """Print a JSON list of the known facts of each pool, joined with the command's own fields in ``more``."""
     rows = [
         {**asdict(pool), "place": dict(pool.place), "hourly_usd": pool.hourly_usd, **own}
         for pool, own in zip(pools, more, strict=True)
@@ -53,14 +53,14 @@ def print_json(pools: Sequence[FoundPool], more: Sequence[dict[str, object]]) ->
 
 
 def print_unanswered(unanswered: Sequence[PlaceAnswer]) -> None:
-    for asked in unanswered:
-        where = f"{asked.provider} {place(asked.place)}".strip()
-        said = f"{where} could not be asked: {plain(asked.error)}"
-        Console(stderr=True).print(said, markup=False, style="red", soft_wrap=True)
+    for answer in unanswered:
+        where = f"{answer.provider} {place(answer.place)}".strip()
+        message = f"{where} could not be asked: {plain(answer.error)}"
+        Console(stderr=True).print(message, markup=False, style="red", soft_wrap=True)
 
 
 def place(where: Place) -> str:
-    """Return a place in words: its region, or what another cloud calls it, and how one gets in there."""
+    """Return a place in words: its region, or its name in another cloud, and its access."""
     first = [where["region"]] if "region" in where else []
     return (
         " ".join(part for part in (*first, *(where[key] for key in sorted(where.keys() - {"region"}))) if part)

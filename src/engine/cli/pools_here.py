@@ -1,4 +1,4 @@
-"""The living pools that this computer knows of without asking a cloud: by records, and folders of local pools."""
+"""The living pools that this computer knows without a question to a cloud: by records, and folders of local pools."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..runs.reader import Run, read_json, runs_in
 from ..runs.status import Spending
 from .orphans import FoundPool
 
-SILENT_S = 180.0  # a record of another computer says each minute that its owner lives
+SILENT_S = 180.0  # a living owner on another computer updates its record each minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeen:
-    """A run that has not ended, and whose owner lives or may live. ``pool``: as its program calls it."""
+    """A run that has not ended, and whose owner lives or may live. ``pool``: its program's name for the pool."""
 
     run: str
     pool: str
@@ -51,7 +51,7 @@ class RunSeen:
 class ShownPool:
     """A row of `outrider ps`. ``since``: unix time. None: not known, as of a pool without a record."""
 
-    found: FoundPool
+    facts: FoundPool
     since: float | None = None
     nodes: int | None = None
     wanted_nodes: int | None = None
@@ -63,15 +63,15 @@ class ShownPool:
         own = {
             name: getattr(self, name) for name in ("since", "nodes", "wanted_nodes", "spent_usd", "hourly_usd", "run")
         }
-        return {**asdict(self.found), "place": dict(self.found.place), **own}
+        return {**asdict(self.facts), "place": dict(self.facts.place), **own}
 
 
 def joined(
-    found: Sequence[FoundPool], runs: Sequence[RunSeen], local: Sequence[LivingPool], *, now: float, host: str
+    surveyed: Sequence[FoundPool], runs: Sequence[RunSeen], local: Sequence[LivingPool], *, now: float, host: str
 ) -> list[ShownPool]:
-    """Join what clouds, records and folders say of pools: each pool is in one row. Pure.
+    """Join the facts of clouds, records and folders about pools: each pool is in one row. Pure.
 
-    Every pool in ``found``, every run that has not ended and every local pool is in exactly one row.
+    Every pool in ``surveyed``, every run that has not ended and every local pool is in exactly one row.
     """
     left = list(runs)
 
@@ -81,26 +81,26 @@ def joined(
             left.remove(seen)
         return seen
 
-    rows = [_row(pool, of(pool.pool, pool.owner), now) for pool in found]
+    rows = [_row(pool, of(pool.pool, pool.owner), now) for pool in surveyed]
     for here in local:
         seen = of(here.name, "", here.pid)
         owner = f"process {here.pid} on {host}" if seen is None else seen.owner
         row = _row(FoundPool(here.name, "local", {}, owner, "alive"), seen, now)
         rows.append(
-            ShownPool(found=row.found, since=here.since, nodes=here.nodes, hourly_usd=0.0) if seen is None else row
+            ShownPool(facts=row.facts, since=here.since, nodes=here.nodes, hourly_usd=0.0) if seen is None else row
         )
     rows += [
         _row(FoundPool(each.pool, each.provider, each.place, each.owner, each.standing), each, now) for each in left
     ]
-    return sorted(rows, key=lambda row: (row.found.pool, sorted(row.found.place.items())))
+    return sorted(rows, key=lambda row: (row.facts.pool, sorted(row.facts.place.items())))
 
 
 def _row(pool: FoundPool, seen: RunSeen | None, now: float) -> ShownPool:
     if seen is None:
         since = min((machine.launched_at for machine in pool.machines), default=None)
-        return ShownPool(found=pool, since=since, hourly_usd=pool.hourly_usd)
+        return ShownPool(facts=pool, since=since, hourly_usd=pool.hourly_usd)
     return ShownPool(
-        found=pool,
+        facts=pool,
         since=seen.began,
         nodes=seen.nodes,
         wanted_nodes=seen.wanted_nodes,
@@ -110,22 +110,22 @@ def _row(pool: FoundPool, seen: RunSeen | None, now: float) -> ShownPool:
     )
 
 
-def pools_here(found: Sequence[FoundPool]) -> list[ShownPool]:
-    """Return ``found``, and all other living pools that the state folder knows.
+def pools_here(surveyed: Sequence[FoundPool]) -> list[ShownPool]:
+    """Return ``surveyed``, and all other living pools that the state folder knows.
 
     Raises:
         OSError: that cannot be read.
     """
     now = time.time()
     seen = [each for run in runs_in(runs_folder()) if (each := _seen(run, now)) is not None]
-    return joined(found, seen, living_pools(state_root()), now=now, host=socket.gethostname())
+    return joined(surveyed, seen, living_pools(state_root()), now=now, host=socket.gethostname())
 
 
 def _seen(run: Run, now: float) -> RunSeen | None:
     if run.ended:
         return None
-    standing, said = run.owner, run.status
-    if standing == "dead" or (standing != "alive" and now - said.get("written", 0.0) > SILENT_S):
+    standing, status = run.owner, run.status
+    if standing == "dead" or (standing != "alive" and now - status.get("written", 0.0) > SILENT_S):
         return None
     about = read_json(run.directory / "run.json")
     owner = about.get("owner")
@@ -136,20 +136,20 @@ def _seen(run: Run, now: float) -> RunSeen | None:
     names = ("began", "nodes", "wanted_nodes", "spent_usd")
     return RunSeen(
         run=run.id,
-        pool=str(said.get("pool") or run.name),
-        provider=str(said.get("provider", "")),
+        pool=str(status.get("pool") or run.name),
+        provider=str(status.get("provider", "")),
         standing="alive" if standing == "alive" else "elsewhere",
         owner="" if named is None else str(named),
         pid=None if named is None else named.pid,
         place=_place(about.get("spec")),
-        written=said.get("written", now),
-        hourly_usd=said.get("hourly_usd", 0.0),
-        **{name: said.get(name) for name in names},
+        written=status.get("written", now),
+        hourly_usd=status.get("hourly_usd", 0.0),
+        **{name: status.get(name) for name in names},
     )
 
 
 def _place(spec: Any) -> Place:
-    """Return where a pool of hosts of the user's own is: their names."""
+    """Return the place of a pool of the user's own hosts: their names."""
     try:
         hosts = [host["name"] for each in spec["specs"] for host in each["provider"].get("hosts", ())]
     except (TypeError, KeyError, AttributeError):

@@ -21,9 +21,9 @@ from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-ANSWER_S = 100.0  # beyond a profile's own time: nodes have 80 to send what they have taken
+ANSWER_S = 100.0  # beyond a profile's own time: nodes have 80 to send it
 MOST_S = 600.0
-STEPS, STEPS_WITHIN_S = 5, 10.0  # where nothing else is said
+STEPS, STEPS_WITHIN_S = 5, 10.0  # the defaults
 FAILED = 1  # exit code: there is no trace, or it cannot be written
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -66,12 +66,14 @@ def profile(
     if steps < 0 or not 0 < seconds <= MOST_S:
         refuse(f"a profile has 0 steps or more, and up to {MOST_S:g} seconds: --steps {steps} --seconds {seconds:g}.")
     spans = rank_spans(ranks)
-    found = chosen_run(run)
+    chosen = chosen_run(run)
     try:
-        taken = newest_profile(found) if last else take_profile(found, steps=steps, seconds=seconds, ranks=spans)
+        taken = newest_profile(chosen) if last else take_profile(chosen, steps=steps, seconds=seconds, ranks=spans)
     except (NoAnswer, Refused) as error:
         ended = isinstance(error, NoAnswer) and not error.busy and not last
-        hint = ": --last shows the newest profile that its record has" if ended and profiles_in(found.directory) else ""
+        hint = (
+            ": --last shows the newest profile that its record has" if ended and profiles_in(chosen.directory) else ""
+        )
         print(f"outrider: {error}{hint}", file=sys.stderr)
         return WRONG
     except OSError as error:
@@ -84,41 +86,41 @@ def profile(
 
 
 def take_profile(run: Run, *, steps: int, seconds: float, ranks: list[tuple[int, int]] | None = None) -> Merged:
-    """Have the owner of a run take a profile, and merge what has come of it in the run's record.
+    """Have the owner of a run take a profile, and merge its parts in the run's record.
 
     Raises:
         Refused, NoAnswer: as `ask` does.
         OSError: the trace cannot be written.
     """
     answer = ask(run, "profile", within_s=math.ceil(seconds) + ANSWER_S, steps=steps, seconds=seconds, ranks=ranks)
-    said: list[dict[str, Any]] = answer["profiles"]
-    if not said:
+    rows: list[dict[str, Any]] = answer["profiles"]
+    if not rows:
         raise Refused(f"nothing runs in {run.id} of which a profile could be taken")
-    parts = [ProfileTaken(**each) for each in said]
+    parts = [ProfileTaken(**each) for each in rows]
     return merge(run.directory, parts[0].profile, parts)
 
 
 def newest_profile(run: Run) -> Merged:
     """Merge the newest profile of a run's record. Refused: it has none."""
-    found = profiles_in(run.directory)
-    if not found:
+    profiles = profiles_in(run.directory)
+    if not profiles:
         raise Refused(f"the record of {run.id} has no profile")
-    name = [*found][-1]
-    return merge(run.directory, name, found[name])
+    name = [*profiles][-1]
+    return merge(run.directory, name, profiles[name])
 
 
 def rank_spans(ranks: str) -> list[tuple[int, int]] | None:
-    """Return the ranks that are meant by "0-3,8", each as the first and the last; None: all.
+    """Return the spans of ranks in "0-3,8", each as its first and last rank; None: all.
 
     Raises:
-        SpecError: it means none.
+        SpecError: the text is not valid.
     """
     if not ranks:
         return None
     spans = []
     for part in ranks.split(","):
-        found = _RANKS.fullmatch(part.strip())
-        first, until = (0, -1) if found is None else (int(found[1]), int(found[2] or found[1]))
+        match = _RANKS.fullmatch(part.strip())
+        first, until = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
         if until < first:
             refuse(f"--ranks takes ranks such as 0-3,8, not {ranks!r}.")
         spans.append((first, until))

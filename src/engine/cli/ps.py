@@ -50,15 +50,15 @@ def ps(
     as_json:
         Print JSON, for programs.
     """
-    found, unanswered = anyio.run(find_pools, open_journal(), where)
-    pools = [pool for pool in pools_here(found) if not provider or pool.found.provider in provider]
+    surveyed, unanswered = anyio.run(find_pools, open_journal(), where)
+    pools = [pool for pool in pools_here(surveyed) if not provider or pool.facts.provider in provider]
     if as_json:
         print(json.dumps([pool.as_json() for pool in pools], indent=2))
     elif pools:
         console_for_tables().print(_table(pools))
     else:
         print("No pools.")
-    unanswered = [asked for asked in unanswered if not provider or asked.provider in provider]
+    unanswered = [answer for answer in unanswered if not provider or answer.provider in provider]
     print_unanswered(unanswered)
     return UNKNOWN if unanswered else DONE
 
@@ -75,20 +75,20 @@ def _table(pools: Sequence[ShownPool]) -> Table:
 
 
 def cells(pool: ShownPool, now: float) -> tuple[str, ...]:
-    found = pool.found
+    facts = pool.facts
     return (
-        found.pool,
-        " ".join((found.provider, place(found.place) if found.place else "")).strip(),
+        facts.pool,
+        " ".join((facts.provider, place(facts.place) if facts.place else "")).strip(),
         _nodes(pool),
         "" if pool.since is None else lasted(now - pool.since),
         "" if pool.spent_usd is None else cents(pool.spent_usd),
-        price(found) if found.machines else "" if pool.hourly_usd is None else f"{pool.hourly_usd:.2f}",
-        OWNERS[found.standing].format(owner=found.owner or "unknown"),
+        price(facts) if facts.machines else "" if pool.hourly_usd is None else f"{pool.hourly_usd:.2f}",
+        OWNERS[facts.standing].format(owner=facts.owner or "unknown"),
     )
 
 
 def _nodes(pool: ShownPool) -> str:
-    """Return how many nodes are ready, where a record says so, and what is known of machines in a cloud."""
+    """Return the number of ready nodes, if a record has it, and the known machines in a cloud."""
     ready = str(pool.nodes) if pool.wanted_nodes is None else f"{pool.nodes} of {pool.wanted_nodes}"
-    kinds = machines(pool.found) if pool.found.machines or pool.found.error or pool.nodes is None else ""
+    kinds = machines(pool.facts) if pool.facts.machines or pool.facts.error or pool.nodes is None else ""
     return ": ".join(each for each in ("" if pool.nodes is None else ready, kinds) if each)

@@ -48,10 +48,10 @@ def report(
     """
     if as_json and output is not None and is_no_file_of_its_own(output):
         refuse(f"--json tells a file's path and size, and {output} is no file of its own: give it another one.")
-    found = chosen_run(run)
+    chosen = chosen_run(run)
     gc.disable()  # a hundred thousand points are no garbage, and to look through them takes a third of the time
     try:
-        path = write_report(found, output)
+        path = write_report(chosen, output)
     except OSError as error:
         where = f"{output}" if output is not None else "the record"
         advice = "" if output is not None else ": --output FILE writes it elsewhere"
@@ -60,7 +60,7 @@ def report(
     finally:
         gc.enable()
     if as_json:
-        facts = {"id": found.id, "path": str(path.absolute()), "size_bytes": path.stat().st_size}
+        facts = {"id": chosen.id, "path": str(path.absolute()), "size_bytes": path.stat().st_size}
         print(json.dumps(facts, indent=2))
     else:
         print(path)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..scripts.driver import Starter
     from ..scripts.run import Planned
 
-COMMAND = "--command"  # put in by `with_program_apart`: what follows is no script
+COMMAND = "--command"  # put in by `with_program_apart`: no script follows
 _LISTS = frozenset({"pip", "pip_indexes", "apt", "includes", "excludes", "plugins", "hosts"})
 _NO_VALUE = frozenset({"--help", "-h", "--detach", "-d", "--json"})
 Repeated = Annotated[list[str] | None, Parameter(negative="")]
@@ -123,13 +123,13 @@ def run(*program: Word, options: RunOptions = NO_OPTIONS, as_json: AsJson = Fals
     as_json:
         Print how it has ended as JSON, for programs. What its ranks print goes to stderr then.
     """
-    given = asdict(options)
-    is_script, pool, detached = not given.pop("command"), given.pop("pool"), given.pop("detach")
+    arguments = asdict(options)
+    is_script, pool, detached = not arguments.pop("command"), arguments.pop("pool"), arguments.pop("detach")
     words = [str(word) for word in program]
     for warning in misplaced_options(words[0], words[1:]) if is_script and words else ():
         print(f"outrider: warning: {warning}", file=sys.stderr)
     try:
-        planned = _planned(words, is_script=is_script, given=given, pool=pool)
+        planned = _planned(words, is_script=is_script, arguments=arguments, pool=pool)
         if detached:
             return _detached(planned, as_json=as_json)
         return _run_for_programs(planned) if as_json else _run(planned).code
@@ -138,20 +138,20 @@ def run(*program: Word, options: RunOptions = NO_OPTIONS, as_json: AsJson = Fals
         return 2
 
 
-def _planned(words: Sequence[str], *, is_script: bool, given: dict[str, Any], pool: str | None) -> Planned:
+def _planned(words: Sequence[str], *, is_script: bool, arguments: dict[str, Any], pool: str | None) -> Planned:
     from ..scripts.run import Program, planned
 
     if not words:
         raise SpecError("what is to be run is missing: outrider run [OPTIONS] train.py ARGS, or -- COMMAND ARGS.")
-    return planned(Program(tuple(words), is_script, Path.cwd()), table_of(given), pool=pool)
+    return planned(Program(tuple(words), is_script, Path.cwd()), table_of(arguments), pool=pool)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a run: its exit code, and for one that failed what is said of that, and the error."""
+    """The end of a run: its exit code, and for a failed one the message and the error."""
 
     code: int = 0
-    said: str = ""
+    message: str = ""
     error: BaseException | None = None
 
 
@@ -165,10 +165,10 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
     try:
         anyio.run(planned.owned(files), opened)
     except (OutriderError, KeyboardInterrupt) as error:
-        end = _End(exit_code(error), _said(error), error)
+        end = _End(exit_code(error), _message(error), error)
         sys.stdout.flush()
-        if end.said:
-            print(f"outrider: {end.said}", file=sys.stderr, flush=True)
+        if end.message:
+            print(f"outrider: {end.message}", file=sys.stderr, flush=True)
         if isinstance(error, BroadcastFailed) and (advice := missing_module_advice(error, local=planned.local)):
             print(f"outrider: {worded(plain(advice))}", file=sys.stderr, flush=True)
         return end
@@ -176,7 +176,7 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
 
 
 def _run_for_programs(planned: Planned) -> int:
-    """Run it with all that it prints on stderr, and say on stdout how it has ended, whatever ends it."""
+    """Run the program with all its output on stderr, and print its end on stdout, whatever ends it."""
     from asyncio import CancelledError
 
     from ..client.signals import ProgramHold
@@ -195,28 +195,29 @@ def _run_for_programs(planned: Planned) -> int:
         clean = Scrubber(secrets_of(planned.pool._settings))
         first = None if end.error is None else error_texts(end.error, clean).get("first")
         code = 128 + hold.came if hold.came else end.code  # it dies by a signal, however the run has ended
-        _tell(planned.record, code, clean(end.said), first, time.monotonic() - began)
+        _tell(planned.record, code, clean(end.message), first, time.monotonic() - began)
     finally:
         hold.release()
     return end.code
 
 
-def _tell(record: Path | None, code: int | None, said: str, first: object, took_s: float) -> None:
+def _tell(record: Path | None, code: int | None, message: str, first: object, took_s: float) -> None:
     """Print a run as JSON. ``code``: None: it goes on."""
     where = {"id": None, "directory": None} if record is None else {"id": record.name, "directory": str(record)}
-    facts = {"exit_code": code, "said": said, "first_failure": first, "took_s": took_s}
+    facts = {"exit_code": code, "said": message, "first_failure": first, "took_s": took_s}
     print(json.dumps({**where, **facts}, indent=2), flush=True)
 
 
 def _driven(planned: Planned, files: RecordFiles, starter: Starter) -> int:
     end = _run(planned, files, starter.opened)
     if end.error is not None:
-        starter.failed(end.code, end.said)
+        starter.failed(end.code, end.message)
     return end.code
 
 
 def _detached(planned: Planned, *, as_json: bool) -> int:
-    """Have a driver run it, and say how to go on. In the driver this raises SystemExit when the run has ended.
+    """Have a driver run the program, and print the next commands. In the driver this raises SystemExit at the run's
+    end.
 
     Raises:
         SpecError: the run would leave no record.
@@ -241,21 +242,21 @@ def _detached(planned: Planned, *, as_json: bool) -> int:
     elif start.run:
         print(start.run, flush=True)
     if start.code:
-        found = f"; {runs_folder() / start.run / DRIVER_LOG} has all of it" if start.run else ""
-        print(f"outrider: the run has ended at once: {clean(plain(start.message))}{found}", file=sys.stderr)
+        hint = f"; {runs_folder() / start.run / DRIVER_LOG} has all of it" if start.run else ""
+        print(f"outrider: the run has ended at once: {clean(plain(start.message))}{hint}", file=sys.stderr)
         return start.code
     for words in ("logs -f", "wait", "stop") if not as_json else ():
         print(f"  outrider {words} {start.run}", file=sys.stderr)
     return 0
 
 
-def _said(error: BaseException) -> str:
-    """Return what is said of an error that ended the run; nothing of Ctrl-C."""
+def _message(error: BaseException) -> str:
+    """Return the message about an error that ended the run; empty: Ctrl-C."""
     if isinstance(error, BroadcastFailed):
         from ..scripts.exit_codes import exit_code
 
-        told = "" if re.search(r"exit (code|status) \d", error.message) else f" (exit code {exit_code(error)})"
-        return f"{worded(plain(error.message))}{told}"
+        suffix = "" if re.search(r"exit (code|status) \d", error.message) else f" (exit code {exit_code(error)})"
+        return f"{worded(plain(error.message))}{suffix}"
     if isinstance(error, OutriderError):
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
         return worded(f"{type(error).__name__}: {plain(str(error))}{plain(notes)}")
@@ -263,7 +264,7 @@ def _said(error: BaseException) -> str:
 
 
 def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
-    """Return a warning for each option of the run that stands behind the script, and whose name the script lacks."""
+    """Return a warning for each option of the run that stands behind the script and does not occur in it."""
     behind = {each.partition("=")[0]: place for place, each in enumerate(arguments) if each.startswith("--")}
     ours = {f"--{name.replace('_', '-')}": name for name in RunOptions.__annotations__ if name != "command"}
     if not behind.keys() & ours.keys():
@@ -286,7 +287,7 @@ def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
     return warnings
 
 
-# --- what the command line says ---------------------------------------------------------------------------------------
+# --- the command line -------------------------------------------------------------------------------------------------
 
 
 def with_program_apart(tokens: Sequence[str]) -> list[str]:
@@ -304,15 +305,15 @@ def with_program_apart(tokens: Sequence[str]) -> list[str]:
     return [*tokens]
 
 
-def table_of(given: dict[str, Any]) -> dict[str, Any]:
+def table_of(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options as the table that a file would have.
 
     Raises:
         SpecError: one of them cannot be read.
     """
-    table = {key: value for key, value in given.items() if value is not None and key not in _TO_READ}
-    hosts = [each for some in given.get("hosts") or () for each in re.split(r"[,\s]+", some) if each]
-    if not hosts and given.get("hosts") is not None:
+    table = {key: value for key, value in options.items() if value is not None and key not in _TO_READ}
+    hosts = [each for some in options.get("hosts") or () for each in re.split(r"[,\s]+", some) if each]
+    if not hosts and options.get("hosts") is not None:
         raise SpecError(
             "--hosts names no host. If a command or a variable gives the names, see what it prints: --hosts gpu1,gpu2."
         )
@@ -320,15 +321,15 @@ def table_of(given: dict[str, Any]) -> dict[str, Any]:
         raise SpecError(f'--hosts takes hosts, and {files[0]} is a file: --hosts "$(paste -sd, {files[0]})" reads it.')
     if hosts:
         table["provider"] = {"name": table.get("provider", "ssh"), "hosts": hosts}
-    if (nodes := given.get("nodes")) is not None:
+    if (nodes := options.get("nodes")) is not None:
         table["nodes"] = _nodes(nodes)
     elif hosts:
         table["nodes"] = len(hosts)
-    if track := given.get("track"):
+    if track := options.get("track"):
         table["trackers"] = list(track)
-    for each in given.get("image") or ():
+    for each in options.get("image") or ():
         _put(table, f"image.{each}", "--image")
-    for each in given.get("set") or ():
+    for each in options.get("set") or ():
         _put(table, each, "--set")
     return table
 
@@ -374,9 +375,9 @@ def _variable(path: str) -> list[str]:
 
 
 def _read(text: str) -> Any:
-    """Return the value that TOML has for a text; a text that is none is itself."""
+    """Return the TOML value of a text; a text that is no TOML is returned as it is."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # no TOML; or a number, or lists in lists, that nobody can mean
+    except (ValueError, RecursionError):  # no TOML; or a number, or lists in lists, that make no sense
         return text
     return value if isinstance(value, str | int | float | list | dict) else text  # no option takes a date or a time

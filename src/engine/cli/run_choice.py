@@ -1,4 +1,4 @@
-"""Commands about one run find it by what the user calls it."""
+"""The choice of a run by the name or id that the user writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..runs.reader import Run, runs_in, runs_meant
 from .failures import refused
 
 COMPLETED = 50  # ids
-SHOWN = 5  # of the runs that may be meant
+SHOWN = 5  # of several runs that match
 LONGEST_S = 1e8  # that a command waits: three years, which the system's calls take
 
 
@@ -43,14 +43,14 @@ def checked_timeout(timeout: float) -> float:
 
 
 def chosen_run(wanted: str) -> Run:
-    """Return the run that is meant; exit with 2 where it is none, or several."""
+    """Return the run that ``wanted`` names; exit with 2 if it names none, or several."""
     folder = runs_folder()
     meant = runs_meant(wanted, runs_in(folder))
     if len(meant) == 1:
         return meant[0]
     if meant:
         newest = ", ".join(run.id for run in meant[: -SHOWN - 1 : -1])
-        said = f"{wanted!r} is the beginning of {len(meant)} runs, such as {newest}: write more of it"
+        reason = f"{wanted!r} is the beginning of {len(meant)} runs, such as {newest}: write more of it"
     else:
-        said = f"there is no run {wanted!r} in {folder}: `outrider runs` shows those that there are"
-    raise refused(said)
+        reason = f"there is no run {wanted!r} in {folder}: `outrider runs` shows those that there are"
+    raise refused(reason)

@@ -66,25 +66,25 @@ def runs(
     if limit is not None and limit < 1:
         raise refused(f"--limit takes how many runs are shown, at least 1, not {limit}")
     run = next(iter(words), None)
-    found = runs_in(runs_folder()) if run is None else [chosen_run(run)]
-    owners: list[Owned | None] = [None if each.ended else each.owner for each in found]
-    kept = [place for place, each in enumerate(found) if not failed or has_failed(each, owners[place])]
+    chosen = runs_in(runs_folder()) if run is None else [chosen_run(run)]
+    owners: list[Owned | None] = [None if each.ended else each.owner for each in chosen]
+    kept = [place for place, each in enumerate(chosen) if not failed or has_failed(each, owners[place])]
     kept = kept[-limit:] if limit else kept
-    found = [found[place] for place in kept]
+    chosen = [chosen[place] for place in kept]
     owners = [owners[place] for place in kept]
     if as_json:
         rows = [
             {**each.status, "id": each.id, "name": each.name, "directory": str(each.directory), "owner": owner}
-            for each, owner in zip(found, owners, strict=True)
+            for each, owner in zip(chosen, owners, strict=True)
         ]
         if run is not None and rows:
-            rows[0]["trackers"] = [facts for facts, _ in _trackers(found[0])]
+            rows[0]["trackers"] = [facts for facts, _ in _trackers(chosen[0])]
         print(json.dumps(rows, indent=2))
-    elif found:
-        _show_table(found, owners)
+    elif chosen:
+        _show_table(chosen, owners)
         if run is not None:
-            _show_use(found[0])
-            for _, sentence in _trackers(found[0]):
+            _show_use(chosen[0])
+            for _, sentence in _trackers(chosen[0]):
                 print(f"\n{one_line(sentence)}")
     else:
         print(f"No {'failed ' if failed else ''}runs in {runs_folder()}.")
@@ -125,15 +125,17 @@ def _remove(chosen: Sequence[Run]) -> int:
 
 
 def _trackers(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield how far each tracker is that the record has a state of: for programs, and as a sentence."""
+    """Yield the progress of each tracker with a state in the record: as facts for programs, and as a sentence."""
     for name in trackers_in(run.directory):
         cursor = StateFile(run.directory, name).load()
         facts = {"tracker": name, "points": cursor.points, "rejected": cursor.rejected, "problem": cursor.problem}
-        said = f"{name} has all of the run" if cursor.ended else f"{name} has {count(cursor.points, 'point')} so far"
-        said += f", and takes nothing now ({cursor.problem})" if cursor.problem else ""
+        sentence = (
+            f"{name} has all of the run" if cursor.ended else f"{name} has {count(cursor.points, 'point')} so far"
+        )
+        sentence += f", and takes nothing now ({cursor.problem})" if cursor.problem else ""
         if cursor.rejected:
-            said += f"; it did not take {cursor.rejected} deliveries ({' '.join(cursor.reasons[-1:])})"
-        yield {**facts, "complete": cursor.ended}, said
+            sentence += f"; it did not take {cursor.rejected} deliveries ({' '.join(cursor.reasons[-1:])})"
+        yield {**facts, "complete": cursor.ended}, sentence
 
 
 def _show_use(run: Run) -> None:

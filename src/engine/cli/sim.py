@@ -128,8 +128,8 @@ def _scenario(console: Console, scenario: Scenario) -> None:
 
 def _written(value: Any) -> str:
     """A dataclass as code, without the fields that have their default."""
-    given = ((each.name, getattr(value, each.name), each.default) for each in fields(value))
-    shown = ", ".join(f"{name}={has!r}" for name, has, default in given if has != default)
+    values = ((each.name, getattr(value, each.name), each.default) for each in fields(value))
+    shown = ", ".join(f"{name}={has!r}" for name, has, default in values if has != default)
     return f"{type(value).__name__}({shown})"
 
 

@@ -32,8 +32,8 @@ def ssh(target: RunOrMachine, /, *, node: int | None = None) -> int:
     node:
         The run's node of this number. Default: the only one, or the first that is ready.
     """
-    found = reached(target, node=node)
-    chosen = found[0]
+    nodes = reached(target, node=node)
+    chosen = nodes[0]
     shell = [] if chosen.container is None else chosen.container.shell(terminal=sys.stdin.isatty())
     if chosen.way is not None:
         with pinned(chosen.way) as pins:
@@ -48,7 +48,7 @@ def ssh(target: RunOrMachine, /, *, node: int | None = None) -> int:
 
 @contextmanager
 def pinned(way: Way) -> Iterator[Path]:
-    """Yield a private file with the host keys that are pinned, which is gone afterwards."""
+    """Yield a private file with the pinned host keys, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="outrider-ssh-") as folder:
         pins = Path(folder) / "known_hosts"
         pins.write_text(way.pins)

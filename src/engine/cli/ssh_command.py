@@ -11,7 +11,7 @@ from ...providers.base import Address, Login
 
 ALIAS = "outrider"  # the name under which a pinned host key is known
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
-_ALWAYS = {  # nobody is asked anything, nor is anything learned or forwarded
+_ALWAYS = {  # no questions, no new host keys, no forwarding
     "StrictHostKeyChecking": "yes",
     "BatchMode": "yes",
     "UpdateHostKeys": "no",
@@ -49,7 +49,7 @@ def ssh_command(way: Way, pins: Path, *, terminal: bool, command: Sequence[str] 
     options = {**_ALWAYS, **_host_keys(way, login, pins)}
     config = login.config
     if way.address.command:
-        options["ProxyCommand"], config = _carried(way.address.command, login), ()  # the files tell of the way there
+        options["ProxyCommand"], config = _carried(way.address.command, login), ()  # the files describe the way there
     elif login.jump:
         options["ProxyCommand"] = _through(login.jump.split(","), way.address, login)
     keys = (way.key,) if way.key else login.keys

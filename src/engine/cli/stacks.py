@@ -32,23 +32,23 @@ def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, a
         Print JSON, for programs.
     """
     try:
-        taken = asked_stacks(chosen_run(run))
+        taken = take_stacks(chosen_run(run))
     except (NoAnswer, Refused) as error:
         print(f"outrider: {error}", file=sys.stderr)
         return WRONG
-    found = [each for each in taken if rank is None or (each["generation"] and each["rank"] in rank)]
+    shown = [each for each in taken if rank is None or (each["generation"] and each["rank"] in rank)]
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(shown, indent=2))
     else:
-        print("\n\n".join(str(TaskStack(**each)) for each in found) or "Nothing runs.")
+        print("\n\n".join(str(TaskStack(**each)) for each in shown) or "Nothing runs.")
     return DONE
 
 
-def asked_stacks(run: Run) -> list[dict[str, Any]]:
-    """Have the owner of a run take its stacks, which are in its record then; return the fields of each `TaskStack`.
+def take_stacks(run: Run) -> list[dict[str, Any]]:
+    """Have the owner of a run take its stacks and write them into its record; return the fields of each `TaskStack`.
 
     Raises:
         Refused, NoAnswer: as `ask` does.
     """
-    found: list[dict[str, Any]] = ask(run, "stacks", within_s=WITHIN_S)["stacks"]
-    return found
+    taken: list[dict[str, Any]] = ask(run, "stacks", within_s=WITHIN_S)["stacks"]
+    return taken

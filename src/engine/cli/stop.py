@@ -17,11 +17,11 @@ from .exit_codes import NOTHING, SOMETHING, UNKNOWN
 from .flags import AsJson
 from .run_choice import RunWord, checked_timeout, chosen_run
 
-PROGRAM_S = 5.0  # in which a program whose pool has ended ends itself, as `outrider run` does
+PROGRAM_S = 5.0  # for a program to end itself after its pool, as `outrider run` does
 POLL_S = 0.02
-LEAST_S = 0.01  # that is waited for an answer
-SOON_S = 5.0  # after which it is said that somebody waits
-STATUS_S = 60.0  # a living owner writes at least so often that it lives
+LEAST_S = 0.01  # of a wait for an answer
+SOON_S = 5.0  # after which the wait is printed
+STATUS_S = 60.0  # a living owner updates its record at least so often
 
 
 def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) -> int:
@@ -42,28 +42,28 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
         Print JSON, for programs.
     """
     timeout = max(checked_timeout(timeout), LEAST_S)
-    began, found = time.monotonic(), chosen_run(run)
-    code, said, facts = stopped(found, run, timeout)
+    began, chosen = time.monotonic(), chosen_run(run)
+    code, message, facts = stopped(chosen, run, timeout)
     if as_json:
-        facts = {"id": found.id, "exit_code": code, "said": said, **facts, "took_s": time.monotonic() - began}
+        facts = {"id": chosen.id, "exit_code": code, "said": message, **facts, "took_s": time.monotonic() - began}
         print(json.dumps(facts, indent=2))
     else:
-        print(f"outrider: {worded(plain(said))}", file=sys.stderr)
+        print(f"outrider: {worded(plain(message))}", file=sys.stderr)
     return code
 
 
 def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, object]]:
-    """End a run, and return the exit code, what is to be said, and further facts. ``wanted``: how the user calls it."""
+    """End a run, and return the exit code, the message, and further facts. ``wanted``: the user's word for the run."""
     owner = run.owner
     if owner == "dead" and (namesakes := _living_namesakes(run, wanted)):
         how = "has ended" if run.ended else "has lost its owner, which died"
-        said = f"run {run.id} {how}, and of the same name there is {', '.join(namesakes)}: write its id"
-        return UNKNOWN, said, {"stopped": False}
+        message = f"run {run.id} {how}, and of the same name there is {', '.join(namesakes)}: write its id"
+        return UNKNOWN, message, {"stopped": False}
     if owner == "dead":
-        code, said = _without_owner(run_of(run.directory), time.time())
-        return code, said, {"stopped": False}
+        code, message = _without_owner(run_of(run.directory), time.time())
+        return code, message, {"stopped": False}
     try:
-        answer = _asked(run, timeout)
+        answer = _request_stop(run, timeout)
     except (NoAnswer, Refused) as error:
         if run_of(run.directory).ended:  # just now, by itself
             return NOTHING, f"run {run.id} has ended", {"stopped": False}
@@ -76,8 +76,8 @@ def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, 
     return NOTHING, f"run {run.id} has ended{program}", {"stopped": True, "program_ended": not program}
 
 
-def _asked(run: Run, timeout: float) -> dict[str, Any]:
-    """Ask the owner, and say so where that takes long. Asked a second time, it answers as the first time."""
+def _request_stop(run: Run, timeout: float) -> dict[str, Any]:
+    """Ask the owner to stop, and print that if it takes long. A second request has the same answer as the first."""
     soon = min(timeout, SOON_S)
     try:
         return ask(run, "stop", within_s=soon)
@@ -89,7 +89,7 @@ def _asked(run: Run, timeout: float) -> dict[str, Any]:
 
 
 def _living_namesakes(run: Run, wanted: str) -> list[str]:
-    """Return the ids of older runs that live, where their name is all that was written: one of them may be meant."""
+    """Return the ids of older living runs, if the user wrote only their name: it may mean one of them."""
     if wanted != run.name or wanted == run.id:
         return []
     return [each.id for each in runs_in(runs_folder()) if each.name == wanted and each.owner == "alive"]
@@ -109,7 +109,7 @@ def _without_owner(run: Run, now: float) -> tuple[int, str]:
 
 
 def _planned_provider(run: Run) -> str:
-    """Return where the pool was to have its machines, if in one place alone: an owner may die before it has any."""
+    """Return the pool's only planned provider, or an empty text: an owner may die before it has any machine."""
     try:
         names = {spec["provider"]["class"].lower() for spec in read_json(run.directory / "run.json")["spec"]["specs"]}
     except (KeyError, TypeError, AttributeError):
@@ -118,20 +118,20 @@ def _planned_provider(run: Run) -> str:
 
 
 def _left_on_hosts(spec: object, silent_s: float | None) -> str:
-    """Return, for people, what is known of hosts whose pool nobody owns any more. Pure.
+    """Return, for people, the known facts about hosts whose pool has no owner any more. Pure.
 
-    ``silent_s``: how long ago the owner has written into its record that it lives; None: that is not known.
+    ``silent_s``: the seconds since the owner's last update of its record; None: not known.
     """
     lease_s = spec.get("lease_s") if isinstance(spec, dict) else None
     nothing = "This has ended nothing, for nobody here holds a connection to its hosts"
     if not isinstance(lease_s, int | float) or silent_s is None:
         return f"{nothing}. Whether tasks still run there is not known: they end by the pool's lease."
     if silent_s > STATUS_S + lease_s:
-        told = f"The pool's lease of {lease_s:g} s is over, and hosts end their tasks by themselves when it is"
-        return f"{nothing}. {told}; it is not known whether they have."
+        state = f"The pool's lease of {lease_s:g} s is over, and hosts end their tasks by themselves when it is"
+        return f"{nothing}. {state}; it is not known whether they have."
     within_s = math.ceil(STATUS_S + lease_s - silent_s)
-    told = f"Tasks may still run there, and end by the pool's lease within {within_s} s"
-    return f"{nothing}. {told}; it is not known whether they have ended already."
+    state = f"Tasks may still run there, and end by the pool's lease within {within_s} s"
+    return f"{nothing}. {state}; it is not known whether they have ended already."
 
 
 def _program_ended(run: Run) -> bool:

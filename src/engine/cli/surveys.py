@@ -1,4 +1,4 @@
-"""The providers that `outrider ps` and `outrider gc` ask which pools exist, and where `gc` ends them.
+"""Surveys of providers: `outrider ps` and `outrider gc` ask them which pools exist, and `gc` has them end pools.
 
 A provider whose machines outlive their client has a `Surveyor`, as ``providers.registry`` says.
 """
@@ -30,13 +30,13 @@ async def ask(
     *,
     everywhere: tuple[str, Place] | None,
 ) -> list[PlaceAnswer]:
-    """Ask every place that the journal knows and every one of ``places``, concurrently. Each is of a provider.
+    """Ask every place that the journal knows and every one of ``places`` (provider, place), concurrently.
 
-    ``everywhere``: a place with whose access all of its provider's places are asked as well. A place that does not
-    answer within `ANSWER_S` is told as that, and keeps no other one waiting.
+    ``everywhere``: a place whose access serves to ask all places of its provider as well. A place that does not answer
+    within `ANSWER_S` is reported as such, and delays no other one.
     """
     answers: list[PlaceAnswer] = []
-    asked: list[tuple[str, Place]] = []
+    started: list[tuple[str, Place]] = []
     at_once: defaultdict[str, anyio.Semaphore] = defaultdict(lambda: anyio.Semaphore(AT_A_TIME))
 
     async def one(provider: str, place: Place) -> None:
@@ -57,8 +57,8 @@ async def ask(
             begin(provider, place)
 
     def begin(provider: str, place: Place) -> None:
-        if (provider, place) not in asked:
-            asked.append((provider, place))
+        if (provider, place) not in started:
+            started.append((provider, place))
             tasks.start_soon(one, provider, place)
 
     async with anyio.create_task_group() as tasks:
@@ -73,7 +73,7 @@ async def ask(
 
 
 def provider_of(record: PoolRecord, place: Place) -> str:
-    """Return the name of the provider whose place this is; empty: nobody knows."""
+    """Return the name of a place's provider; empty: unknown."""
     return record.provider or next((name for name, each in SURVEYORS.items() if each.has(place)), "")
 
 
@@ -86,7 +86,7 @@ async def _ask(provider: str, place: Place, known: Sequence[Intent]) -> PlaceAns
 
 
 async def _answered(provider: str, place: Place, ask: Callable[[], Awaitable[PlaceAnswer]]) -> PlaceAnswer:
-    """Return the answer that ``ask`` gets of a place, or why there is none."""
+    """Return the answer of ``ask`` about a place, or an answer with the error."""
     try:
         with anyio.move_on_after(ANSWER_S):
             return await ask()
@@ -99,7 +99,7 @@ async def _answered(provider: str, place: Place, ask: Callable[[], Awaitable[Pla
 
 
 def _explained(error: ProviderError) -> str:
-    """Return why a place was not asked. What will not pass by itself comes from the provider with its next step."""
+    """Return why a place could not be asked. A lasting error has its next step from the provider."""
     if error.retry_after_s is not None:
         return f"{error}; that may pass by itself: try again"
     return f"{error}. {error.advice}" if error.advice else str(error)

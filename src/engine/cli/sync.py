@@ -29,7 +29,7 @@ from .run_choice import RunWord, checked_timeout, chosen_run
 
 LEFT = 1  # exit code: something was not sent
 ALL = "all"
-TOLD_EVERY_S = 0.5
+SHOWN_EVERY_S = 0.5
 
 
 def sync(
@@ -65,9 +65,9 @@ def sync(
         Print for each tracker how much was sent and what is left, as JSON, for programs.
     """
     timeout = checked_timeout(timeout)
-    found = chosen_run(run)
-    names = _names(to, found, url)
-    ends = [_end(found, name, url, timeout, alone=len(names) == 1, quiet=as_json) for name in names]
+    chosen = chosen_run(run)
+    names = _names(to, chosen, url)
+    ends = [_end(chosen, name, url, timeout, alone=len(names) == 1, quiet=as_json) for name in names]
     if as_json:
         print(json.dumps([end for end, _ in ends], indent=2))
     return max(code for _, code in ends)
@@ -77,7 +77,7 @@ def _end(
     run: Run, name: str, url: str | None, timeout: float, *, alone: bool, quiet: bool
 ) -> tuple[dict[str, Any], int]:
     """Send a run to the tracker of this name, as `_sent`. A tracker that cannot be used (its package is missing, say)
-    ends the command only if it is ``alone``: the others are sent.
+    ends the command only if it is ``alone``: the run is sent to the others.
     """
     try:
         return _sent(run, _tracker(name, run, url), timeout, quiet=quiet)
@@ -105,13 +105,13 @@ def _names(to: Sequence[str], run: Run, url: str | None) -> list[str]:
 def _described(run: Run) -> dict[str, dict[str, Any]]:
     """Return the settings of the run's trackers by their names, as far as the record has them: no secrets."""
     spec = read_json(run.directory / "run.json").get("spec")
-    given = spec.get("trackers") if isinstance(spec, Mapping) else None
-    found: dict[str, dict[str, Any]] = {}
-    for each in given if isinstance(given, list) else ():
+    trackers = spec.get("trackers") if isinstance(spec, Mapping) else None
+    settings: dict[str, dict[str, Any]] = {}
+    for each in trackers if isinstance(trackers, list) else ():
         if isinstance(each, Mapping) and isinstance(each.get("name"), str):
             kind = next((kind for kind, (_, name) in KINDS.items() if name == each.get("class")), None)
-            found[each["name"]] = {key: value for key, value in each.items() if key != "class"} | {"kind": kind}
-    return found
+            settings[each["name"]] = {key: value for key, value in each.items() if key != "class"} | {"kind": kind}
+    return settings
 
 
 def _tracker(name: str, run: Run, url: str | None) -> Tracker:
@@ -144,9 +144,9 @@ def _tracker(name: str, run: Run, url: str | None) -> Tracker:
 
 
 def _sent(run: Run, tracker: Tracker, timeout: float, *, quiet: bool) -> tuple[dict[str, Any], int]:
-    """Send a run to one tracker; return what is said of that, and the exit code."""
+    """Send a run to one tracker; return its facts, and the exit code."""
     progress = _Progress(tracker.name, shown=not quiet and sys.stderr.isatty())
-    feed = Feed(run.directory, tracker, told=progress)
+    feed = Feed(run.directory, tracker, on_progress=progress)
     before = StateFile(run.directory, tracker.name).load().points
 
     def stop(feed: Feed) -> bool:
@@ -165,11 +165,11 @@ def _sent(run: Run, tracker: Tracker, timeout: float, *, quiet: bool) -> tuple[d
         progress.end()
     left = behind_of(run.directory, tracker.name, tracker.ranks)
     fine = whole or (not feed.over and not feed.cursor.problem)
-    said = _said(run, left, whole=whole, fine=fine)
+    summary = _summary(run, left, whole=whole, fine=fine)
     sent = feed.cursor.points - before
     if not quiet:
         print(
-            f"{tracker.name}: {sent:,} points sent; {said}",
+            f"{tracker.name}: {sent:,} points sent; {summary}",
             file=sys.stdout if fine and not left.rejected else sys.stderr,
         )
     facts = {
@@ -178,12 +178,12 @@ def _sent(run: Run, tracker: Tracker, timeout: float, *, quiet: bool) -> tuple[d
         "lacks": left.points,
         "rejected": left.rejected,
         "complete": whole,
-        "said": said,
+        "said": summary,
     }
     return facts, DONE if fine and not left.rejected else LEFT
 
 
-def _said(run: Run, left: Behind, *, whole: bool, fine: bool) -> str:
+def _summary(run: Run, left: Behind, *, whole: bool, fine: bool) -> str:
     rejected = f"it did not take {left.rejected} deliveries ({plain(left.problem)})" if left.rejected else ""
     if whole:
         return rejected or "it has all of the run"
@@ -200,7 +200,7 @@ class _Progress:
         self._name, self._shown, self._at, self._width = name, shown, 0.0, 0
 
     def __call__(self, feed: Feed) -> None:
-        if not self._shown or time.monotonic() - self._at < TOLD_EVERY_S:
+        if not self._shown or time.monotonic() - self._at < SHOWN_EVERY_S:
             return
         self._at = time.monotonic()
         problem = f": {plain(feed.cursor.problem)}" if feed.cursor.problem else ""

@@ -23,7 +23,7 @@ from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 from .usage import Usage, shown
 
-LOOK_S = 0.5  # between looks at what has been added
+LOOK_S = 0.5  # between reads of new samples
 TAIL_BYTES = 4 << 20  # of the samples' file: more than the curves of a hundred nodes
 AROUND = 4  # lines of the terminal that are no node's
 
@@ -43,8 +43,8 @@ def top(run: RunWord, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson
     as_json:
         Print the newest sample of each node as JSON, for programs.
     """
-    found = chosen_run(run)
-    view = View(found)
+    chosen = chosen_run(run)
+    view = View(chosen)
     view.read()
     console = Console()
     _show(view, console, once=once, as_json=as_json)
@@ -70,7 +70,7 @@ class View:
         self.ended = False
 
     def read(self) -> None:
-        """Read what has been added."""
+        """Read new samples."""
         owner, now = at_present(self._run)
         self.ended = owner == "dead" or now.ended
         self.usage.add(self._file.new_samples())
@@ -84,7 +84,7 @@ class View:
 
 
 def _follow(view: View, console: Console) -> None:
-    """Show the table until the run has ended or somebody wants no more of it; the last one stays on the terminal."""
+    """Show the table until the run has ended or the user quits; the last one stays on the terminal."""
     try:
         with _keys() as pressed, Live(console=console, auto_refresh=False) as live:
             while True:

@@ -23,7 +23,7 @@ from .failures import refused
 from .flags import AsJson
 from .profile import STEPS, STEPS_WITHIN_S, take_profile
 from .report import opened
-from .stacks import asked_stacks
+from .stacks import take_stacks
 from .stop import stopped
 
 LEAST_TOKEN, MOST_TOKEN = 16, 1024  # characters of a token for metrics
@@ -72,7 +72,7 @@ def ui(
     metrics = "" if metrics_token is None else _token_in(metrics_token)
     listener = loopback_socket(port) if socket is None else private_socket(socket)
 
-    def told(url: str, once: str) -> None:
+    def announce(url: str, once: str) -> None:
         if as_json:
             print(json.dumps({"url": url, "socket": str(socket.absolute()) if socket else None}, indent=2), flush=True)
         else:
@@ -81,7 +81,9 @@ def ui(
             print("outrider: there is no browser here: open the address in one", file=sys.stderr)
 
     try:
-        ended = serve(listener, runs_folder(), {"stop": _stop, "stacks": _stacks, "profile": _profile}, told, metrics)
+        ended = serve(
+            listener, runs_folder(), {"stop": _stop, "stacks": _stacks, "profile": _profile}, announce, metrics
+        )
     finally:
         listener.close()
         if socket is not None:
@@ -98,8 +100,8 @@ def _token_in(path: Path) -> str:
     """
     try:
         with suppress(FileExistsError):
-            made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-            with os.fdopen(made, "w") as file:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
                 file.write(token_urlsafe(32) + "\n")
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -111,16 +113,16 @@ def _token_in(path: Path) -> str:
 
 
 def _stop(run: Run) -> str:
-    _, said, _ = stopped(run, run.id, STOP_S)
-    return said
+    _, message, _ = stopped(run, run.id, STOP_S)
+    return message
 
 
 def _stacks(run: Run) -> str:
     try:
-        found = asked_stacks(run)
+        taken = take_stacks(run)
     except (NoAnswer, Refused) as error:
         return str(error)
-    return f"{len(found)} stacks are in the record" if found else "nothing runs"
+    return f"{len(taken)} stacks are in the record" if taken else "nothing runs"
 
 
 def _profile(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""The table of what a run's nodes are used for, with a curve of each one's last samples. No clock, no I/O."""
+"""The table of the use of a run's nodes, with a curve of each node's last samples. No clock, no I/O."""
 
 from __future__ import annotations
 

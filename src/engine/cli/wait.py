@@ -12,8 +12,8 @@ from .flags import AsJson
 from .run_choice import RunWord, checked_timeout, chosen_run
 
 POLL_S = 0.1
-_SAID = {
-    "alive": "",  # its time is over, which the exit code says
+_REASONS = {
+    "alive": "",  # the timeout, which the exit code says
     "dead": "did not end: its owner died",
     "elsewhere": "is of another computer: wait there",
     "unknown": "has a lock that cannot be read, so it is not known whether it goes on",
@@ -39,24 +39,24 @@ def wait(run: RunWord, /, *, timeout: float | None = None, as_json: AsJson = Fal
     """
     began = time.monotonic()
     until = None if timeout is None else began + checked_timeout(timeout)
-    found = chosen_run(run)
+    chosen = chosen_run(run)
     try:
-        code, state, now = _waited(found, until)
+        code, state, now = _waited(chosen, until)
     except KeyboardInterrupt:
         return INTERRUPTED
-    said = "" if now.ended else _SAID[state]
-    said = said and f"run {found.id} {said}"
+    reason = "" if now.ended else _REASONS[state]
+    reason = reason and f"run {chosen.id} {reason}"
     if as_json:
         shown = str(now.status.get("state", "unknown")) if state == "alive" else state
-        facts = {"id": found.id, "state": shown, "exit_code": code, "error": now.status.get("error") or ""}
-        print(json.dumps({**facts, "said": said, "took_s": time.monotonic() - began}, indent=2))
-    elif said:
-        print(f"outrider: {said}", file=sys.stderr)
+        facts = {"id": chosen.id, "state": shown, "exit_code": code, "error": now.status.get("error") or ""}
+        print(json.dumps({**facts, "said": reason, "took_s": time.monotonic() - began}, indent=2))
+    elif reason:
+        print(f"outrider: {reason}", file=sys.stderr)
     return code
 
 
 def _waited(run: Run, until: float | None) -> tuple[int, str, Run]:
-    """Return the exit code, "ended" or who owns it, and the run as it is then. ``until``: of the monotonic clock."""
+    """Return the exit code, "ended" or the state of the owner, and the run's state then. ``until``: monotonic time."""
     while True:
         owner, now = at_present(run)
         if now.ended:

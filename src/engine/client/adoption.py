@@ -75,7 +75,7 @@ class AdoptionRecord:
 
     @classmethod
     def adopt(cls, journal: Journal, name: str, provider: str) -> Self:
-        """Return the record that a dead client has left, which is this client's from now on.
+        """Take over the record of a dead client, and return it.
 
         Raises:
             SpecError: there is none that may be taken over; says whose it is.
@@ -103,8 +103,8 @@ class AdoptionRecord:
         return record
 
     async def around(self, fleet: Fleet, settings: Settings) -> tuple[RecordedFleet, Settings]:
-        """Return the fleet with its machines in this record, and the settings, with the number of nodes where the pool
-        takes over all machines that are left.
+        """Return the fleet with its machines in this record, and the settings; if the pool takes over all remaining
+        machines, with their number as the number of nodes.
 
         Raises:
             ProviderError
@@ -168,7 +168,7 @@ class AdoptionRecord:
 
 
 def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionRecord:
-    """Return a new record, or where ``settings`` attach, the one that a dead client has left. ``name``: for people;
+    """Return a new record, or, if ``settings`` attach to a pool, the record of its dead client. ``name``: for people;
     ``tag``: the unique name of a new pool; ``pool``: its nodes' name for it.
 
     Raises:
@@ -182,20 +182,20 @@ def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionR
 
 
 def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Machine, tuple[str, ...]]]] | None:
-    """Return the file of a pool's key, and its machines with the keys that their hosts may show; None: it keeps none,
-    or none is reached by SSH.
+    """Return the file of a pool's key, and its machines with the possible keys of their hosts; None: the pool keeps no
+    machines, or reaches none by SSH.
 
-    The pool may have a living owner, whose it stays.
+    The pool may have a living owner, which stays its owner.
     """
     key, rest = journal.kept(pool, KEY), journal.kept(pool, REST)
     if key is None or rest is None:
         return None
     try:
         written = json.loads(rest.read_text())
-        found = [(_machine(each["machine"]), tuple(each["host_keys"])) for each in written["machines"]]
+        machines = [(_machine(each["machine"]), tuple(each["host_keys"])) for each in written["machines"]]
     except (OSError, ValueError, KeyError, TypeError):  # of another version, or it has just ended
         return None
-    return key, {machine.id: (machine, keys or (machine.host_key,)) for machine, keys in found}
+    return key, {machine.id: (machine, keys or (machine.host_key,)) for machine, keys in machines}
 
 
 def machines_left(journal: Journal) -> dict[str, float | None]:
@@ -234,12 +234,12 @@ def lease_kept(ownership: Ownership) -> float | None:
 
 def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
     """Return the journal's record of the one pool of that name that a dead client has left."""
-    found = [record for record in journal.records() if is_named(record.pool, name)]
-    dead = [record for record in found if record.standing == "dead"]
+    records = [record for record in journal.records() if is_named(record.pool, name)]
+    dead = [record for record in records if record.standing == "dead"]
     if len(dead) > 1:
         names = ", ".join(record.pool for record in dead)
         raise SpecError(f"Several pools {name!r} were left: attach to one of {names}; `outrider ps` shows them.")
-    for record in dead or found:
+    for record in dead or records:
         match record.standing:
             case "alive":
                 raise _owned(name, record.owner)
@@ -262,8 +262,8 @@ def _owned(name: str, owner: Owner | None) -> SpecError:
 
 @dataclass(slots=True)
 class RecordedFleet:
-    """Implements `providers.base.Fleet`: another fleet, with its machines in the adoption record. ``adopted``: those
-    that a dead client has left, and that are launched first.
+    """A fleet (`providers.base.Fleet`) around another one, with its machines in the adoption record. ``adopted``: the
+    machines of a dead client, which are launched first.
     """
 
     fleet: Fleet

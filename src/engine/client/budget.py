@@ -38,7 +38,7 @@ from ..observe.descriptions import cents
 from ..runs.status import Spending
 from .limits import Watch
 
-MOSTLY = 0.8  # of what may be spent: worth a word
+MOSTLY = 0.8  # of ``max_cost``: the share at which the user is warned
 HOUR_S = 3600.0
 Limit = Literal["max_cost", "max_lifetime"]  # in USD, in seconds
 LOOK_AGAIN_S = 60.0  # a timer stands still while this computer sleeps
@@ -57,7 +57,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """USD that were ``spent`` until ``at``, and what each hour adds from then on."""
+    """An account: the USD ``spent`` until ``at``, and the USD per hour from then on."""
 
     at: float
     spent: float = 0.0
@@ -74,9 +74,9 @@ class _Account:
 class Budget:
     """A pool's cost and its limits. Times are in seconds of any one clock.
 
-    Machines are counted by one thread. What is asked for changes nothing, so any thread may ask.
+    Machines are counted by one thread. Queries change nothing, so any thread may call them.
 
-    BUDGET-1: what is spent never gets less. BUDGET-2: a machine that has ended costs nothing more.
+    BUDGET-1: the amount spent never decreases. BUDGET-2: a machine that has ended costs nothing more.
     """
 
     max_cost: float | None = None  # USD
@@ -97,7 +97,7 @@ class Budget:
         hourly cost.
         """
         if machine in self._ended:
-            return  # its end was heard of before its launch had answered
+            return  # its end was reported before the answer to its launch
         account = self._account.until(now)
         spent = account.spent
         if machine not in self._hourly and since is not None:
@@ -214,7 +214,7 @@ class Metered:
             yield event
 
     def _runs(self, machine: Machine) -> None:
-        """Count a machine that runs now, or is told of again."""
+        """Count a machine that runs now, or that the provider reports again."""
         if not self.budget.counts(machine.id):
             return  # the answer to its launch counts it
         if machine.id in self._queued:
@@ -260,11 +260,11 @@ class BudgetWatch:
         return Metered(fleet, self._budget, self._changed.set)
 
     def close(self) -> None:
-        """The provider's context has ended. What it could not end is counted no further."""
+        """Note the end of the provider's context. Machines that it could not end are counted no further."""
         self._budget.close(clock())
 
     def watches(self) -> Sequence[Watch]:
-        """Return what raises `BudgetExceeded` at a limit."""
+        """Return the watches that raise `BudgetExceeded` at a limit."""
         return (self._watch,) if self._limited else ()
 
     async def _watch(self) -> Never:

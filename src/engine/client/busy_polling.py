@@ -21,10 +21,11 @@ GAIN = 0.9  # of the time without polling: calls must be shortened to less
 
 
 class AnswerPolling:
-    """Decides whether lone calls are polled for: a few of them are waited for in either way, most as was faster.
+    """Decides whether the client polls for lone calls: it waits for a few of them in either way, for most in the faster
+    one.
 
-    A poll that fails costs `POLL_S` of a processor that nobody else wants: each look lets other processes have it
-    first, and is one turn of the event loop.
+    A poll that fails costs `POLL_S` of an idle processor: each look lets other processes have it first, and is one turn
+    of the event loop.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from ..serialization.pool_errors import BlockEnd, cleanup_error
 
 F = TypeVar("F", bound=Fleet)
 Warn = Callable[[str], object]
-LastWord = Warned | MachineUsage | UsageUnknown  # what a fleet may say while it is left
+LastWord = Warned | MachineUsage | UsageUnknown  # the reports of a fleet during its exit
 
 
 async def finished(task: asyncio.Future[None]) -> None:
@@ -36,9 +36,10 @@ async def finished(task: asyncio.Future[None]) -> None:
 
 @asynccontextmanager
 async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
-    """A stack that is left to its end: a scope that is cancelled around it ends the block, and none of its exits.
+    """A stack whose exits all run to their end: the cancellation of a scope around it ends the block, but no exit.
 
-    The block's cancellation is raised in any case: a task group among the exits takes it for its own behind the shield.
+    The block's cancellation is raised in any case, because a task group among the exits takes it for its own behind the
+    shield.
     """
     cancelled: BaseException | None = None
     with anyio.CancelScope() as exits:
@@ -58,11 +59,11 @@ async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
 async def collecting_failures(
     opened: AbstractAsyncContextManager[F], failures: list[NotGone], tell: Callable[[LastWord], object] | None = None
 ) -> AsyncIterator[F]:
-    """Return the provider's context with another end: leaving it raises what the block raised, and appends what leaving
-    failed with to ``failures``.
+    """Return the provider's context with another exit: it raises the error of the block, and appends its own errors to
+    ``failures``.
 
-    ``tell``: told what the fleet warns of while it is left, when nobody else reads its events, and how well its
-    machines were used.
+    ``tell``: receives the warnings and the usage figures of the fleet during its exit, when its events have no other
+    reader.
     """
     block: list[BaseException] = []
     readers: list[asyncio.Task[None]] = []
@@ -107,7 +108,9 @@ def merged_failures(failures: Sequence[NotGone]) -> NotGone:
 
 
 def cleanup_result(failures: Sequence[NotGone], warn: Warn, block_end: BlockEnd) -> CleanupError | None:
-    """Return the error for users where machines may still be running; else warn of what is left at no cost."""
+    """Return the error for users where machines may still be running; else warn of resources that are left at
+    no cost.
+    """
     if not failures:
         return None
     error = merged_failures(failures)

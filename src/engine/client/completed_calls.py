@@ -93,9 +93,9 @@ class CompletedCalls:
     def _most(self) -> int:
         return self._limit or max(LIMIT, PER_SLOT * self._core.map_slots())
 
-    async def _submit(self, given: Any) -> None:
+    async def _submit(self, item: Any) -> None:
         number, self._taken = self._taken, self._taken + 1
-        call = given if type(given) in (ArrivedCall, Refused) else self._freezer.pack(given)[0]
+        call = item if type(item) in (ArrivedCall, Refused) else self._freezer.pack(item)[0]
         if type(call) is Refused:
             self._landed.append(_Unsent(number, call.error))
             return

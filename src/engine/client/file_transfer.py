@@ -1,5 +1,5 @@
 """`Pool.fetch`, `Pool.push` and ``Pool(keep=)``: files of the nodes' work folders. Tasks beside the slots read and
-write them there (see `runtime.work_files`); what nodes say is checked by `incoming_files`.
+write them there (see `runtime.work_files`); `incoming_files` checks the messages of nodes.
 """
 
 from __future__ import annotations
@@ -140,32 +140,32 @@ class Fetch(NamedTuple):
         return [path for paths in fetched for path in paths]
 
 
-async def fetch(core: OpenPool, asked: Fetch, on: int | Literal["head"] | None) -> list[Path]:
+async def fetch(core: OpenPool, request: Fetch, on: int | Literal["head"] | None) -> list[Path]:
     """See `Pool.fetch`."""
     gone = "Files leave with their nodes: fetch them before, or keep them by Pool(keep=...)."
-    return await asked.run(_some_places(core, on, f"nothing can be fetched. {gone}", leaving=True), core.fetch_owners)
+    return await request.run(_some_places(core, on, f"nothing can be fetched. {gone}", leaving=True), core.fetch_owners)
 
 
-async def _fetch_from(place: Place, asked: Fetch, owners: dict[Path, int]) -> list[Path]:
-    output, incoming = _PlainValues(), IncomingFiles(place.name, asked.limits, place.rank)
+async def _fetch_from(place: Place, request: Fetch, owners: dict[Path, int]) -> list[Path]:
+    output, incoming = _PlainValues(), IncomingFiles(place.name, request.limits, place.rank)
     writer: FileWriter | None = None
 
     async def receive() -> None:
         nonlocal writer
         async for received in output:
             try:
-                said = plain_value(received.data)
+                value = plain_value(received.data)
             except Exception as error:
                 story = f"{place.name} sent what is no part of a file: nothing more is taken from it."
                 raise TransferError(story, node=place.rank) from error
-            parts = incoming.take(said)
+            parts = incoming.take(value)
             if writer is None and parts:
-                writer = FileWriter(fetch_folder(owners, asked.to, place.rank, place.node), strip=asked.strip)
+                writer = FileWriter(fetch_folder(owners, request.to, place.rank, place.node), strip=request.strip)
             if writer is not None:
                 await in_thread(_write, writer, parts)
 
     try:
-        await place.run(send_files(asked.pattern), f"fetch of {asked.pattern!r}", output=output, during=receive())
+        await place.run(send_files(request.pattern), f"fetch of {request.pattern!r}", output=output, during=receive())
     finally:
         if writer is not None:
             await in_thread(writer.close)
@@ -204,12 +204,12 @@ class _PlainValues(Values):
 
 async def push(core: OpenPool, path: str | PathLike[str], to: str, on: int | Literal["head"] | None) -> None:
     """See `Pool.push`."""
-    found, folder = _absolute(path), work_files("push(to=)", to)
-    if not _is_there(found) or not found.name:
+    source, folder = _absolute(path), work_files("push(to=)", to)
+    if not _is_there(source) or not source.name:
         refuse(f"push takes a file or a folder, and {str(path)!r} is none here.")
     later = "Nodes that join later do not get it either: send what all need by Image(includes=[...])."
     ready = _some_places(core, on, f"nothing can be pushed. {later}")
-    await _each(_push_to(place, found, folder) for place in ready)
+    await _each(_push_to(place, source, folder) for place in ready)
 
 
 async def _push_to(place: Place, path: Path, to: str) -> None:
@@ -245,11 +245,12 @@ def _parts_below(path: Path) -> Iterator[Part]:
 
 
 async def keep(core: OpenPool, folder: str, block_error: BaseException | None) -> None:
-    """Fetch a folder of every node at the end of the pool's block, whoever cancels meanwhile. When the program is to
-    end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`. A pool that has failed has no nodes.
+    """Fetch a folder of every node at the end of the pool's block, even if it is cancelled meanwhile. When the program
+    is to end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`. A pool that has failed has no
+    nodes.
 
     Raises:
-        TransferError, NodeLost: the block has no error, of which this would be a note.
+        TransferError, NodeLost: only if the block has no error; else it is a note of that error.
         asyncio.CancelledError: it was cancelled; raised at the end.
     """
     if not core.takes_jobs:
@@ -264,9 +265,9 @@ async def keep(core: OpenPool, folder: str, block_error: BaseException | None) -
 
 async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) -> None:
     hurried = isinstance(block_error, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
-    asked = Fetch(folder, core.began_in / folder, FetchLimits.of(MAX_FILES, MAX_GB), f"{folder.rstrip('/')}/")
+    request = Fetch(folder, core.began_in / folder, FetchLimits.of(MAX_FILES, MAX_GB), f"{folder.rstrip('/')}/")
     loop = asyncio.get_running_loop()
-    keeping = loop.create_task(asked.run(places(core, leaving=True), core.fetch_owners))
+    keeping = loop.create_task(request.run(places(core, leaving=True), core.fetch_owners))
     until, cancelled = loop.time() + KEEP_S if hurried else math.inf, None
     with anyio.CancelScope(shield=True):
         while not keeping.done():
@@ -281,7 +282,7 @@ async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) 
         raise cancelled
     if keeping.cancelled():
         story = f"not all of keep={folder!r} came within {KEEP_S:g} s, and the program was to end."
-        raise TransferError(story, path=str(asked.to))
+        raise TransferError(story, path=str(request.to))
     keeping.result()
 
 
@@ -289,7 +290,7 @@ async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) 
 
 
 async def _each(transfers: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all of them to their ends, and raise what the first failed with; cancelled, end them all."""
+    """Run all transfers to their ends, then raise the first error. On cancellation: end them all."""
     scopes = [(anyio.CancelScope(), each) for each in transfers]
     tasks = [asyncio.ensure_future(_within(scope, each)) for scope, each in scopes]
     try:
@@ -315,9 +316,9 @@ async def _within(scope: anyio.CancelScope, transfer: Coroutine[Any, Any, T]) ->
 def _some_places(
     core: OpenPool, on: int | Literal["head"] | None, otherwise: str, *, leaving: bool = False
 ) -> list[Place]:
-    """Return the places of files; where there is none, raise what that means."""
-    if found := places(core, on, leaving=leaving):
-        return found
+    """Return the places of files. CapacityError: there is none; ``otherwise``: the consequence."""
+    if chosen := places(core, on, leaving=leaving):
+        return chosen
     what = f"No node of the pool is ready, and it wants {core.observer.snapshot().desired} now: {otherwise}"
     raise CapacityError(what, wanted=1, got=0)
 

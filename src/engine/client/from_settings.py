@@ -1,4 +1,4 @@
-"""Translate a pool's settings into what its provider, its machines and its actors are given."""
+"""Translate a pool's settings into the arguments of its provider, its machines and its actors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ENTRY_POINTS = EntryPoints(
 
 
 def entry_points(settings: Settings) -> EntryPoints:
-    """Return what a provider whose machines are processes runs in them. They share the modules that plugins preload,
-    unless importing these might depend on the tasks' environment.
+    """Return the entry points of machines that are processes, for their provider. They share the modules that plugins
+    preload, unless importing these might depend on the tasks' environment.
     """
     return ENTRY_POINTS if settings.image.env else replace(ENTRY_POINTS, preload=_preload(settings))
 
@@ -60,7 +60,9 @@ def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
 
 
 def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted]:
-    """Return how to find what a machine must turn out to have. A cloud's own sizes are taken from its catalogue."""
+    """Return a function from a machine to the hardware that it must have. A cloud's own sizes are taken from its
+    catalogue.
+    """
 
     def wanted(machine: Machine) -> Wanted:
         from ..transport.requirement_check import Wanted
@@ -111,7 +113,7 @@ def pool_spec(settings: Settings) -> PoolSpec:
 
 
 def plugin_packages(settings: Settings) -> list[Sequence[str]]:
-    """Return what each of the pool's plugins needs on other computers."""
+    """Return the packages that each plugin of the pool needs on other computers."""
     types = [spec.accelerator.name for spec in settings.specs if spec.accelerator is not None]
     return [plugin.packages(types) for plugin in merged(settings.plugins, ())]
 

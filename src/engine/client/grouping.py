@@ -69,9 +69,11 @@ async def gather(core: OpenPool, calls: Sequence[AnyCall], packed: PackedCalls |
             async for job in as_settled(jobs):
                 await job
             results, iterators = iter(jobs), iter(streams)
-            found = tuple(next(iterators) if isinstance(call, StreamCall) else next(results).result() for call in calls)
+            outcomes = tuple(
+                next(iterators) if isinstance(call, StreamCall) else next(results).result() for call in calls
+            )
         left_early.pop_all()
-        return found
+        return outcomes
 
 
 def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any, ...]]:

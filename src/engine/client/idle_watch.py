@@ -18,7 +18,7 @@ from .limits import Watch
 class IdleWatch:
     """The watch of one open pool. It is the observer's listener; without ``max_idle_s`` it does nothing.
 
-    ``calls``: how many calls have begun and how many have ended. ``error``: what the pool is ended with.
+    ``calls``: how many calls have begun and how many have ended. ``error``: the error that ends the pool.
     """
 
     def __init__(

@@ -1,6 +1,4 @@
-"""The check of files that nodes send. A node is not trusted: what is not in order is refused before anything of it is
-written.
-"""
+"""The check of files from nodes. Nodes are not trusted: an invalid message is refused before any of it is written."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ LONGEST_PATH = 4000  # bytes; with the folder here the kernel's limit of 4096 ma
 
 @dataclass(slots=True)
 class FetchLimits:
-    """The rest of what all nodes of one fetch may send together."""
+    """The files and bytes that all nodes of one fetch together may still send."""
 
     files: int
     size_bytes: int
@@ -38,12 +36,12 @@ class FetchLimits:
 
 
 class IncomingFiles:
-    """The decider for one node's files, in the order of what it says:
+    """The decider for one node's files, which takes its messages in their order:
 
     FETCH-1  no name leads out of the folder that the files are for, nor is more than a name
     FETCH-2  a file has no more bytes than were announced for it
     FETCH-3  no more files, and no more bytes, are taken than the limits allow
-    FETCH-4  what is given is plain: whole parts of files, one file after another
+    FETCH-4  messages are plain: whole parts of files, one file after another
     """
 
     def __init__(self, sender: str, limits: FetchLimits, node: int | None = None) -> None:
@@ -54,15 +52,15 @@ class IncomingFiles:
         self.unread: tuple[str, str] | None = None  # the first file that could not be read there, and why
         self.unread_count = 0
 
-    def take(self, said: object) -> list[Part]:
+    def take(self, message: object) -> list[Part]:
         """Return the parts to be written.
 
         Raises:
-            TransferError: the node says what it may not, or more than the limits allow.
+            TransferError: the message is invalid, or exceeds the limits.
         """
-        if not isinstance(said, list):
-            self._refuse(f"sent {_kind(said)} where parts of files belong")
-        return [part for part in said if self._is_written(part)]
+        if not isinstance(message, list):
+            self._refuse(f"sent {_kind(message)} where parts of files belong")
+        return [part for part in message if self._is_written(part)]
 
     def _is_written(self, part: object) -> bool:
         match part:
@@ -116,7 +114,7 @@ def _kind(value: object) -> str:
 
 
 def objection(name: str) -> str | None:
-    """Return why no file below a folder of ours can have this name; None: one can."""
+    """Return why a file below a local folder must not have this name; None: it may."""
     try:
         encoded = os.fsencode(name)
     except UnicodeEncodeError:
@@ -132,7 +130,7 @@ def objection(name: str) -> str | None:
 
 
 def plain_value(data: Any) -> object:
-    """Unpickle numbers, texts, bytes, lists and tuples. What could do or take more than that is refused unread.
+    """Unpickle numbers, texts, bytes, lists and tuples. A pickle with any other opcode is refused unread.
 
     Raises:
         pickle.UnpicklingError, and whatever else broken pickles raise.

@@ -81,7 +81,7 @@ class JobIntake:
         plugins, kind = settings.plugins, settings.worker.kind
         self._packer = make(plugins, kind, drop=self._drop, forget=self._forget, objects=objects)
         self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
-        self._failure: BaseException | None = None  # what the pool has ended with
+        self._failure: BaseException | None = None  # the error that ended the pool
         self._ids = itertools.count(1)
 
     @property
@@ -92,7 +92,7 @@ class JobIntake:
         return JobId(next(self._ids))
 
     def keep_result(self, payload: Payload) -> None:
-        """Have the result of a call, on each rank where it is broadcast, stay where it is made."""
+        """Keep the result of a call on its node; of a broadcast, on the node of each rank."""
         payload.keep = self.objects
         payload.flags |= self.KEEP
 
@@ -100,17 +100,17 @@ class JobIntake:
         self, call: AnyCall, on: int | Literal["head"] | None = None, *, keep: bool = False, owned: bool = False
     ) -> PackedCall:
         """Pickle a call. ``owned``: copy its large buffers at once, while the event loop waits."""
-        given = call if type(call) is Call else pending(call)
+        packable = call if type(call) is Call else pending(call)
         rank = placement(on, most=self.most)
-        payload = self.packer.pack(given)
+        payload = self.packer.pack(packable)
         if owned:
             self._packer.own(payload)
-        if keep or given.options.keep:
+        if keep or packable.options.keep:
             self.keep_result(payload)
-        return PackedCall(payload, given.options, rank)
+        return PackedCall(payload, packable.options, rank)
 
     async def own(self, payload: Payload) -> None:
-        """Copy a call's large buffers in a thread. Whoever could fill them again has to wait for that.
+        """Copy a call's large buffers in a thread. The caller must not change them before this returns.
 
         Raises:
             MemoryError
@@ -144,7 +144,7 @@ class JobIntake:
             raise
 
     def hand_over(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
-        """Hand a job to the pool's actor when all that it is given is there."""
+        """Hand a job to the pool's actor when the objects in its arguments are available."""
 
         def send(settle: Callable[[Ending], None]) -> None:
             self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
@@ -152,7 +152,7 @@ class JobIntake:
         self.remaking.submit(job.id, job.payload.objects, send, settle)
 
     def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin], watch: RankWatch | None = None) -> None:
-        """``plugins``: those of the call's function; whatever they raise is raised."""
+        """``plugins``: the plugins of the call's function; their errors are raised."""
         if any(plugin.fresh_ranks for plugin in plugins):
             job.payload.flags |= RunFlag.FRESH
         on_loss, nodes = self.settings.on_loss, self.connector.facts
@@ -195,7 +195,9 @@ class JobIntake:
                 self._ref.tell(LeaveRank(job, rank))
 
     def map_slots(self) -> int:
-        """Return how many slots a map has items on their way for: by load, also of nodes that would come for them."""
+        """Return the number of slots for which a map sends items: by load, also those of nodes that would be added for
+        them.
+        """
         most = self.most * self.settings.worker.concurrency if self.settings.nodes.scale else 0
         return max(self.observer.slots(), most)
 
@@ -247,7 +249,7 @@ class JobIntake:
         self._packer.set_outer_plugins(plugins)
 
     def with_traffic(self, snapshot: PoolSnapshot) -> PoolSnapshot:
-        """Return the snapshot with what each node was sent and has sent."""
+        """Return the snapshot with the bytes sent to and received from each node."""
         connector = getattr(self, "connector", None)
         if connector is None:  # the provider is being opened
             return snapshot

@@ -51,8 +51,8 @@ _keeping_value = Lock()  # of all jobs: it is held for two steps of the interpre
 
 
 class SubmittedJob(Generic[R]):
-    """One submitted call, awaitable, and cancelled with whoever awaits it. Implements `job.Job`. It settles once; the
-    value is unpickled when it is asked for.
+    """One submitted call. It can be awaited; cancelling the waiter cancels it. Implements `job.Job`. It settles once;
+    the value is unpickled when it is asked for.
 
     ``future``: done when the job is over; its result is None. ``ending``: how the job ended, until its value has been
     unpickled, and () from then on, because a job that is held must not hold the pickle beside the value.
@@ -106,7 +106,7 @@ class SubmittedJob(Generic[R]):
         self._core.expire(self.id, self.options.deadline_s or 0.0)
 
     async def load_if_long(self) -> None:
-        """Unpickle a large value in a thread, once for all who wait: the event loop goes on meanwhile. Raises nothing:
+        """Unpickle a large value in a thread, once for all waiters: the event loop goes on meanwhile. Raises nothing:
         `result` does.
         """
         if self._value is not _UNASKED or not any(received.is_long_to_load for received in _received(self.ending)):
@@ -158,7 +158,7 @@ class SubmittedJob(Generic[R]):
         return f"<job {self.id} of {one_line(self.payload.name)}: {_state(self)}>"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show of a job."""
+        """Return a job's text for notebooks."""
         from ..observe.notebook_html import job_page
 
         return job_page(self.payload.name, int(self.id), _state(self))
@@ -201,7 +201,7 @@ class SubmittedJob(Generic[R]):
     def __call__(self, ending: Ending) -> None:
         """Settle the job, once. The job is its task's `actors.interfaces.Settle` itself: no bound method for each.
 
-        Nobody may be waiting any more; the blob is released all the same.
+        The blob is released even if nothing waits for the job any more.
         """
         self._settled = True
         if self._deadline is not None:
@@ -223,7 +223,9 @@ class SubmittedJob(Generic[R]):
 
 
 def _state(job: SubmittedJob[Any]) -> str:
-    """Say how a job is, without its value, which may be large, and its error, which may not be unpickled here."""
+    """Describe the state of a job, without its value, which may be large, and its error, which may not be unpickled
+    here.
+    """
     if not job.future.done():
         return "under way"
     if job.future.cancelled():
@@ -310,7 +312,7 @@ def stall_of(payload: Payload, options: Options) -> Stall | None:
 
 
 def on_loss_of(options: Options, pool: OnLossOption, *, collective: bool) -> OnLoss:
-    """Return what a broadcast does when it loses a rank: what the call's options say, else the pool's.
+    """Return the reaction of a broadcast to the loss of a rank: the call's option, else the pool's.
 
     "auto" is a restart of all ranks where they wait for each other (``collective``), else of the lost rank alone.
     ``max_restarts`` implies "restart", and ``retry="never"`` implies "fail": `Options` refuses contradictions.
@@ -337,9 +339,9 @@ def broadcast_of(
     failed: Callable[[Ending], object] | None = None,
     watch: RankWatch | None = None,
 ) -> BroadcastSpec:
-    """Return the broadcast of a call with these plugins. ``on_loss``: the pool's. ``nodes``: those that are ready now.
-    ``failed``: called with each rank that fails, at once. ``watch``: of ranks that stream, which run at most once, and
-    end together as those of a collective.
+    """Return the broadcast of a call with these plugins. ``on_loss``: the pool's. ``nodes``: the nodes that are ready
+    now. ``failed``: called with each rank that fails, at once. ``watch``: of ranks that stream, which run at most once,
+    and end together as those of a collective.
 
     Raises:
         SpecError: the plugins contradict each other, or ask too much of a node.
@@ -355,12 +357,12 @@ def broadcast_of(
     every_rank_listens = one_listens(plugins) == "ranks"
     nodes = tuple(nodes)
     for facts in nodes if plugins else ():
-        ranks = ranks_per_node(facts)  # asked here as well: its caller hears what a plugin raises, not the pool's actor
+        ranks = ranks_per_node(facts)  # here as well: a plugin's error goes to the caller, not to the pool's actor
         if every_rank_listens and ranks > MOST_PORTS:
             need = f"{ranks} ranks per node would each need a port, and at most {MOST_PORTS} of a node can have one"
             raise SpecError(f"{need}: run fewer ranks per node.")
     if payload.needs is not None:
-        most = max(map(ranks_per_node, nodes), default=1)  # those of nodes that come later have no amounts
+        most = max(map(ranks_per_node, nodes), default=1)  # nodes that come later have no amounts
     return BroadcastSpec(
         job=job,
         function=payload.function,

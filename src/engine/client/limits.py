@@ -14,10 +14,11 @@ Watch = Callable[[], Coroutine[Any, Any, Never]]
 
 @asynccontextmanager
 async def ended_by(*watches: Watch) -> AsyncIterator[Callable[[], object]]:
-    """Cancel the block when a watch raises, until the value that this yields is called.
+    """Cancel the block when a watch raises. Yield a function that stops the watches.
 
     Raises:
-        BudgetExceeded, PoolIdle: what the watch raised; at the end of the block, from what else went wrong meanwhile.
+        BudgetExceeded, PoolIdle: the error of the watch; raised at the end of the block, with other errors as its
+        cause.
     """
     if not watches:
         yield lambda: None

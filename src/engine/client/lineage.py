@@ -1,10 +1,10 @@
-"""The lineage of what nodes keep: the calls that have made it, and which of them run again. No I/O, no clock.
+"""The lineage of kept results: the calls that computed them, and which of these calls run again. No I/O, no clock.
 
 LINEAGE-1: a call is remembered for as long as its result is referred to, or was given to a call that is remembered.
 LINEAGE-2: at most ``most`` calls are remembered, with arguments of at most ``most_bytes``, but for those that run again
     just now; the ones that have ended first are forgotten first.
-LINEAGE-3: a result is made by one call at a time, whoever needs it.
-LINEAGE-4: a call runs again as often as it may at most; it is not counted where nobody waited for its end.
+LINEAGE-3: one call at a time computes a result, however many need it.
+LINEAGE-4: a call runs again at most as often as it may; a run that was called off is not counted.
 LINEAGE-5: what was forgotten does not run again, and what runs again is not forgotten meanwhile.
 LINEAGE-6: each call is forgotten once.
 """
@@ -22,17 +22,17 @@ MOST_BYTES = 1 << 30  # of their arguments
 
 
 class State(Enum):
-    THERE = auto()  # or so it was when somebody last looked
-    MADE = auto()  # just now, once more
+    THERE = auto()  # as of the last check
+    RUNNING = auto()  # just now, once more
     GONE = auto()  # lost with its node, or freed
 
 
 class Need(Enum):
-    """The answer to who needs a result."""
+    """The next step of a caller that needs a result."""
 
     NOTHING = auto()  # it is there
     WAIT = auto()  # it is being made
-    RUN = auto()  # who hears this has to run its call, and says how that ended
+    RUN = auto()  # the caller runs the call of the result, and reports its end
     GIVE_UP = auto()  # it cannot be made again
 
 
@@ -52,7 +52,7 @@ class Origin:
 
 
 class Lineage:
-    """The calls of one pool. Those to be forgotten gather in ``forgotten`` until the caller takes them."""
+    """The calls of one pool. Calls to be forgotten gather in ``forgotten`` until the caller takes them."""
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self.forgotten: list[Origin] = []
@@ -95,10 +95,10 @@ class Lineage:
             return Need.GIVE_UP
         origin.left -= 1
         origin.again += 1
-        origin.state = State.MADE
+        origin.state = State.RUNNING
         return Need.RUN
 
-    def made(self, origin: Origin) -> None:
+    def restored(self, origin: Origin) -> None:
         """Note that a call has run again, and its result is there."""
         self._over(origin, State.THERE)
 
@@ -106,7 +106,7 @@ class Lineage:
         self._over(origin, State.GONE)
 
     def called_off(self, origin: Origin) -> None:
-        """Note that a call was ended because nobody waits for it any more."""
+        """Note that a call was ended because it has no waiters any more."""
         origin.left += 1
         origin.again -= 1
         self._over(origin, State.GONE)
@@ -118,21 +118,21 @@ class Lineage:
 
     def _make_room(self) -> None:
         while len(self._calls) > self._most or self.size_bytes > self._most_bytes:
-            oldest = next((each for each in self._calls if each.state is not State.MADE), None)
+            oldest = next((each for each in self._calls if each.state is not State.RUNNING), None)
             if oldest is None:
                 return
             self._forget_unneeded(self._forget(oldest))
 
     def _forget_unneeded(self, origins: Sequence[Origin]) -> None:
-        """Forget those that nobody needs any more, and what they alone were given: a chain may be long."""
+        """Forget the calls that nothing needs any more, and the sources that only they used: a chain may be long."""
         looked_at = [*origins]
         while looked_at:
             each = looked_at.pop()
-            if each.remembered and not each.references and not each.users and each.state is not State.MADE:
+            if each.remembered and not each.references and not each.users and each.state is not State.RUNNING:
                 looked_at += self._forget(each)
 
     def _forget(self, origin: Origin) -> Sequence[Origin]:
-        """Forget a call; return what may be unneeded without it."""
+        """Forget a call; return its sources, which may be unneeded without it."""
         origin.remembered = False
         del self._calls[origin]
         self.size_bytes -= origin.size_bytes

@@ -72,7 +72,7 @@ class OutcomesMapOptions(TypedDict, total=False):
 def check_map(
     function: object, items: object, more: Sequence[object] = (), options: Mapping[str, object] = MappingProxyType({})
 ) -> None:
-    """Refuse what `Pool.map` cannot take, with what was probably meant. ``options``: those that it does not have.
+    """Refuse arguments that `Pool.map` cannot take, with a suggestion. ``options``: options that it does not have.
 
     Raises:
         NotACall
@@ -128,8 +128,8 @@ class MapRun(Generic[T]):
         setattr(chunk, PLUGINS, function.plugins)  # the user's integrations hold for the chunk as for the function
         make: type[Compute[..., Any]] = AsyncCompute if asynchronous else SyncCompute
         self._function: Compute[..., list[Any]] = make(chunk, self._options)
-        self._given = function.given  # the object of a method, which travels with each task and not with each item
-        self._function.takes_self = bool(self._given)
+        self._self_args = function.self_args  # the object of a method: it travels once per task, not per item
+        self._function.takes_self = bool(self._self_args)
 
     def __repr__(self) -> str:
         return f"<pool.map({self._function.__name__}, ...): await it for a list, or iterate over it by async for>"
@@ -166,14 +166,14 @@ class MapRun(Generic[T]):
 
     async def chunks(self) -> AsyncGenerator[list[T], None]:
         """Yield lists of results, with at most ``limit`` items between their iterator and the caller."""
-        told = partial(
+        observe = partial(
             self._observe, self._core.new_job(), len(self._items) if isinstance(self._items, Sized) else None
         )
         news = asyncio.Event()  # a chunk has landed, or there is one to send
         source, size = items_of(self._items, news, ItemFreezer(self._core, self._call_of)), ChunkSize()
         waiting: deque[_SentChunk | _UnsentItem] = deque()
         under_way = taken = 0
-        told(0)
+        observe(0)
         try:
             while True:
                 slots = self._slots()
@@ -206,12 +206,12 @@ class MapRun(Generic[T]):
                     size.took(len(sent.part.items), sent.busy_s)
                 under_way -= len(sent.part.items)
                 self._failed += sum(isinstance(each, ItemOutcome) and each.error is not None for each in results)
-                told(taken - under_way)
+                observe(taken - under_way)
                 yield results
                 if error is not None:
                     raise error
         finally:
-            told(taken - under_way, ended=True)
+            observe(taken - under_way, ended=True)
             for sent in waiting:
                 sent.cancel()
             await source.close()
@@ -221,12 +221,12 @@ class MapRun(Generic[T]):
             self._core.observer(MapProgress(job, self._function.__name__, done, total, ended, self._failed))
 
     def _call_of(self, items: list[Any]) -> Call[list[Any]]:
-        return Call(self._function, (*self._given, items), {}, self._options)
+        return Call(self._function, (*self._self_args, items), {}, self._options)
 
     async def _send(self, part: _Part, news: asyncio.Event, waiting: deque[_SentChunk | _UnsentItem]) -> None:
         """Send the items as one task, or one by one if they cannot all be pickled.
 
-        Each task is in ``waiting`` as soon as it is submitted: the end of the map cancels what is there.
+        Each task is in ``waiting`` as soon as it is submitted: the end of the map cancels all of them.
         """
         try:
             payload = self._payload(part)
@@ -338,7 +338,7 @@ class _SentChunk(SubmittedJob[list[Any]]):
         ], None
 
     def hides_the_culprit(self) -> bool:
-        """Return whether the task failed as a whole by what one item of several has done: killed its process, say."""
+        """Return whether one item of several made the whole task fail, for example by killing its process."""
         if len(self.part.items) == 1 or self._failure() is None or not self._is_of_items():
             return False
         return not (isinstance(self.ending, GaveUp) and self.ending.reason is Reason.QUEUE_TIMEOUT)  # it never ran

@@ -1,4 +1,4 @@
-"""The objects of an open pool: what `Pool.put` and `keep=True` have stored, here and on its nodes."""
+"""The objects of an open pool: values that `Pool.put` and ``keep=True`` have stored, here and on its nodes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Objects:
         drop: Callable[[Blob], None],
         have: Callable[[Iterable[StoredObject]], Awaitable[None]],
     ) -> None:
-        """``packer`` raises where the pool is not open. ``drop`` is told of a blob that no call refers to any more.
-        ``have`` has lost objects be made again, and raises a NodeLost where that cannot be.
+        """``packer`` raises where the pool is not open. ``drop`` receives each blob that no call refers to any more.
+        ``have`` recomputes lost objects, and raises NodeLost if it cannot.
         """
         self._packer, self._drop, self._have = packer, drop, have
         self._loop = asyncio.get_running_loop()
@@ -86,7 +86,7 @@ class Objects:
         return self.keep(Whereabouts("", sizes, len(data), small=data, producer=made_by))
 
     def _free(self, at: Whereabouts) -> None:
-        """Free an object's bytes, from whatever thread noticed that nobody refers to it any more."""
+        """Free the bytes of an object without references. For any thread."""
         if at.small is None:
             with suppress(RuntimeError):  # the loop has ended, and the nodes with it
                 self._loop.call_soon_threadsafe(self._freed, at)
@@ -101,7 +101,7 @@ class Objects:
 
 
 def home_of(stored: tuple[StoredObject, ...]) -> NodeId | None:
-    """Return the node that keeps most bytes of what a call refers to, if one does."""
+    """Return the node that keeps most bytes of a call's references; None: no node keeps any."""
     held: dict[NodeId, int] = {}
     for each in stored:
         if (home := each.at.home) is not None:

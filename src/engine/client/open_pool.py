@@ -68,13 +68,13 @@ class OpenPool(JobIntake):
         self.pool, self._opening = pool, opening
         if (sync := pool._sync) is not None:
             self.objects.reference = lambda stored: sync._ref(stored)  # noqa: PLW0108  a bound method would keep it
-        self.handles: dict[str, Any] = {}  # what plugins give their users, by plugin
+        self.handles: dict[str, Any] = {}  # the objects that plugins offer to users, by plugin
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
         self.began_in = Path() if settings.keep is None else Path.cwd()  # which may have been deleted
         self.let_save: Callable[[], Awaitable[None]] | None = None  # called before `outrider stop` ends the pool
         self.fetch_owners: dict[Path, int] = {}  # by a folder of `Pool.fetch`, the node whose files are in it
-        self.cleanup: CleanupError | None = None  # what leaving the provider failed with
+        self.cleanup: CleanupError | None = None  # the error of leaving the provider
         self.profile_until = 0.0  # by `time.monotonic`, when the profile that is being taken is over
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._idle = IdleWatch(
@@ -92,7 +92,7 @@ class OpenPool(JobIntake):
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._process = os.getpid()
-        self._halted: Exception | None = None  # what somebody else has ended it with
+        self._halted: Exception | None = None  # the error of `halt`
         self._preloading: asyncio.TimerHandle | None = None
         self._block_failed = False
         self._called_off = False
@@ -150,7 +150,7 @@ class OpenPool(JobIntake):
 
     @property
     def waits_for_caller(self) -> bool:
-        """Return whether the pool's end waits for who asks: for a plugin's `attach`, and what that has begun."""
+        """Return whether the pool's end waits for the caller: a plugin's `attach`, or a task that it has begun."""
         return self._lifes_mark in _within.get()
 
     @property
@@ -192,7 +192,7 @@ class OpenPool(JobIntake):
                 self.observer(ev.PoolClosed())
 
     async def _serve(self, stack: AsyncExitStack, cleanup_failures: list[NotGone]) -> None:
-        """Open the provider, take jobs until the pool is to stop, and leave what must be left in ``stack``."""
+        """Open the provider, and take jobs until the pool is to stop. Its contexts are entered in ``stack``."""
         settings, provider = self.settings, self.settings.provider
         self._open_observer()
         unwatch = await stack.enter_async_context(ended_by(*self._budget.watches(), *self._idle.watches()))
@@ -247,7 +247,7 @@ class OpenPool(JobIntake):
         await hosts.stop()
 
     def _open_observer(self) -> None:
-        """Whatever the record of this run fails with, the pool goes on without one."""
+        """Open the observer. If the record of this run fails, the pool goes on without one."""
         try:
             tracked = bool(self.settings.trackers)
             record = self._record() if leaves_record(self.settings.run, tracked=tracked) else None
@@ -312,7 +312,9 @@ class OpenPool(JobIntake):
         return replace(settings, turn=record.turn, pinned=record.pinned, rotated=record.rotated)
 
     def _image(self, stack: AsyncExitStack) -> PreparedImage:
-        """Prepare what goes onto machines that are not this computer, while they boot; return how to await it."""
+        """Prepare the image for machines other than this computer, while they boot; return a function that
+        awaits it.
+        """
         if self.settings.provider.local:
             return _nothing_to_prepare
         from ..image.includes import roots
@@ -326,7 +328,7 @@ class OpenPool(JobIntake):
         return lambda: asyncio.shield(preparing)
 
     def _prepared(self, preparing: asyncio.Task[Prepared]) -> None:
-        if not preparing.cancelled() and preparing.exception() is None:  # which is told to whoever waits for it
+        if not preparing.cancelled() and preparing.exception() is None:  # which the waiter raises
             self._packer.node_modules = ImportableModules(preparing.result().includes.modules)
 
     async def _when_ready(self, ref: Ref[Any]) -> None:
@@ -356,7 +358,7 @@ class OpenPool(JobIntake):
         cancelled = isinstance(failure, asyncio.CancelledError)
         if not self._ready.done():
             self._ready.set_exception(PoolClosed("start was cancelled") if cancelled else failure)
-            self._ready.exception()  # the starter has been told, or has gone
+            self._ready.exception()  # mark it as retrieved: `start` raises it, or was cancelled
         elif not cancelled:
             self._failure = failure
 
@@ -365,11 +367,11 @@ class OpenPool(JobIntake):
             return "unstarted"
         return "finished" if failure is None and not self._block_failed else "failed"
 
-    def _last_word(self, said: LastWord) -> None:
-        if isinstance(said, Warned):
-            self._warn(said.text)
+    def _last_word(self, word: LastWord) -> None:
+        if isinstance(word, Warned):
+            self._warn(word.text)
         else:
-            self._usage.add(said)
+            self._usage.add(word)
 
     def _warn(self, text: str) -> None:
         self.observer(ev.ProviderWarned(text))

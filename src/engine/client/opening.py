@@ -1,4 +1,4 @@
-"""The first step of opening a pool: its names, and what of its provider starts by itself while we import the rest."""
+"""The first step of opening a pool: its names, and the part of its provider that starts while the rest is imported."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Opening:
-    """A pool that is being opened. ``id`` is unique, ``tag`` is what its provider calls it, ``name`` is for people:
-    another pool, of anybody, may have the same.
+    """A pool that is being opened. ``id`` is unique, ``tag`` is its name at the provider, ``name`` is for people:
+    another pool, of any user, may have the same.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -28,7 +28,7 @@ class Opening:
         self._begun = self._open(self.tag) if settings.provider.local and alone else None
 
     def take(self, tag: str) -> AbstractAsyncContextManager[Fleet]:
-        """Return the provider's context, to be entered now. ``tag``: ours, or what the provider calls it already."""
+        """Return the provider's context, to be entered now. ``tag``: its new or present name at the provider."""
         begun, self._begun = self._begun, None
         return begun or self._open(tag)
 
@@ -36,11 +36,11 @@ class Opening:
         return self._settings.provider.open(tag, entry_points(self._settings))
 
     async def drop(self) -> None:
-        """End what has begun, where nobody has taken it."""
+        """End the provider's context, unless `take` has returned it."""
         begun, self._begun = self._begun, None
         if begun is not None:
             import anyio  # when the provider has begun
 
-            with anyio.CancelScope(shield=True), suppress(Exception):  # whoever drops it has an error already
+            with anyio.CancelScope(shield=True), suppress(Exception):  # the caller has an error already
                 async with begun:
                     pass

@@ -1,4 +1,4 @@
-"""The side of an open pool that a plugin is handed: slots of its nodes, messages to its hosts, ports on them."""
+"""The context of a plugin in an open pool: slots of its nodes, messages to its hosts, ports on them."""
 
 from __future__ import annotations
 

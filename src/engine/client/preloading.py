@@ -28,7 +28,7 @@ ROOMS = (
 
 
 def load_rooms() -> None:
-    """Import the modules. One that fails is left to whoever needs it."""
+    """Import the modules. An import that fails is left to the module's first user."""
     for room in ROOMS:
         with suppress(ImportError):
             import_module(f"{_PACKAGE}.{room}")

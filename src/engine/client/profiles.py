@@ -1,4 +1,4 @@
-"""A profile of what runs in a pool, asked of all nodes at the same time."""
+"""A profile of the running tasks of a pool, requested from all nodes at the same time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Busy(Exception):
 async def take_profile(
     core: OpenPool, *, steps: int, seconds: float, ranks: Callable[[int], bool] | None
 ) -> list[ev.ProfileTaken]:
-    """Have a profile taken of all that runs, or of those ``ranks`` of broadcasts alone; return what came of each.
+    """Request a profile of all running tasks, or only of these ``ranks`` of broadcasts; return the outcome of each.
 
     Raises:
         Busy: another one is under way.
@@ -38,11 +38,11 @@ async def take_profile(
     at = time.time()
     name = compact_time(at)
     try:
-        asked = [(link, attempt) for link in core.connector.links for attempt in _attempts(link, ranks)][:MOST]
-        found = await asyncio.gather(*(link.profiles.take(attempt, name, steps, seconds) for link, attempt in asked))
+        requests = [(link, attempt) for link in core.connector.links for attempt in _attempts(link, ranks)][:MOST]
+        taken = await asyncio.gather(*(link.profiles.take(attempt, name, steps, seconds) for link, attempt in requests))
     finally:
         core.profile_until = 0.0
-    return sorted(found, key=lambda each: (each.job, each.rank, each.node))
+    return sorted(taken, key=lambda each: (each.job, each.rank, each.node))
 
 
 def _attempts(link: NodeLink, ranks: Callable[[int], bool] | None) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Several `Spec`s as one provider: where one has no machines to give, the next is asked at once.
+"""Several `Spec`s as one provider: if one has no machines, the next is asked at once.
 
 FALLBACK-1: a pool's machines all come from one provider at a time, because its nodes must reach each other. While one
 of them lives, only specs of its provider are asked; when these have none to give, the pool learns that, waits as it
@@ -21,8 +21,8 @@ from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceede
 from ..api.settings import Selection, Spec, is_free, keyless
 from .cleanup import collecting_failures, merged_failures
 
-AGAIN_S = 1.0  # until a stream of events that failed is read anew, or a price is asked for that was not said
-QUOTE_S = 60.0  # a cloud's prices come within some seconds, and what it makes for its pool first, within some more
+AGAIN_S = 1.0  # before a failed stream of events is read again, or a price without an answer is requested again
+QUOTE_S = 60.0  # a cloud's prices come within some seconds, or some more if it creates things for its pool first
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ProviderFallback:
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[FallbackFleet]:
-        """Open all fleets, and read their events until the last is closed: closing them may have some, too. Each
+        """Open all fleets, and read their events until the last is closed: closing a fleet may give events, too. Each
         provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet.
         """
         failures: list[NotGone] = []
@@ -85,7 +85,7 @@ class OpenedSpec:
 
 @dataclass(slots=True)
 class FallbackFleet:
-    """Implements `providers.base.Fleet`: several."""
+    """A fleet (`providers.base.Fleet`) of several fleets."""
 
     options: Sequence[OpenedSpec]
     selection: Selection
@@ -120,8 +120,8 @@ class FallbackFleet:
     async def _in_order(
         self, request: LaunchRequest, bound: OpenedSpec | None, failed: list[tuple[OpenedSpec, ProviderError]]
     ) -> Sequence[OpenedSpec]:
-        """Return the options to ask, the preferred first. Once one delivers, return only those that share its fleet, it
-        first. One whose price is not to be had for now is left out, and added to ``failed``.
+        """Return the options to ask, the preferred first. Once an option delivers, return only the options of its
+        fleet, with it first. An option without a price for now is left out, and added to ``failed``.
         """
         if bound is not None:
             options = [each for each in self.options if each.fleet is bound.fleet]
@@ -189,10 +189,10 @@ class FallbackFleet:
 
 
 async def _price(option: OpenedSpec, request: LaunchRequest) -> float:
-    """Return what one machine costs there now, in USD per hour; infinity where there is none to be had.
+    """Return the present price of one machine of an option, in USD per hour; infinity: none is available.
 
     Raises:
-        ProviderError: it cannot be asked for, or nobody knows its price, as there was no answer within `QUOTE_S`.
+        ProviderError: the price cannot be requested, or no answer came within `QUOTE_S`.
     """
     if not isinstance(option.fleet, Quoting):
         return 0

@@ -1,4 +1,4 @@
-"""`Ref`: what `Pool.put` and ``keep=True`` give in place of a value."""
+"""`Ref`: the reference that `Pool.put` and ``keep=True`` return in place of a value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reference(Generic[T]):
     __slots__ = ("_stored", "_within")
 
     def __init__(self, stored: StoredObject, within: Any) -> None:
-        """Take the object, and what `get` asks for it (``within``)."""
+        """Take the stored object, and the `Objects` or the pool from which `get` fetches it (``within``)."""
         self._stored, self._within = stored, within
 
     @property

@@ -1,7 +1,7 @@
-"""Kept results that are made again: the call of one runs once more when it is lost with its node, and is needed.
+"""Recomputation of kept results: if a needed result is lost with its node, its call runs once more.
 
-`lineage` decides which calls are remembered, and which may run again. A job that is given a lost result waits here, and
-neither in the pool's queue nor in a slot: so the call that makes it again can have the only slot that there is.
+`lineage` decides which calls are remembered, and which may run again. A job with a lost result in its arguments waits
+here, and neither in the pool's queue nor in a slot: so the call that recomputes it can have the only slot.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from .jobs import SubmittedJob
     from .open_pool import OpenPool
 
-Send = Callable[[Callable[[Ending], None]], None]  # hands a job to the pool's actor, with who is told of its end
+Send = Callable[[Callable[[Ending], None]], None]  # hands a job to the pool's actor, with the callback for its end
 
 RANK = "it is the result of a broadcast's rank, which cannot run alone"
 LATER = "its call is not remembered any more, as those of later results took the room"
 
 
-class Given(NamedTuple):
-    """An object in the arguments of a remembered call that no call can make again."""
+class Argument(NamedTuple):
+    """An object in the arguments of a remembered call that cannot be recomputed."""
 
     stored: weakref.ref[StoredObject]
     made_by: str  # empty: it was put
@@ -43,20 +43,20 @@ class Given(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RememberedCall:
-    """The call of a kept result, as it was packed, but for what its arguments refer to."""
+    """The packed call of a kept result, without the objects that its arguments refer to."""
 
     name: str  # by which pickles refer to the result
     function: str  # for people
     payload: Payload
     options: Options
     on: int | None
-    sources: tuple[Origin | Given, ...]
+    sources: tuple[Origin | Argument, ...]
     node: NodeId  # that has made the result last
     result: weakref.ref[StoredObject]
 
 
 class Run:
-    """The run of a remembered call that is under way. It is ended with the last who waits for it."""
+    """The present run of a remembered call. It is ended when its last waiter leaves."""
 
     __slots__ = ("task", "waiting")
 
@@ -112,7 +112,7 @@ class Remaking:
         weakref.finalize(stored, self._let_go_soon, origin).atexit = False
 
     def _let_go_soon(self, origin: Origin) -> None:
-        """Note in the loop that a reference is gone, from whatever thread noticed it."""
+        """Note in the loop that a reference is gone. For any thread."""
         with suppress(RuntimeError):  # the loop has ended
             self._core.loop.call_soon_threadsafe(self._let_go, origin)
 
@@ -131,7 +131,7 @@ class Remaking:
     # --- what is needed -------------------------------------------------------------------------------------------
 
     def submit(self, job: JobId, objects: Sequence[StoredObject], send: Send, settle: Callable[[Ending], None]) -> None:
-        """Hand a job to the pool's actor by ``send`` when the objects that it is given are there.
+        """Hand a job to the pool's actor by ``send`` when the objects in its arguments are available.
 
         Raises:
             PoolClosed
@@ -147,15 +147,15 @@ class Remaking:
         return True
 
     def close(self) -> None:
-        """End whatever waits, as the pool has ended."""
+        """End all waiting jobs, as the pool has ended."""
         for waiting in [*self.waiting.values()]:
             waiting.give_up(GaveUp(Reason.CLOSED))
 
     async def have(self, objects: Iterable[StoredObject]) -> None:
-        """Return when none of the objects is lost, and have those made again that are. Cancelling leaves others alone.
+        """Recompute the lost objects, and return when none is lost. Cancellation does not affect other waiters.
 
         Raises:
-            NodeLost: one of them cannot be made again.
+            NodeLost: one of them cannot be recomputed.
             PoolClosed
         """
         lost = [each for each in objects if each.at.lost]
@@ -165,13 +165,13 @@ class Remaking:
             each_of_them = [asyncio.ensure_future(self._have(each)) for each in lost]
             try:
                 await asyncio.wait(each_of_them, return_when=asyncio.FIRST_EXCEPTION)
-                for had in each_of_them:  # in their order: of two that are lost, the first is told of
-                    if had.done():
-                        had.result()
+                for task in each_of_them:  # in their order: of two losses, the first is raised
+                    if task.done():
+                        task.result()
             finally:
-                for had in each_of_them:
-                    had.cancel()
-                    had.add_done_callback(_seen)
+                for task in each_of_them:
+                    task.cancel()
+                    task.add_done_callback(_seen)
 
     async def _have(self, stored: StoredObject) -> None:
         while stored.at.lost:
@@ -206,15 +206,15 @@ class Remaking:
                 self._forget()
         error = None if run.task.cancelled() else run.task.exception()
         if error is not None:
-            another = copy.copy(error)  # each who waits has a traceback of their own
+            another = copy.copy(error)  # each waiter has a traceback of its own
             another.__cause__ = error.__cause__
             raise another
 
     async def _run(self, origin: Origin) -> None:
-        """Run a call again, and have its result be what was lost."""
+        """Run a call again, and put its result in place of the lost one."""
         call: Any = origin.call
         try:
-            made, node = await self._made(origin, call)
+            remade, node = await self._remake(origin, call)
         except Exception:
             del self._runs[origin]
             self.lineage.failed(origin)
@@ -226,15 +226,15 @@ class Remaking:
             for home, name in before.copies:
                 home.forget(name)
             before.copies.clear()
-            stored.is_now(made)
+            stored.is_now(remade)
         call.node = node
-        self.lineage.made(origin)
+        self.lineage.restored(origin)
         self._forget()
 
-    async def _made(self, origin: Origin, call: RememberedCall) -> tuple[StoredObject, NodeId]:
+    async def _remake(self, origin: Origin, call: RememberedCall) -> tuple[StoredObject, NodeId]:
         core, payload = self._core, copy.copy(call.payload)
         try:
-            payload.objects = tuple(self._given(each) for each in call.sources)
+            payload.objects = tuple(self._object_of(each) for each in call.sources)
             core.keep_result(payload)
             job: SubmittedJob[Any] = core.Job(core, payload, call.options)
             times = origin.again, origin.again + origin.left
@@ -263,9 +263,9 @@ class Remaking:
         small = cast("Received", outcome)
         return core.objects.keep(_as_object(small, call, job.id, ending.node)), ending.node
 
-    def _given(self, source: Origin | Given) -> StoredObject:
-        """Return what a call was given, which may be lost. A NodeLost: it was freed, and no call can make it again."""
-        if isinstance(source, Given):
+    def _object_of(self, source: Origin | Argument) -> StoredObject:
+        """Return an argument of a call, which may be lost. NodeLost: it was freed, and cannot be recomputed."""
+        if isinstance(source, Argument):
             if (stored := source.stored()) is not None:
                 return stored
             what = f"what {source.made_by} has returned" if source.made_by else "a value that was put"
@@ -278,9 +278,11 @@ class Remaking:
 
 
 class Waiting:
-    """A job that is given objects: it is with the pool's actor, or here while one of them is made again."""
+    """A job with objects in its arguments: the pool's actor has it, or it waits here while one of them is
+    recomputed.
+    """
 
-    __slots__ = ("_given", "_job", "_objects", "_remaking", "_send", "_sent", "_settle", "_task")
+    __slots__ = ("_job", "_objects", "_remaking", "_send", "_sent", "_settle", "_task", "_whereabouts")
 
     def __init__(
         self,
@@ -292,7 +294,7 @@ class Waiting:
     ) -> None:
         self._remaking, self._job, self._objects = remaking, job, objects
         self._send, self._settle = send, settle
-        self._given: list[Whereabouts] = []  # where the objects were when the job was sent
+        self._whereabouts: list[Whereabouts] = []  # where the objects were when the job was sent
         self._sent = False
         self._task: asyncio.Task[None] | None = None
 
@@ -300,7 +302,7 @@ class Waiting:
         if any(each.at.lost for each in self._objects):
             self._wait()
             return
-        self._given = [each.at for each in self._objects]
+        self._whereabouts = [each.at for each in self._objects]
         self._send(self)
         self._sent = True
 
@@ -312,12 +314,12 @@ class Waiting:
             self._over(ending)
 
     def _over(self, ending: Ending) -> None:
-        self._objects, self._given = (), []  # which others may need no more
+        self._objects, self._whereabouts = (), []  # which others may need no more
         self._settle(ending)
 
     def _may_have_all(self) -> bool:
-        """Return whether waiting helps: an object is lost, or has been made again since the job was sent."""
-        return any(each.at.lost or each.at is not at for each, at in zip(self._objects, self._given, strict=True))
+        """Return whether waiting helps: an object is lost, or was recomputed since the job was sent."""
+        return any(each.at.lost or each.at is not at for each, at in zip(self._objects, self._whereabouts, strict=True))
 
     def _wait(self) -> None:
         self._remaking.waiting[self._job] = self
@@ -353,24 +355,24 @@ def _forbidden(payload: Payload, options: Options) -> str:
     return "" if options.retries else "its function may not run again after a loss (retries=0)"
 
 
-def _source(stored: StoredObject) -> Origin | Given:
-    return Given(weakref.ref(stored), stored.at.producer) if stored.origin is None else stored.origin
+def _source(stored: StoredObject) -> Origin | Argument:
+    return Argument(weakref.ref(stored), stored.at.producer) if stored.origin is None else stored.origin
 
 
 def _at(call: RememberedCall) -> Whereabouts:
-    """Return where the result of a call is: nowhere."""
-    return Whereabouts(call.name, None, 0, producer=_made_by(call, call.node))
+    """Return the whereabouts of a result that is nowhere."""
+    return Whereabouts(call.name, None, 0, producer=_producer(call, call.node))
 
 
-def _made_by(call: RememberedCall, node: NodeId) -> str:
+def _producer(call: RememberedCall, node: NodeId) -> str:
     return f"{call.function} on node {node}"
 
 
 def _as_object(received: Received, call: RememberedCall, job: JobId, node: NodeId) -> Whereabouts:
-    """Return a result that is small, for once, as an object that nodes are sent."""
+    """Return a result that is small this time as an object that can be sent to nodes."""
     name, size_bytes = f"{call.name}-{job}", len(received.data)
     blob = Blob(name, [received.data], size_bytes)
-    return Whereabouts(name, received.sizes or (size_bytes,), size_bytes, blob=blob, producer=_made_by(call, node))
+    return Whereabouts(name, received.sizes or (size_bytes,), size_bytes, blob=blob, producer=_producer(call, node))
 
 
 def _lost(at: Whereabouts, so: str, task: str = "") -> NodeLost:

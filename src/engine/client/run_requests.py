@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def requests_to(core: OpenPool) -> Mapping[str, Request]:
-    """Return what answers each request, by its name. `runs/control.py` says how to add one."""
+    """Return the handler of each request, by its name. `runs/control.py` says how to add one."""
     return {"stop": partial(_stop, core), "stacks": partial(_stacks, core), "profile": partial(_profile, core)}
 
 
 async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001  it has none
-    """End the pool, and answer when nothing is left of it. ``left``: what may be, in words."""
+    """End the pool, and answer when nothing is left of it. ``left``: the resources that may be left, in words."""
     if core.let_save is not None:
         await core.let_save()
     await core.halt(RunStopped("The pool was ended from outside, by `outrider stop`."))
@@ -31,17 +31,17 @@ async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
-    """Take the stacks of all that runs. ``stacks``: the fields of each `TaskStack`."""
+    """Take the stacks of all running tasks. ``stacks``: the fields of each `TaskStack`."""
     from ..node.stack_text import bounded
     from .stacks import stacks
 
-    found = await stacks(core)
-    most = STACKS_CHARS // max(1, len(found))
-    return {"stacks": [asdict(replace(each, text=bounded(each.text, max(200, most)))) for each in found]}
+    taken = await stacks(core)
+    most = STACKS_CHARS // max(1, len(taken))
+    return {"stacks": [asdict(replace(each, text=bounded(each.text, max(200, most)))) for each in taken]}
 
 
 async def _profile(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Take a profile of all that runs, or of the ranks in ``ranks``, an array of [first, last], that ends after
+    """Take a profile of all running tasks, or of the ranks in ``ranks``, an array of [first, last], that ends after
     ``steps`` steps or ``seconds``. ``profiles``: the fields of each `ProfileTaken`.
     """
     from ..runs.control import Refused
@@ -53,7 +53,7 @@ async def _profile(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, An
     if steps < 0 or not 0 < seconds <= PROFILE_S:
         raise Refused(f"a profile takes at most {PROFILE_S:g} seconds")
     try:
-        found = await take_profile(core, steps=steps, seconds=seconds, ranks=chosen)
+        taken = await take_profile(core, steps=steps, seconds=seconds, ranks=chosen)
     except Busy as error:
         raise Refused(str(error)) from None
-    return {"profiles": [asdict(each) for each in found]}
+    return {"profiles": [asdict(each) for each in taken]}

@@ -22,17 +22,17 @@ from functools import partial
 from types import FrameType
 from typing import Any, cast
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)  # what ends programs: `kill` and all that manage services; a closed terminal
-SAME_S = 1.0  # a key that is held down, a wrapper that passes on what the terminal has sent to both
-LINGER_S = 0.25  # after the first, a pool is not left sooner: those of a wrapper come within this time
-ENDING_S = 30.0  # for so long pools are ended undisturbed; who presses again then does not want to wait any longer
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # sent by `kill` and service managers; by a closed terminal
+SAME_S = 1.0  # for a key that is held down, or a wrapper that forwards the terminal's signal to both
+LINGER_S = 0.25  # the least time from the first signal to the end of a pool: a wrapper's signal comes within it
+ENDING_S = 30.0  # for so long pools end undisturbed; a key that is pressed later ends the wait
 
 
 class Hold:
     """The default action of the ending signals, held back for one pool from its creation until `release`."""
 
     def __init__(self) -> None:
-        self._handler = _EndingHandler.found()
+        self._handler = _EndingHandler.install()
         if self._handler is not None:
             self._handler.holds.append(self)
             self._handler.settle()
@@ -76,7 +76,9 @@ class TaskHold(Hold):
             self.release()
 
     def cause_of(self, error: BaseException | None) -> BaseException | None:
-        """Return the error that ends a block, and in place of a cancellation what has come: Ctrl-C or a signal."""
+        """Return the error that ends a block; in place of a cancellation, the error of its cause: Ctrl-C or a
+        signal.
+        """
         if not isinstance(error, asyncio.CancelledError):
             return error
         if self._cancelled and self._handler is not None:
@@ -94,12 +96,12 @@ class TaskHold(Hold):
             return
         self._cancelled = True
         if self._task is None or self._task.done() or self._loop.is_closed():
-            self.release()  # there is nobody who would close the pool
+            self.release()  # no task is left to close the pool
         else:
             self._loop.call_soon_threadsafe(self._cancel, self._task)  # which wakes up a loop that waits
 
     def hurried(self) -> bool:
-        """Return whether a block that ends slowly, at the first SIGINT, has been told of another one."""
+        """Notify a block that still ends after the first SIGINT of another one; return whether it takes that."""
         if self.hurry is None or self._loop.is_closed():
             return False
         self._loop.call_soon_threadsafe(self.hurry)
@@ -134,8 +136,8 @@ class ThreadHold(Hold):
 
 
 class ProgramHold(Hold):
-    """A hold for a program that has something left to do when a signal has ended its pool, such as to tell of it. One
-    that comes while no pool is open ends the first pool that is opened; the program dies by it at the `release`.
+    """A hold for a program with work left after a signal has ended its pool, such as printing the result. A signal that
+    comes while no pool is open ends the first pool that is opened; the program dies by it at the `release`.
     """
 
     @property
@@ -163,8 +165,8 @@ class _EndingHandler:
         self.holds: list[Hold] = []  # the innermost last
 
     @staticmethod
-    def found() -> _EndingHandler | None:
-        """Return the handler, installed now if it was not; None: these signals are somebody else's business."""
+    def install() -> _EndingHandler | None:
+        """Return the handler, installed now if it was not; None: the program itself handles these signals."""
         if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
             return None
         there = {number: signal.getsignal(number) for number in ENDING}
@@ -186,7 +188,7 @@ class _EndingHandler:
         return [number for number in ENDING if cast("object", signal.getsignal(number)) is self]
 
     def _is_inherited(self) -> bool:
-        """Return whether this process is a fork of the one that has the pools: it has none, and is to die as ever."""
+        """Return whether this process is a fork of the pools' process: a fork has no pools, and dies by default."""
         return os.getpid() != self._process
 
     def settle(self) -> None:

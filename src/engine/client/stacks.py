@@ -1,4 +1,4 @@
-"""The stacks of all that runs in a pool, asked of its nodes at the same time."""
+"""The stacks of all running tasks of a pool, requested from its nodes at the same time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 async def stacks(core: OpenPool) -> list[TaskStack]:
     """Return the stacks of each task and rank under way, by job and rank. The pool's record has them as files."""
     at = time.time()
-    answers = await asyncio.gather(*map(_asked, core.connector.links))
-    found = sorted((each for some in answers for each in some), key=lambda each: (each.job, each.rank, each.node))
-    for event in events_of(found, at):
+    answers = await asyncio.gather(*map(_stacks_of, core.connector.links))
+    taken = sorted((each for some in answers for each in some), key=lambda each: (each.job, each.rank, each.node))
+    for event in events_of(taken, at):
         core.observer(event)
-    return found
+    return taken
 
 
 def events_of(stacks: Iterable[TaskStack], at: float) -> list[ev.StackTaken]:
@@ -47,7 +47,7 @@ def events_of(stacks: Iterable[TaskStack], at: float) -> list[ev.StackTaken]:
     ]
 
 
-async def _asked(link: NodeLink) -> list[TaskStack]:
+async def _stacks_of(link: NodeLink) -> list[TaskStack]:
     orders = {attempt: order for attempt, order in link.orders.items() if attempt < FIRST_BESIDE}
     if not orders:
         return []

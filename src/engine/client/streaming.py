@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .open_pool import OpenPool
 
 T = TypeVar("T")
-_BEGUN: Any = object()  # the first value of a generator that is to be closed also where nobody takes a value from it
+_BEGUN: Any = object()  # the first value of a generator that must be closed even if its values are never read
 
 
 async def stream(
@@ -66,8 +66,8 @@ async def stream(
 
 
 async def begun(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """Return a marked generator when it has begun. What it holds is let go when it is closed or forgotten, from now on
-    whether or not anybody takes a value from it.
+    """Return a marked generator when it has begun. From then on, closing or forgetting it releases its resources, even
+    if no value was read.
     """
     await anext(values)
     return values
@@ -135,7 +135,7 @@ class StreamingBroadcast(BroadcastJob[None]):
             error.__cause__ = error_of(self._cause, self.payload)
         raise error
 
-    # --- told by the pool's actor ---------------------------------------------------------------------------------
+    # --- called by the pool's actor -------------------------------------------------------------------------------
 
     def began(self, ranks: int, /) -> None:
         if not self._begun.done():

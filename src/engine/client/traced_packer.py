@@ -25,7 +25,7 @@ def begun_traces() -> Traces:
 
 
 class TracedPacker(Packer):
-    """A packer that tells ``traces`` of each call. ``packer``: as of `Packer`."""
+    """A packer that reports each call to ``traces``. ``packer``: as for `Packer`."""
 
     _carrier: Mapping[str, str]  # of the call that is being packed
 

@@ -9,31 +9,33 @@ from ...providers.base import MachineUsage, UsageUnknown
 
 
 class UsageIntake:
-    """The provider's figures of machines, until `close` tells it of nodes. ``node_of``: a machine's, if it was one."""
+    """A collector of the provider's figures of machines, which `close` reports by node. ``node_of``: returns a
+    machine's node, or None.
+    """
 
     def __init__(self, observe: ev.Observe, node_of: Callable[[str], int | None]) -> None:
         self._observe, self._node_of = observe, node_of
         self._used: list[MachineUsage] = []
         self._unknown: list[str] = []
 
-    def add(self, said: MachineUsage | UsageUnknown) -> None:
-        if isinstance(said, UsageUnknown):
-            self._unknown.append(said.why)
+    def add(self, figures: MachineUsage | UsageUnknown) -> None:
+        if isinstance(figures, UsageUnknown):
+            self._unknown.append(figures.why)
         else:
-            self._used.append(said)
+            self._used.append(figures)
 
     def close(self) -> None:
-        """Tell of each node, and of all together. A provider that has said nothing is not told of."""
-        told = [(node, each) for each in self._used if (node := self._node_of(each.id)) is not None]
-        for node, each in sorted(told, key=lambda one: one[0]):
+        """Report the figures of each node, and of all together. A provider without figures is not reported."""
+        known = [(node, each) for each in self._used if (node := self._node_of(each.id)) is not None]
+        for node, each in sorted(known, key=lambda one: one[0]):
             amounts = (each.seconds, each.cpus, each.cpu_s, each.memory_bytes, each.memory_total_bytes)
             self._observe(ev.NodeUsed(node, each.id, *amounts))
-        if told or self._unknown:
-            self._observe(pool_used([each for _, each in told], self._unknown))
+        if known or self._unknown:
+            self._observe(pool_used([each for _, each in known], self._unknown))
 
 
 def pool_used(used: list[MachineUsage], unknown: list[str]) -> ev.PoolUsed:
-    """Return the figures of all together: by processor time that they had, and by memory."""
+    """Return the figures of all nodes together, weighted by their processor time and their memory."""
     core_s = sum(each.seconds * each.cpus for each in used)
     memory = [
         (each.memory_bytes, each.memory_total_bytes)

@@ -20,13 +20,13 @@ from .tracker_tables import named_table, tracker_of
 if TYPE_CHECKING:
     from ..pool_options import PoolOptions
 
-_IN_PLACE = "\N{BULLET}"  # of a secret that is missing: what else is wrong is to be found
+_IN_PLACE = "\N{BULLET}"  # in place of a missing secret, so that the check goes on
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPool:
-    """One pool of a file. ``settings``: all of them, those left out with their defaults, without secrets; empty where
-    there are ``problems``.
+    """One pool of a file. ``settings``: all settings, defaults included, without secrets; empty where there are
+    ``problems``.
     """
 
     name: str
@@ -45,7 +45,7 @@ def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
     table = file.pools[name]
     missing = _missing(table)
     problems = [*missing.values()]
-    known: dict[str, Any] = {}  # without what is wrong by itself
+    known: dict[str, Any] = {}  # the keys that are valid by themselves
     for key in sorted(table, key=lambda each: each not in _PROVIDERS):
         try:
             check_known("a pool", [key], POOL_KEYS | RUN_KEYS)
@@ -55,24 +55,24 @@ def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
                 _settings({**{each: known[each] for each in _PROVIDERS if each in known}, key: value})
                 known[key] = value
         except SpecError as error:
-            problems.append(_said(error))
+            problems.append(_message(error))
     settings: dict[str, Any] = {}
     if not any(each in table and each not in known for each in _PROVIDERS):
         try:
             settings = _settings(known)
         except SpecError as error:
-            problems.append(_said(error))
+            problems.append(_message(error))
     return CheckedPool(name, tuple(problems), {} if problems else settings)
 
 
 def checked_tracker(file: ConfigFile, name: str) -> tuple[str, ...]:
-    """Check one tracker of a file, also of one that no pool names: `outrider run --track` may. Return the problems."""
+    """Check one tracker of a file, also if no pool names it: `outrider run --track` may. Return the problems."""
     table = named_table(name, file.trackers)
     missing = _missing(table)
     try:
         tracker_of(_without(table, missing))
     except SpecError as error:
-        return *missing.values(), _said(error)
+        return *missing.values(), _message(error)
     return tuple(missing.values())
 
 
@@ -94,7 +94,7 @@ def _settings(table: Table) -> dict[str, Any]:
 
 
 def _missing(table: Table) -> dict[str, str]:
-    """Return the variables of secrets that have no value, each with what is said of it."""
+    """Return the variables of secrets that have no value, each with the message about it."""
     names = [name for name in sorted(set(_secrets(table))) if not os.environ.get(name)]
     return {
         name: f"{name} is {'empty' if name in os.environ else 'not set'}, and a secret is to come from it"
@@ -109,7 +109,7 @@ def _check_run_key(key: str, table: Table) -> None:
         restarts_of(table)
 
 
-def _said(error: SpecError) -> str:
+def _message(error: SpecError) -> str:
     return in_toml(str(error)).removeprefix(": ").rstrip(".")
 
 

@@ -69,17 +69,17 @@ def _is_file(path: Path) -> bool:
 
 
 def _check_owner(file: Path) -> None:
-    """Refuse a file that was found, and not named, if somebody else may have written it: it says which machines get
-    the program's files and secrets. In a shared folder such as /tmp it could be anybody's.
+    """Refuse a file that was found, not named, if another user may have written it: it decides which machines get the
+    program's files and secrets. In a shared folder such as /tmp it could be anybody's.
     """
-    found, users = file.stat(), (os.geteuid(), 0)
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid not in users:
-        why, mend = f"it belongs to uid {found.st_uid}", "take it for your own by chown"
+    status, users = file.stat(), (os.geteuid(), 0)
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in users:
+        why, mend = f"it belongs to uid {status.st_uid}", "take it for your own by chown"
     elif mode & stat.S_IWOTH:
         why, mend = f"others may write in it (mode {mode:o})", f"run chmod go-w {shlex.quote(str(file))}"
-    elif mode & stat.S_IWGRP and not any(only_one_is_in_group(found.st_gid, uid) for uid in users):
-        why = f"the group {_group_name(found.st_gid)} may write in it (mode {mode:o})"
+    elif mode & stat.S_IWGRP and not any(only_one_is_in_group(status.st_gid, uid) for uid in users):
+        why = f"the group {_group_name(status.st_gid)} may write in it (mode {mode:o})"
         mend = f"run chmod g-w {shlex.quote(str(file))}"
     else:
         return
@@ -113,8 +113,8 @@ def read(path: str | os.PathLike[str]) -> ConfigFile:
     for key in whole.keys() - {"pools", "trackers"}:
         _refuse_key(f"{file}" + (" [tool.outrider]" if prefix else ""), key, whole[key], prefix)
     pools, trackers = _table(whole, "pools", str(file)), _table(whole, "trackers", str(file))
-    said = {name: _table(trackers, name, f"{file} [{prefix}trackers]") for name in trackers}
-    known = {name: tracker_at(table, file.parent) for name, table in said.items()}
+    written = {name: _table(trackers, name, f"{file} [{prefix}trackers]") for name in trackers}
+    known = {name: tracker_at(table, file.parent) for name, table in written.items()}
     tables = {name: at(_table(pools, name, f"{file} [{prefix}pools]"), file.parent) for name in pools}
     for table in tables.values():
         if "trackers" in table:
@@ -132,11 +132,11 @@ def _parsed(path: Path) -> Table:
 
 
 def _table(table: Table, key: str, where: str) -> Table:
-    found = table.get(key, {})
-    if not isinstance(found, Mapping):
+    inner = table.get(key, {})
+    if not isinstance(inner, Mapping):
         of_pool = f": keys of a pool stand below a line such as {where.rpartition(' ')[2][:-1]}.default]"
-        refuse(f"{where}: {key} is a table, not {found!r:.60}{of_pool if key in POOL_KEYS else ''}.")
-    return found
+        refuse(f"{where}: {key} is a table, not {inner!r:.60}{of_pool if key in POOL_KEYS else ''}.")
+    return inner
 
 
 def _refuse_key(where: str, key: str, value: object, prefix: str) -> NoReturn:
@@ -159,19 +159,19 @@ def _refuse_key(where: str, key: str, value: object, prefix: str) -> NoReturn:
 def pool_of(
     name: str, file: str | os.PathLike[str] | None, *, besides: Container[str]
 ) -> tuple[tuple[Spec, ...], PoolOptions, str]:
-    """Return what a file says of a pool but for the options ``besides``, and what errors call its table. ``file`` None:
-    the one that holds here.
+    """Return the specs and options of a pool in a file without the options ``besides``, and the name of its table in
+    errors. ``file`` None: the file that holds here.
 
     Raises:
-        SpecError: there is none, or it says something that is not valid.
+        SpecError: there is no file, or it has a value that is not valid.
     """
     if not isinstance(name, str):
         refuse(f"Pool.from_config takes the name of a pool in the file, not {shown(name)}.")
-    found = find(Path.cwd()) if file is None else read(file)
-    if found is None:
+    config = find(Path.cwd()) if file is None else read(file)
+    if config is None:
         refuse(
             f"There is no {OWN}, and no {SHARED} with [tool.outrider], in {Path.cwd()} or above: write [pools.{name}]."
         )
-    where = found.where(name)
-    table = {key: value for key, value in found.pool(name).items() if key not in besides and key not in RUN_KEYS}
+    where = config.where(name)
+    table = {key: value for key, value in config.pool(name).items() if key not in besides and key not in RUN_KEYS}
     return *pool_options(table, where), where

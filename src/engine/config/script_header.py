@@ -44,12 +44,12 @@ class ScriptHeader:
 
 
 def header_of(text: str, name: str) -> ScriptHeader:
-    """Return what a script's header says; without one, nothing. ``name``: the script's, for errors.
+    """Return the contents of a script's header; empty without one. ``name``: the script's, for errors.
 
     Raises:
         SpecError: there are two headers, or it is not valid.
     """
-    blocks = [found for found in _BLOCK.finditer(text) if found["type"] == "script"]
+    blocks = [match for match in _BLOCK.finditer(text) if match["type"] == "script"]
     if not blocks:
         return ScriptHeader()
     if len(blocks) > 1:

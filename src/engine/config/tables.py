@@ -31,7 +31,7 @@ _IN_IMAGE = ("requirements", "lock")  # paths of files
 
 
 def pool_options(table: Table, where: str) -> tuple[tuple[Spec, ...], PoolOptions]:
-    """Return what a table asks for, as `Pool` takes it. ``where``: the table's name, for errors.
+    """Return the specs and options of a table, as `Pool` takes them. ``where``: the table's name, for errors.
 
     Raises:
         SpecError: a key or a value is not valid.
@@ -44,7 +44,7 @@ def pool_options(table: Table, where: str) -> tuple[tuple[Spec, ...], PoolOption
 
 @contextmanager
 def telling(where: str) -> Iterator[None]:
-    """Say in each error of the block which table it is about."""
+    """Add the name of the table to each error of the block."""
     try:
         yield
     except (SpecError, ValueError, TypeError) as error:
@@ -80,7 +80,7 @@ def _one_provider(before: object, after: object) -> object:
 
 
 def at(table: Table, folder: Path) -> dict[str, Any]:
-    """Return the table with its relative paths, which are meant from ``folder`` on, made absolute."""
+    """Return the table with its relative paths made absolute, from ``folder``."""
     moved = dict(table)
     image = table.get("image")
     if isinstance(image, Mapping):
@@ -88,7 +88,7 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
             **image,
             **{key: _path(image[key], folder) for key in _IN_IMAGE if isinstance(image.get(key), str)},
         }
-        if isinstance(includes := image.get("includes"), list):  # what is no file there is the name of a module
+        if isinstance(includes := image.get("includes"), list):  # a text that is no file there is the name of a module
             moved["image"]["includes"] = [_path_if_there(each, folder) for each in includes]
     checkpoints = table.get("checkpoints")
     if isinstance(checkpoints, str) and "://" not in checkpoints and not half_url(checkpoints):
@@ -99,8 +99,8 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
 
 
 def tracker_at(table: Table, folder: Path) -> Table:
-    """Return a tracker's table with its relative folder, which is meant from ``folder`` on, made absolute. Of a class
-    of the user's own it may mean anything.
+    """Return a tracker's table with its relative folder made absolute, from ``folder``. For a class of the user's own
+    the option may mean anything, and stays.
     """
     text = table.get("folder")
     if not isinstance(text, str) or not text or "://" in text or ":" in str(table.get("kind", "")):
@@ -108,10 +108,10 @@ def tracker_at(table: Table, folder: Path) -> Table:
     return {**table, "folder": _path(text, folder)}
 
 
-def _path_if_there(given: object, folder: Path) -> object:
-    if isinstance(given, str) and os.path.exists(folder / given):  # noqa: PTH110 - Path.exists may raise an OSError
-        return _path(given, folder)
-    return given
+def _path_if_there(value: object, folder: Path) -> object:
+    if isinstance(value, str) and os.path.exists(folder / value):  # noqa: PTH110 - Path.exists may raise an OSError
+        return _path(value, folder)
+    return value
 
 
 def _path(text: str, folder: Path) -> str:
@@ -160,7 +160,7 @@ def _provider(value: object) -> object:
         if "hosts" not in options:  # perhaps under another name
             check_known("SSH", options, list(inspect.signature(provider_class("ssh")).parameters))
         options["hosts"] = _hosts(options.get("hosts"))
-    return _made(provider_class(table["name"]), options)
+    return _build(provider_class(table["name"]), options)
 
 
 def _example(table: object) -> str:
@@ -173,18 +173,18 @@ def _hosts(value: object) -> object:
     if value is None:
         refuse("the provider ssh needs hosts: SSH(hosts=['gpu1', 'gpu2']).")
     if isinstance(value, list):
-        return [_made(Host, each) if isinstance(each, Mapping) else each for each in value]
+        return [_build(Host, each) if isinstance(each, Mapping) else each for each in value]
     return value
 
 
-def _made(kind: Callable[..., Any], options: Table, name: str = "") -> Any:
+def _build(kind: Callable[..., Any], options: Table, name: str = "") -> Any:
     check_known(name or kind.__name__, options, [each for each in inspect.signature(kind).parameters if each != "self"])
     return kind(**options)
 
 
 def _nodes(value: object) -> object:
     if isinstance(value, Mapping):
-        return _made(Nodes, value)
+        return _build(Nodes, value)
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -197,7 +197,7 @@ def _accelerator(value: object) -> object:
 
 
 def _worker(value: object) -> object:
-    return _made(Worker, value) if isinstance(value, Mapping) else value
+    return _build(Worker, value) if isinstance(value, Mapping) else value
 
 
 def _image(value: object) -> Image:
@@ -209,12 +209,12 @@ def _image(value: object) -> Image:
         options["env"] = {name: _secret(each) for name, each in env.items()}
     if isinstance(indexes := options.get("pip_indexes"), list):
         options["pip_indexes"] = [_secret(each) for each in indexes]
-    image: Image = _made(Image, options)
+    image: Image = _build(Image, options)
     return image
 
 
 def _secret(value: object) -> Any:
-    """Return what ``{ secret = "HF_TOKEN" }`` means: the value of that variable of this process."""
+    """Return the secret of ``{ secret = "HF_TOKEN" }``: the value of that variable of this process."""
     match value:
         case {"secret": str(name), **more} if not more:
             return Secret.env(name)
@@ -227,7 +227,7 @@ def _plugins(value: object) -> object:
 
     if not isinstance(value, list):
         refuse(f"plugins takes a list, as in plugins=[plugins.torch()], not {shown(value)}.")
-    made = []
+    chosen = []
     for each in value:
         table = {"name": each} if isinstance(each, str) else each
         if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
@@ -237,8 +237,8 @@ def _plugins(value: object) -> object:
             factory = getattr(plugins, table["name"])
         except AttributeError as error:
             refuse(str(error))
-        made.append(factory(**{key: given for key, given in table.items() if key != "name"}))
-    return made
+        chosen.append(factory(**{key: option for key, option in table.items() if key != "name"}))
+    return chosen
 
 
 def _volumes(value: object) -> object:
@@ -250,8 +250,8 @@ def _volumes(value: object) -> object:
         options = dict(table)
         if isinstance(credentials := options.get("credentials"), Mapping):
             options["credentials"] = {name: _secret(each) for name, each in credentials.items()}
-        made: Volume = _made(Volume, options)
-        return made
+        built: Volume = _build(Volume, options)
+        return built
 
     return [volume(each) for each in value] if isinstance(value, list) else value
 
@@ -272,7 +272,7 @@ def _specs(value: object) -> tuple[Spec, ...]:
 def _chaos(value: object) -> object:
     from ..testing.chaos.plan import Chaos
 
-    return _made(Chaos, value) if isinstance(value, Mapping) else value
+    return _build(Chaos, value) if isinstance(value, Mapping) else value
 
 
 def _trackers(value: object) -> object:

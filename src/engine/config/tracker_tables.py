@@ -1,4 +1,4 @@
-"""Trackers in files: the tables ``[trackers.NAME]``, and what ``trackers = [...]`` of a pool means by them."""
+"""Trackers in files: the tables ``[trackers.NAME]``, and the entries of ``trackers = [...]`` of a pool."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...providers.option_names import closest
 from ..api.checks import refuse, shown
 from ..api.secrets import Secret
 from ..trackers.base import Tracker
-from ..trackers.trackers import KINDS, made
+from ..trackers.trackers import KINDS, new_tracker
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -27,7 +27,7 @@ def named_table(name: str, tables: Tables) -> Mapping[str, Any]:
 
 
 def trackers_of(value: object) -> list[Tracker]:
-    """Return the trackers that ``trackers = ["mlflow", { kind = "webhook", url = ... }]`` means.
+    """Return the trackers of ``trackers = ["mlflow", { kind = "webhook", url = ... }]``.
 
     Raises:
         SpecError
@@ -52,7 +52,7 @@ def tracker_of(value: object) -> Tracker:
         meant = closest(kind, KINDS) if isinstance(kind, str) else ""
         hint = f"did you mean {meant!r}?" if meant else "[trackers.NAME] tells it."
         refuse(f"a tracker's kind is one of {known}, or 'module:Class', not {shown(kind)}: {hint}")
-    return made(kind, {key: _value(each) for key, each in table.items() if key != "kind"})
+    return new_tracker(kind, {key: _value(each) for key, each in table.items() if key != "kind"})
 
 
 def _value(value: object) -> Any:

@@ -65,7 +65,7 @@ def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -
 
 @contextmanager
 def _filtered(streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) -> Iterator[None]:
-    """Discard what goes to the streams during the block, unless this rank speaks."""
+    """Discard output to the streams during the block, unless this rank may print."""
     with ExitStack() as stack:
         if not speaks(instance_info()):
             silenced = _descriptor_silenced if _alone() else _stream_silenced
@@ -187,7 +187,7 @@ def _flush(name: str) -> None:
 
 @contextmanager
 def _stream_silenced(name: str) -> Iterator[None]:
-    """Discard what this thread or coroutine prints, and nobody else's output."""
+    """Discard the output of this thread or coroutine, and of no other."""
     with _gates:
         gate = getattr(sys, name)
         if not isinstance(gate, _Gate):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..node.notice_page import NoticePage, PostedNotice, World
 
 POLL_S = 0.2
-MARGIN_S = 5.0  # for what comes after a callback: the process's end, the last bytes on their way
+MARGIN_S = 5.0  # for the work after a callback: the process's end, the last bytes on their way
 MARGIN_SHARE = 0.2  # of a short notice
 AGREE_S = 5.0  # a round trip to the client and to every node; it takes milliseconds
 _PAUSE_S = 0.001
@@ -49,10 +49,10 @@ class Preemption:
         key: Internal: tells notices apart.
     """
 
-    source: str  # who says so: "aws", "gcp", "azure", "slurm", "signal", "file", ...
+    source: str  # of the notice: "aws", "gcp", "azure", "slurm", "signal", "file", ...
     node: int  # whose machine, as in `instance_info`
     at: float  # when, by `time.monotonic()` of this machine
-    margin_s: float  # of the time left, what a callback should not use
+    margin_s: float  # the part of the time left that a callback should not use
     key: tuple[int, ...] = field(repr=False)  # another notice has another; one whose time changes keeps its own
 
     @property
@@ -95,7 +95,7 @@ def should_stop(*, everywhere: bool = False) -> bool:
 
 
 def stopping(*, everywhere: bool) -> bool:
-    """Return what `should_stop` does, without counting a step."""
+    """Return the result of `should_stop`, without counting a step."""
     page = context.notice_page()
     if page is None:
         return False
@@ -108,7 +108,7 @@ def stopping(*, everywhere: bool) -> bool:
 
 
 def pending(page: NoticePage, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
-    """Return what `preemption` returns, for the given task."""
+    """Return the result of `preemption` for the task."""
     own, others = page.read()
     if own is None and not (everywhere and others):
         return None
@@ -135,25 +135,25 @@ def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
 
 
 def _agreed(page: NoticePage, task: TaskContext) -> bool:
-    """Return whether this question is the one at which all ranks stop: the next of the rank that has asked most often.
+    """Return whether all ranks stop at this call of `should_stop`: the next call of the rank with the most calls.
 
-    First the question is counted, then the notice page is read. So a rank either sees the notice about a machine and
-    waits here, or its question is in the count that its node sends.
+    First the call is counted, then the notice page is read. So a rank either sees the notice about a machine and waits
+    here, or its call is in the count that its node sends.
     """
-    asked = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
+    calls = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
     world = _world(page.read().worlds, task)
     if world is not None and world.stop_at is None and world.notice is not None:
         world = _waited(page, task, world.notice)
-    return world is not None and world.stop_at is not None and asked >= world.stop_at
+    return world is not None and world.stop_at is not None and calls >= world.stop_at
 
 
 def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:
     """Wait for the ranks to agree, and return the world they agreed on; None: nothing.
 
-    After a failure to agree, the next question does not wait again.
+    After a failure to agree, the next call does not wait again.
     """
-    asked_in_vain = (task.attempt, notice.number)
-    if asked_in_vain in _in_vain:
+    failed_request = (task.attempt, notice.number)
+    if failed_request in _in_vain:
         return None
     until = time.monotonic() + AGREE_S
     while time.monotonic() < until:
@@ -162,7 +162,7 @@ def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World 
         if world is None or world.stop_at is not None or world.notice is None:
             return world
     _in_vain.clear()
-    _in_vain.add(asked_in_vain)
+    _in_vain.add(failed_request)
     return None
 
 
@@ -246,7 +246,7 @@ class OnPreemption(Generic[Callback]):
         try:
             started = surroundings.run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
             started.add_done_callback(lambda _: call.ended.set())
-        except RuntimeError:  # its loop has ended, and with it whatever it was for
+        except RuntimeError:  # its loop has ended, and with it the callback's purpose
             coroutine.close()
             call.ended.set()
 
@@ -384,7 +384,7 @@ class _NoticePoller:
             self._changed.wait(POLL_S)
 
     def _ended(self, task: TaskContext, failed: bool) -> None:  # noqa: ARG002 - either way
-        """End what a task has registered, as its function is over. Its answer waits for calls that run."""
+        """End the callbacks of a task whose function is over. The task's reply waits for running callbacks."""
         with self._lock:
             self._tasks.discard(task.attempt)
             theirs = [handler for handler in self._handlers if handler.task is task]

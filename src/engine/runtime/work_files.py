@@ -19,7 +19,7 @@ from ..api.compute import compute
 
 PIECE_BYTES = 32 << 10  # of a file
 ITEM_BYTES = 56 << 10  # of the parts of an item: it rides in a frame
-_PART_BYTES = 64  # at most, of what surrounds a part's bytes and texts
+_PART_BYTES = 64  # the most overhead of a part beside its bytes and texts
 
 Part = tuple[Any, ...] | bytes
 
@@ -47,9 +47,9 @@ def matching(pattern: str) -> Iterator[str]:
     """Yield the names of files that match the pattern, or are below a folder that does. Each is given once."""
     seen: set[str] = set()
     base = pattern.removesuffix("/").removesuffix("**").removesuffix("/")  # the end of "log/**" differs among Pythons
-    named = not any(sign in base for sign in "*?[")  # then a link to a folder is meant as that folder
-    for found in [Path()] if base in {"", "."} else sorted(Path().glob(base)):
-        names = below(found) if found.is_dir() and (named or not found.is_symlink()) else [str(found)]
+    named = not any(sign in base for sign in "*?[")  # then a link to a folder stands for that folder
+    for path in [Path()] if base in {"", "."} else sorted(Path().glob(base)):
+        names = below(path) if path.is_dir() and (named or not path.is_symlink()) else [str(path)]
         for name in names:
             if name not in seen:
                 seen.add(name)
@@ -100,7 +100,7 @@ def grouped(parts: Iterable[Part]) -> Iterator[list[Part]]:
 
 
 class FileWriter:
-    """Writes files below a folder, each whole or not at all. ``written``: where those are that are complete.
+    """Writes files below a folder, each whole or not at all. ``written``: the paths of the complete files.
 
     FILES-1: no file replaces another file of the same writer, as `A.txt` and `a.txt` would where case makes no name.
     """
@@ -169,7 +169,7 @@ class FileWriter:
 
 
 def _opened(path: Path) -> BinaryIO | None:
-    """Open a regular file, or what a link to one leads to; None: it is something else, which might wait for ever."""
+    """Open a regular file, or the target of a link to one; None: it is something else, which might block for ever."""
     if not stat.S_ISREG(path.stat().st_mode):
         return None
     file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)  # noqa: SIM115, PTH123

@@ -1,8 +1,8 @@
 """The process that sends one run's record to its trackers: ``python -m outrider.engine.trackers RECORD``.
 
-The pool's program starts it, with the trackers as a pickle on its stdin, so that no secret is in its arguments. It has
-nothing else of that program: it reads the record, and learns there that the run is over, or its owner dead. Then it
-sends what is left, and ends. Whoever kills it loses nothing that another one would not send.
+The pool's program starts it, with the trackers as a pickle on its stdin, so that no secret is in its arguments. It
+shares nothing else with that program: it reads the record, and sees there whether the run is over, or its owner dead.
+Then it sends the rest, and ends. If it is killed, another such process sends the rest.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _loaded(directory: Path, name: str, pickled: bytes) -> Tracker | None:
-    """Return a tracker; None: it cannot be loaded here, as its module is not found, which its state says then."""
+    """Return a tracker; None: its module is not found here, which is noted in the tracker's state."""
     try:
         tracker: Tracker = pickle.loads(pickled)
     except Exception as error:  # noqa: BLE001  of a class of the user's own

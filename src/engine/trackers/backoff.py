@@ -1,10 +1,10 @@
-"""Decide how long to wait after a tracker did not take something. No clock, and the chance is given."""
+"""Decide the pause after a failed delivery to a tracker. No clock; the random number is an argument."""
 
 from __future__ import annotations
 
 FIRST_S, MOST_S = 0.5, 60.0
 REFUSED_S = 10.0  # at the least after a token or an address that is wrong
-ASKED_MOST_S = 300.0  # that a tracker's Retry-After can ask for
+RETRY_AFTER_MOST_S = 300.0  # that a tracker's Retry-After can ask for
 OVER_MOST_S = 1.0  # when the run is over, and somebody waits
 
 
@@ -24,7 +24,7 @@ class Backoff:
         usual = min(MOST_S, FIRST_S * 2.0 ** min(self.tries, 10)) * (0.5 + chance / 2)
         self.tries += 1
         if retry_after_s is not None:
-            return min(max(0.0, retry_after_s), ASKED_MOST_S)
+            return min(max(0.0, retry_after_s), RETRY_AFTER_MOST_S)
         if over:
             return min(usual, OVER_MOST_S)
         return max(usual, REFUSED_S) if refused else usual

@@ -1,4 +1,4 @@
-"""Define a tracker: settings that a pool is given, and a sender that takes what the record of a run has.
+"""Define a tracker: settings of a pool, and a sender that takes the contents of a run's record.
 
 A `Tracker` is written in the user's program, checked there, and pickled to the process that sends. There `open` makes
 its `Sender`, whose methods are called one after another, by one thread of its own. They may take as long as they like.

@@ -1,4 +1,4 @@
-"""Find what a tracker does not have of a run, by its state in the record."""
+"""Find the part of a run that a tracker lacks, by its state in the record."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ COUNTED_BYTES = 4 * 1024 * 1024  # of metrics whose points are counted; of more 
 
 
 class Behind(NamedTuple):
-    """``points``: how many it lacks, or about so many. ``rejected``: deliveries that it did not take, for ever."""
+    """A tracker's lag. ``points``: the number of missing points, perhaps estimated. ``rejected``: deliveries that it
+    never takes.
+    """
 
     tracker: str
     points: int
     rejected: int
     problem: str
-    whole: bool  # nothing is missing but what it rejected
+    whole: bool  # nothing is missing but rejected deliveries
 
     def command(self, run: str) -> str:
         return f"outrider sync {shlex.quote(run)} --to {self.tracker}"
 
 
 def behind(directory: Path, trackers: Sequence[Tracker]) -> list[Behind]:
-    """Return those of a pool's trackers that lack something of the record. It reads some MB at most."""
-    found = [behind_of(directory, each.name, each.ranks) for each in trackers]
-    return [each for each in found if not each.whole or each.rejected]
+    """Return the pool's trackers that lack a part of the record. Reads some MB at most."""
+    states = [behind_of(directory, each.name, each.ranks) for each in trackers]
+    return [each for each in states if not each.whole or each.rejected]
 
 
 def behind_of(directory: Path, name: str, ranks: Ranks) -> Behind:
@@ -48,7 +50,7 @@ def behind_of(directory: Path, name: str, ranks: Ranks) -> Behind:
 
 
 def _last_words(directory: Path) -> str:
-    """Return the last line that the process has written, as of one that cannot import a tracker's module."""
+    """Return the last line of the process's log, such as the error of a tracker's module that cannot be imported."""
     try:
         with (directory / FOLDER / LOG).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - WORDS_BYTES))

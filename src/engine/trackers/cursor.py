@@ -1,7 +1,8 @@
-"""Decide what of a record a tracker gets next, and after a kill. No clock, no I/O; the state is saved on each change.
+"""Decide which part of a record a tracker gets next, also after a kill. No clock, no I/O; the state is saved on each
+change.
 
 CURSOR-1: what is sent is between the position and the mark; both are saved before it is sent.
-CURSOR-2: after a kill the same is sent again, with the same key: the mark says where it ends, whatever the file has.
+CURSOR-2: after a kill the same part is sent again, with the same key: it ends at the mark, however long the file is.
 CURSOR-3: the position only grows, and passes nothing that was neither taken nor rejected.
 CURSOR-4: the end is sent when nothing else is left.
 """
@@ -19,8 +20,8 @@ from ..runs.metrics import METRICS
 
 CHUNK_BYTES = 256 * 1024  # of a file that are sent at once, and
 CHUNK_LINES = 1000
-GIVEN_UP_KEPT = 20  # reasons that the state names; all are counted
-REST = "rest"  # the key's end of what a selection gives when the run is over
+REASONS_KEPT = 20  # reasons that the state names; all are counted
+REST = "rest"  # the end of the key for points that a selection holds back until the run is over
 
 
 def cut(content: bytes) -> int:
@@ -44,8 +45,8 @@ def digest(value: object) -> str:
 
 @dataclass(slots=True)
 class Cursor:
-    """The state of one tracker. ``at``: the bytes of each file that are done. ``until``: where that which is being sent
-    of `metrics.jsonl` ends; None: nothing is. ``selection``: as `Selection.state` was at that position.
+    """The state of one tracker. ``at``: the bytes of each file that are done. ``until``: the end of the part of
+    `metrics.jsonl` that is being sent; None: none is. ``selection``: as `Selection.state` was at that position.
     """
 
     at: dict[str, int] = field(default_factory=dict)
@@ -61,13 +62,13 @@ class Cursor:
     problem: str = ""  # why nothing is taken at present
 
     @classmethod
-    def read(cls, said: Mapping[str, Any]) -> Cursor:
+    def read(cls, facts: Mapping[str, Any]) -> Cursor:
         """Return the cursor that `facts` described; a new one for a state that cannot be understood."""
         cursor = cls()
         for each in fields(cls):
-            given = said.get(each.name)
-            if type(given) is (int if each.name == "until" else type(getattr(cursor, each.name))):
-                setattr(cursor, each.name, given)
+            value = facts.get(each.name)
+            if type(value) is (int if each.name == "until" else type(getattr(cursor, each.name))):
+                setattr(cursor, each.name, value)
         return cursor
 
     def facts(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Cursor:
         return 0 if self.until is None else max(0, self.until - self.position(METRICS))
 
     def done(self, file: str, size: int) -> None:
-        """Note that so many bytes were taken, or rejected. What is being sent of another file stays so."""
+        """Note that so many bytes were taken, or rejected. Only for `metrics.jsonl` this ends ``until``."""
         self.at[file] = self.position(file) + size
         if file == METRICS:
             self.until = None
@@ -98,4 +99,4 @@ class Cursor:
 
     def reject(self, why: str) -> None:
         self.rejected += 1
-        self.reasons = [*self.reasons, why][-GIVEN_UP_KEPT:]
+        self.reasons = [*self.reasons, why][-REASONS_KEPT:]

@@ -13,7 +13,7 @@ _STOPPED = frozenset({"KeyboardInterrupt", "RunStopped", "CancelledError"})
 
 
 def end_of(status: Mapping[str, Any], owner: Owned) -> End | None:
-    """Return the end of the run with this `status.json`; None: it goes on, or nobody here knows.
+    """Return the end of the run with this `status.json`; None: it goes on, or its end is not known here.
 
     A run whose program was killed has ended when its state was written last.
     """

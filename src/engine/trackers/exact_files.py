@@ -1,7 +1,7 @@
-"""Append what a tracker gets to files, each delivery once, though the process that does it may be killed at any moment.
+"""Append a tracker's deliveries to files, each exactly once, though the process may be killed at any moment.
 
-After each append the sizes of all files are noted in the record, with the delivery's key. What stands behind a noted
-size was never reported as taken: it is cut off, and comes again.
+After each append the sizes of all files are noted in the record, with the delivery's key. Bytes behind a noted size
+were never reported as taken: they are cut off, and sent again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOTE = "files"
 
 
 class ExactFiles:
-    """Files below ``folder``. ``more``: whatever else is noted with each delivery, as JSON has it."""
+    """Files below ``folder``. ``more``: further values of JSON that are noted with each delivery."""
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         self.folder, self._run = folder, run
@@ -29,7 +29,7 @@ class ExactFiles:
         self.more: dict[str, Any] = noted.get("more", {})
 
     def recover(self, there: Iterable[Path]) -> None:
-        """Cut off what was not noted. ``there``: the files that are there, all of them this run's own.
+        """Cut off bytes that were not noted. ``there``: the existing files, all of them of this run.
 
         Raises:
             Away: the disk cannot be written.
@@ -47,7 +47,8 @@ class ExactFiles:
         return self._keys.get(_kind(key)) == key
 
     def append(self, key: str, contents: Mapping[str, bytes], more: dict[str, Any] | None = None) -> None:
-        """Append to files, by their paths below the folder, and note it. ``more``: the new one; None: as it was.
+        """Append to files, by their paths below the folder, and note the delivery. ``more``: its new value; None:
+        unchanged.
 
         Raises:
             Away: the disk cannot be written; nothing has changed.
@@ -99,10 +100,10 @@ def _kind(key: str) -> str:
 
 def _read(text: str) -> dict[str, Any]:
     try:
-        said = json.loads(text or "{}")
+        value = json.loads(text or "{}")
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _away(error: OSError) -> Away:

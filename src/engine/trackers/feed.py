@@ -1,4 +1,4 @@
-"""Send the record of one run to one tracker: read what is new, send it, and note in the record how far that is."""
+"""Send the record of one run to one tracker: read new lines, send them, and note the position in the record."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .selection import Redone, Selection
 from .state_file import StateFile
 
 POLL_S = 0.2  # between two looks at a record in which nothing happens
-EVERY_S = 1.0  # between points of a living run: what comes meanwhile goes together
-DESCRIBED_S = 1.5  # that a run may take to say what it is, git and machines included, before a tracker hears of it
+EVERY_S = 1.0  # between deliveries of points of a living run: points of this time go together
+DESCRIBED_S = 1.5  # that a tracker's begin waits for the run's description, git and machines included
 POINTS = 1000  # that are sent together, or somewhat more
 PIECES = 64  # of `CHUNK_BYTES` that are read for them at most
 LINE_BYTES = 4 * 1024 * 1024  # of a line of the other files
 
 
 class Feed:
-    """The sending of one run to one tracker. ``cursor``: how far it is. ``over``: the run has ended. ``refused``: the
+    """The sending of one run to one tracker. ``cursor``: its progress. ``over``: the run has ended. ``refused``: the
     tracker takes nothing from us.
     """
 
@@ -40,17 +40,17 @@ class Feed:
         directory: Path,
         tracker: Tracker,
         *,
-        told: Callable[[Feed], None] = lambda _: None,
+        on_progress: Callable[[Feed], None] = lambda _: None,
         wait: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``told`` is called when something was taken, or was not."""
+        """``on_progress`` is called after each delivery, whether it was taken or not."""
         self.directory, self.tracker = directory, tracker
         self.file = StateFile(directory, tracker.name)
         self.cursor = Cursor()
         self.over = self.refused = False
         self.failing_since: float | None = None
-        self._told, self._wait, self._clock = told, wait, clock
+        self._on_progress, self._wait, self._clock = on_progress, wait, clock
         self._end: End | None = None
         self._sender: Sender | None = None
         self._began: float | None = None
@@ -66,7 +66,7 @@ class Feed:
     def run(self, stop: Callable[[Feed], bool] = lambda _: False) -> bool:
         """Send until the run has ended and the tracker has all of it, or until ``stop``; return whether it has.
 
-        ``stop`` is asked after each step, whether that sent something or not. Who calls this holds the file's lock.
+        ``stop`` is asked after each step, whether that sent something or not. The caller holds the file's lock.
         """
         self._load()
         try:
@@ -83,12 +83,12 @@ class Feed:
 
     @property
     def complete(self) -> bool:
-        """Say whether the tracker has all of a run that has ended."""
+        """Return whether the tracker has all of a run that has ended."""
         return self.cursor.ended
 
     @property
     def idle(self) -> bool:
-        """Say whether the last step has found nothing to be sent."""
+        """Return whether the last step found nothing to send."""
         return self.failing_since is None and self._sender is not None and not self._moved
 
     def _load(self) -> None:
@@ -109,7 +109,7 @@ class Feed:
         return self._moved
 
     def _look(self) -> None:
-        """Read how the run is, before its files are read: what they have then is all, once it is over."""
+        """Read the run's state before its files: then these are complete if the run is over."""
         owner, run = at_present(run_of(self.directory))
         self._end = end_of(run.status, owner)
         self.over = self._end is not None
@@ -120,22 +120,22 @@ class Feed:
         if self.cursor.problem:
             self.cursor.problem = ""
             self._save()
-        self._told(self)
+        self._on_progress(self)
 
     def _failed(self, error: Exception) -> None:
         away = error if isinstance(error, Away) else Away(f"{type(error).__name__}: {error}")
         if self.failing_since is None:
             self.failing_since = self._clock()
-        said = str(away)[:500]
-        if self.cursor.problem != said:
-            self.cursor.problem = said
-            if away is not error:  # whoever writes a tracker wants to know where
+        problem = str(away)[:500]
+        if self.cursor.problem != problem:
+            self.cursor.problem = problem
+            if away is not error:  # so that a tracker's author sees where
                 traceback.print_exception(error)
             try:
                 self._save()
             except OSError:
                 pass  # as the disk is what fails
-        self._told(self)
+        self._on_progress(self)
         self.refused = isinstance(away, Refused)
         pause = self._backoff.failed(
             random.random(),  # noqa: S311  a jitter
@@ -176,7 +176,7 @@ class Feed:
         return True
 
     def _opened(self) -> Sender | None:
-        """Begin the run at the tracker, as soon as it is known what it is."""
+        """Begin the run at the tracker, as soon as its description is known."""
         about = read_json(self.directory / "run.json")
         now = self._clock()
         self._began = now if self._began is None else self._began
@@ -215,7 +215,7 @@ class Feed:
         return ":".join((self.directory.name, *map(str, parts)))
 
     def _deliver(self, what: str, key: str, send: Callable[[], None]) -> bool:
-        """Send something; return whether it was taken. What is rejected counts as done."""
+        """Send something; return whether it was taken. A rejected delivery counts as done."""
         assert self._sender is not None
         self._sender.key = key
         try:
@@ -237,16 +237,18 @@ class Feed:
         self._params_sign = sign
         return bool(new)
 
-    def _send_lines(self, sender: Sender, what: str, file: str, made: Callable[[Path, Mapping[str, Any]], Any]) -> bool:
+    def _send_lines(
+        self, sender: Sender, what: str, file: str, parse: Callable[[Path, Mapping[str, Any]], Any]
+    ) -> bool:
         """Send each line of a file by itself."""
         if not sender.takes(what):
             return False
         sent = False
         send = getattr(sender, what)
-        for line, said in self._new_lines(file):
+        for line, facts in self._new_lines(file):
             position = self.cursor.position(file)
             try:
-                value = made(self.directory, said)
+                value = parse(self.directory, facts)
             except (KeyError, TypeError, ValueError):  # a disk that was full has left it
                 value = None
             if value is not None:
@@ -260,13 +262,13 @@ class Feed:
         if not sender.events:
             return False
         sent = False
-        for line, said in self._new_lines(EVENTS):
-            position, name = self.cursor.position(EVENTS), said.get("event")
+        for line, facts in self._new_lines(EVENTS):
+            position, name = self.cursor.position(EVENTS), facts.get("event")
             if name in sender.events:
                 if name == READY:
                     before = parsed_events(self._read(EVENTS, 0, position))
-                    said = {**said, "machines": machines_of(before)}  # noqa: PLW2901
-                self._deliver(f"the event {name}", self._key("event", position), partial(sender.event, said))
+                    facts = {**facts, "machines": machines_of(before)}  # noqa: PLW2901
+                self._deliver(f"the event {name}", self._key("event", position), partial(sender.event, facts))
                 self.cursor.done(EVENTS, len(line))
                 self._save()
                 sent = True
@@ -275,7 +277,9 @@ class Feed:
         return sent
 
     def _new_lines(self, file: str) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
-        """Yield the lines after the position, which whoever gets them moves on; one that cannot be read is empty."""
+        """Yield the lines after the position, which the caller advances, with their facts; an unreadable line
+        has none.
+        """
         content = self._read(file, self.cursor.position(file), LINE_BYTES)
         for line in whole_lines(content):
             yield line + b"\n", next(parsed_events(line + b"\n"), {})
@@ -296,7 +300,7 @@ class Feed:
             self._pending = None
             return False
         if points:
-            self._save()  # with the mark: who begins anew sends the same
+            self._save()  # with the mark: after a restart the same is sent
             key = self._key("metrics", self.cursor.position(METRICS), self.cursor.until)
             if self._deliver(f"{len(points)} points", key, partial(sender.points, points)):
                 self.cursor.points += len(points)
@@ -332,13 +336,13 @@ class Feed:
         return self._selection.add(metrics_in(whole_lines(content)), self._redone)
 
     def _look_ahead(self) -> None:
-        """See which steps were redone, in all that the file has by now."""
+        """Note which steps were redone, in the whole file as it is now."""
         while lines := whole_lines(self._read(METRICS, self._ahead, LINE_BYTES)):
             self._redone.look(lines)
             self._ahead += sum(map(len, lines)) + len(lines)
 
     def _send_rest(self, sender: Sender) -> None:
-        """Send what the selection has held back. The state that was saved has it still, should this process end."""
+        """Send the points that the selection has held back. The saved state still has them, should this process end."""
         if self._rest is None:
             self._rest = self._selection.rest() if sender.takes("points") else []
         while some := self._rest[:POINTS]:
@@ -358,20 +362,25 @@ class Feed:
             return b""
 
     @staticmethod
-    def _artifact(directory: Path, said: Mapping[str, Any]) -> Artifact:
-        path = directory / str(said["path"])
+    def _artifact(directory: Path, facts: Mapping[str, Any]) -> Artifact:
+        path = directory / str(facts["path"])
         return Artifact(
-            str(said["name"]), path, int(said["size_bytes"]), str(said["sha256"]), float(said["at"]), said.get("rank")
+            str(facts["name"]),
+            path,
+            int(facts["size_bytes"]),
+            str(facts["sha256"]),
+            float(facts["at"]),
+            facts.get("rank"),
         )
 
 
-def _text(_: Path, said: Mapping[str, Any]) -> Text:
-    return Text(str(said["name"]), str(said["text"]), said.get("step"), float(said["at"]), said.get("rank"))
+def _text(_: Path, facts: Mapping[str, Any]) -> Text:
+    return Text(str(facts["name"]), str(facts["text"]), facts.get("step"), float(facts["at"]), facts.get("rank"))
 
 
 def _sign(path: Path) -> tuple[int, ...]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

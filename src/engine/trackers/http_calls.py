@@ -1,7 +1,7 @@
 """HTTP requests of trackers, by the standard library: proxies of the environment, no redirects, limits on answers.
 
 Each answer but 2xx is one of the three errors of `base`. Errors name the host and no more of an address, as a webhook's
-path may be its secret, and what the server says is cut.
+path may be its secret, and the server's text is cut.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..api.printable import one_line
 from .addresses import basic
 from .base import Away, Refused, Rejected
 
-TIMEOUT_S = 30.0  # of a server that says nothing
+TIMEOUT_S = 30.0  # without an answer of the server
 ANSWER_S = 30.0  # of an answer that has begun
 ANSWER_BYTES = 4 * 1024 * 1024
-SAID_CHARS = 200  # of what a server says in an error
-_ASKS = frozenset({401, 403, 404, 405, 407})  # who asks, or where: nothing is wrong with what is sent
+MESSAGE_CHARS = 200  # of a server's message in an error
+_ASKS = frozenset({401, 403, 404, 405, 407})  # a wrong token or address: the content is not at fault
 _LATER = frozenset({408, 409, 423, 425, 429})
 
 
@@ -58,7 +58,7 @@ class Calls:
         self._opener = build_opener(_AsItIs(), *([] if context is None else [HTTPSHandler(context=context)]))
 
     def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the object that is answered.
+        """Return the JSON object of the answer.
 
         Raises:
             Away, Refused, Rejected
@@ -66,12 +66,12 @@ class Calls:
         content = None if body is None else json.dumps(body).encode()
         answer = self.send(method, path, content, {"Content-Type": "application/json"})
         try:
-            said = json.loads(answer or b"{}")
+            value = json.loads(answer or b"{}")
         except ValueError:
             raise Away(f"{self.host} answered no JSON: is this its address?") from None
-        if not isinstance(said, dict):
+        if not isinstance(value, dict):
             raise Away(f"{self.host} answered JSON of another form")
-        return said
+        return value
 
     def send(
         self, method: str, path: str, content: bytes | IO[bytes] | None, headers: Mapping[str, str] | None = None
@@ -102,11 +102,11 @@ class Calls:
             reason = getattr(error, "reason", None) or error
             if isinstance(reason, ssl.SSLCertVerificationError):
                 raise Refused(f"the certificate of {self.host} is not trusted here ({reason.verify_message})") from None
-            said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-            raise Away(f"{self.host} does not answer ({one_line(str(said))})") from None
+            text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+            raise Away(f"{self.host} does not answer ({one_line(str(text))})") from None
 
     def _read(self, answer: HTTPResponse) -> bytes:
-        """Return what a server answers, if it does so in time: one that sends a byte now and then has no end."""
+        """Return a server's answer, if it ends in time: a server might send a byte now and then for ever."""
         until, read = time.monotonic() + ANSWER_S, b""
         while len(read) < ANSWER_BYTES and (some := answer.read1(ANSWER_BYTES - len(read))):
             read += some
@@ -115,35 +115,35 @@ class Calls:
         return read
 
     def _failure(self, code: int, reason: str, text: bytes, retry_after: str | None) -> Exception:
-        said = f"{self.host} answered {code} {_message(text) or one_line(reason)}".strip()
+        message = f"{self.host} answered {code} {_message(text) or one_line(reason)}".strip()
         if code in _LATER or code >= 500:
-            return Away(said, _retry_after(retry_after))
+            return Away(message, _retry_after(retry_after))
         if code < 400:
-            return Refused(f"{said}: redirects are not followed, so take the address that it leads to")
+            return Refused(f"{message}: redirects are not followed, so take the address that it leads to")
         if code in _ASKS:
-            return Refused(said)
-        return Rejected(said)
+            return Refused(message)
+        return Rejected(message)
 
 
 def _message(text: bytes) -> str:
-    """Return what an answer says, in a line: of JSON its `message`."""
+    """Return the message of an answer, in one line: of JSON its `message`."""
     shown_text = text.decode(errors="replace")
     try:
-        said = json.loads(shown_text)
-        if isinstance(said, dict):
-            shown_text = str(said.get("message") or said.get("error") or shown_text)
+        value = json.loads(shown_text)
+        if isinstance(value, dict):
+            shown_text = str(value.get("message") or value.get("error") or shown_text)
     except ValueError:
         pass
-    return one_line(shown_text)[:SAID_CHARS]
+    return one_line(shown_text)[:MESSAGE_CHARS]
 
 
-def _retry_after(said: str | None) -> float | None:
+def _retry_after(header: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header: a number, or a date (RFC 9110, 10.2.3)."""
-    if not said:
+    if not header:
         return None
-    if said.strip().isdecimal():
-        return float(said)
+    if header.strip().isdecimal():
+        return float(header)
     try:
-        return max(0.0, (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds())
+        return max(0.0, (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError):
         return None

@@ -47,7 +47,7 @@ class JSONLines(Tracker):
 
 
 class JSONLinesSender(Sender):
-    """Writes one run's file. Each line says by ``kind`` what it is."""
+    """Writes one run's file. Each line has its ``kind``."""
 
     events = frozenset({READY})
 
@@ -90,6 +90,6 @@ class JSONLinesSender(Sender):
 
 def point_facts(point: Point) -> dict[str, Any]:
     """Return a point as JSON has it: nan and infinities as texts."""
-    said = point._asdict()
-    del said["number"]
-    return said | {"value": point.value if math.isfinite(point.value) else str(point.value)}
+    facts = point._asdict()
+    del facts["number"]
+    return facts | {"value": point.value if math.isfinite(point.value) else str(point.value)}

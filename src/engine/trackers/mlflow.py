@@ -1,7 +1,7 @@
 """MLflow by its REST API, without its package: one run for each pool.
 
-What is sent twice changes nothing there: the run is found by its tag, a point is one row by name, time, step and value,
-a param has one value, and an artifact one path (mlflow/store/tracking/dbmodels of MLflow 2 and 3).
+A repeated delivery changes nothing there: the run is found by its tag, a point is one row by name, time, step and
+value, a param has one value, and an artifact one path (mlflow/store/tracking/dbmodels of MLflow 2 and 3).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class MLflow(Tracker):
 
 
 class MLflowSender(Sender):
-    """Sends one run. What makes it is `begun`."""
+    """The sender of one run, which `begun` creates on the server."""
 
     events = frozenset({READY})
 
@@ -142,7 +142,7 @@ class MLflowSender(Sender):
         self._id = self._artifacts = ""
 
     def begun(self) -> None:
-        """Make or find the run. A server that takes no run keeps nothing of it either, so none of it is left out."""
+        """Make or find the run. If the server rejects it, raise Refused, so that no part of the run is skipped."""
         try:
             self._begin()
         except Rejected as rejected:
@@ -156,15 +156,15 @@ class MLflowSender(Sender):
             raise Refused(f"this run was sent to {before}, and {address} is another server: give it a name of its own")
         experiment = self._experiment()
         kept = self._run.ids.get("run_id")
-        found = self._found(kept) if kept else self._searched(experiment)
-        info = found or self._created(experiment)
+        existing = self._run_info(kept) if kept else self._searched(experiment)
+        info = existing or self._created(experiment)
         self._id, self._artifacts = str(info["run_id"]), str(info.get("artifact_uri", ""))
         self._run.keep("run_id", self._id)
         self._run.keep("address", address)
         self._run.keep("experiment_id", str(info.get("experiment_id", experiment)))
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """A param keeps its first value there: one that changes becomes a tag."""
+        """Send params. MLflow keeps the first value of a param: a changed param becomes a tag."""
         params = [{"key": named(name), "value": _text(value, PARAM_CHARS)} for name, value in values.items()]
         for some in _pieces(params, PARAMS_MOST):
             try:
@@ -225,40 +225,40 @@ class MLflowSender(Sender):
 
     def _experiment(self) -> str:
         name = self._tracker.experiment or "Default"
-        found = self._named(name)
-        if found is None:
+        experiment = self._named(name)
+        if experiment is None:
             try:
                 return str(self._calls.json("POST", f"{API}/experiments/create", {"name": name})["experiment_id"])
             except Rejected:  # another pool has just made it
-                found = self._named(name)
-        if found is None or found.get("lifecycle_stage", "active") != "active":
+                experiment = self._named(name)
+        if experiment is None or experiment.get("lifecycle_stage", "active") != "active":
             raise Refused(f"{self._calls.host}: the experiment {name!r} was deleted: restore it, or take another name")
-        return str(found["experiment_id"])
+        return str(experiment["experiment_id"])
 
     def _named(self, name: str) -> dict[str, Any] | None:
         try:
-            said = self._calls.json("GET", f"{API}/experiments/get-by-name?experiment_name={quote(name, safe='')}")
+            answer = self._calls.json("GET", f"{API}/experiments/get-by-name?experiment_name={quote(name, safe='')}")
         except Refused as refused:
             if "404" in str(refused) and "does not exist" not in str(refused) and "not find" not in str(refused):
                 raise  # no MLflow is there
             if "answered 404" in str(refused):
                 return None
             raise
-        found: dict[str, Any] = said["experiment"]
-        return found
+        experiment: dict[str, Any] = answer["experiment"]
+        return experiment
 
-    def _found(self, run: str) -> dict[str, Any]:
+    def _run_info(self, run: str) -> dict[str, Any]:
         info: dict[str, Any] = self._calls.json("GET", f"{API}/runs/get?run_id={quote(run)}")["run"]["info"]
         return info
 
     def _searched(self, experiment: str) -> dict[str, Any] | None:
-        """Return the run that a process of ours has made, which could not note it any more."""
-        said = self._calls.json(
+        """Return the run that an earlier process has made, but could not note any more."""
+        answer = self._calls.json(
             "POST",
             f"{API}/runs/search",
             {"experiment_ids": [experiment], "filter": f"tags.`{TAG}` = '{self._run.id}'", "max_results": 1},
         )
-        runs = said.get("runs") or []
+        runs = answer.get("runs") or []
         return runs[0]["info"] if runs else None
 
     def _created(self, experiment: str) -> dict[str, Any]:

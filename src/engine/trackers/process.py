@@ -1,6 +1,6 @@
-"""The process of a run's trackers, as the pool's program has it: started, started again where it died, and ended.
+"""The pool's side of the process of a run's trackers: it is started, started again if it died, and ended.
 
-A thread of its own waits for it, so nothing of the pool does; what goes wrong here is no failure of the run.
+A thread of its own waits for it, so that the pool does not; an error here is no failure of the run.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def checked_trackers(trackers: object, run: RunOption) -> tuple[Tracker, ...]:
 
 
 def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
-    """Return what the process gets on its stdin. A class of the program's own script goes along as a copy.
+    """Return the input of the process. A class of the program's own script goes along as a copy.
 
-    Each tracker is a pickle of its own beside its name, so that one that cannot be loaded there keeps no other.
+    Each tracker is a pickle of its own beside its name, so that one that cannot be loaded there does not stop the
+    others.
 
     Raises:
         Exception: a tracker cannot be pickled.
@@ -79,7 +80,7 @@ class TrackerProcess:
             self._done.set()
 
     def close(self, within_s: float) -> None:
-        """Wait for the process to end by itself, since the run has, for ``within_s``; then end it. It is gone then."""
+        """Wait up to ``within_s`` for the process to end by itself after the run; then end it. It is gone on return."""
         self._closing.set()
         if self._thread is None:
             return
@@ -141,7 +142,9 @@ class TrackerProcess:
 
 
 def _started(directory: Path) -> subprocess.Popen[bytes]:
-    """Start it in a session of its own: a Ctrl-C in the terminal is the pool's, whose end it then sends."""
+    """Start the process in a session of its own: Ctrl-C in the terminal ends only the pool, and the process sends that
+    end.
+    """
     folder = directory / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)

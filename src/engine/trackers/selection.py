@@ -22,18 +22,18 @@ _ORIGIN = re.compile(rb'"job":(\d+),"rank":(\d+|null),"node":[^,]*,"generation":
 
 
 class Redone:
-    """The points that a newer generation has logged again, as far as lines were `look`ed at."""
+    """The points that a newer generation has logged again, as far as `look` has read lines."""
 
     def __init__(self) -> None:
         self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}  # of a job and rank: each generation's highest step
-        self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}  # and who redid a name's step
+        self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}  # and the newest for a name's step
 
     def look(self, lines: Iterable[bytes]) -> None:
         for line in lines:
-            found = _ORIGIN.search(line)
-            if found is None:
+            match = _ORIGIN.search(line)
+            if match is None:
                 continue
-            key, generation, step = (found[1], found[2]), int(found[3]), int(found[4])
+            key, generation, step = (match[1], match[2]), int(match[3]), int(match[4])
             tops = self._tops.get(key)
             if tops is None:
                 while len(self._tops) >= KEPT_KEYS:
@@ -63,7 +63,7 @@ class Selection:
         self._means = _Means(state.get("means", {}))
 
     def state(self) -> dict[str, Any]:
-        """Return what another one needs to go on from here, as JSON values."""
+        """Return the state from which another selection goes on, as JSON values."""
         return {"counts": dict(self._counts), "means": self._means.state()}
 
     def add(self, lines: Iterable[Logged], redone: Callable[[Logged, str], bool]) -> list[Point]:
@@ -86,7 +86,7 @@ class Selection:
         return points
 
     def rest(self) -> list[Point]:
-        """Return what is still held back. The run is over."""
+        """Return the points that are still held back when the run is over."""
         return self._means.rest()
 
     def _point(self, of: Logged, name: str, value: float) -> Point:
@@ -112,7 +112,7 @@ class _Means:
         series = self._series.get(key)
         points: list[Point] = []
         if series is None or series["generation"] < of.generation:
-            if series is not None:  # what the new generation begins after is whole
+            if series is not None:  # the steps before the first one of the new generation are complete
                 points = self._closed(key, lambda step, _: step < (of.step or 0))
             series = self._series[key] = {
                 "generation": of.generation,

@@ -1,4 +1,4 @@
-"""The file of a record that says how far a tracker is, and the lock of who sends to it."""
+"""The file of a tracker's progress in a record, and the lock of its sender."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..runs.reader import read_json
 from .cursor import Cursor
 
 FOLDER = "trackers"  # below the record
-LOG = "process.log"  # there: what the process that sends has printed
+LOG = "process.log"  # there: the output of the sending process
 
 
 class Busy(Exception):
@@ -21,7 +21,7 @@ class Busy(Exception):
 
 
 class StateFile:
-    """``trackers/NAME.json``. What is kept here names no secret: it has ids, positions, and what a tracker answered."""
+    """``trackers/NAME.json``. It holds no secret: only ids, positions, and answers of a tracker."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.path = directory / FOLDER / f"{name}.json"
@@ -46,7 +46,7 @@ class StateFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one that sends. The kernel lets go of it with the process.
+        """Hold the lock of the only sender. The kernel releases it with the process.
 
         Raises:
             Busy

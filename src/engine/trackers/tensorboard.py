@@ -58,7 +58,7 @@ class TensorBoardSender(Sender):
     def points(self, points: Sequence[Point]) -> None:
         if self._files.has(self.key):
             return
-        series: dict[str, tuple[int, int]] = {name: (made, step) for name, (made, step) in self._files.more.items()}
+        series: dict[str, tuple[int, int]] = {name: (number, step) for name, (number, step) in self._files.more.items()}
         contents: dict[str, bytearray] = {}
         left_out = 0
         for point in points:

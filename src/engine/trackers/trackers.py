@@ -47,8 +47,8 @@ _OF_CLASS = {name: module for module, name in KINDS.values()}
 
 def __getattr__(name: str) -> Any:
     if name in _OF_CLASS:
-        found = globals()[name] = getattr(import_module(f"{__package__}.{_OF_CLASS[name]}"), name)
-        return found
+        tracker_class = globals()[name] = getattr(import_module(f"{__package__}.{_OF_CLASS[name]}"), name)
+        return tracker_class
     close = "" if name.startswith("_") else closest(name, __all__)
     hint = f": did you mean trackers.{close}?" if close else f": there are {', '.join(_OF_CLASS)}"
     raise AttributeError(f"No tracker is called {name}{hint}", name=name)
@@ -58,7 +58,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def made(kind: str, options: dict[str, Any]) -> Tracker:
+def new_tracker(kind: str, options: dict[str, Any]) -> Tracker:
     """Return the tracker of a kind: one of `KINDS`, or of your own as ``package.module:Class``.
 
     Raises:

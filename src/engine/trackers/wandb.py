@@ -1,8 +1,8 @@
 """Runs at Weights & Biases, by its package, in the process of the trackers: online, or in files for ``wandb sync``.
 
-Its package writes from a process of its own, and loses what that has not written when it is killed. So all that is to
-be sent stands in a journal in the record first, and each row there is a step of W&B's. Another process sends what W&B
-lacks of the journal: online W&B says which step is next, and offline its files are made anew.
+Its package writes from a process of its own, and loses unwritten data when that is killed. So everything is first
+written to a journal in the record, each row of which is a step of W&B's. Another process sends the rows that W&B lacks:
+online W&B says which step is next, and offline its files are made anew.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .state_file import FOLDER
 Mode = Literal["online", "offline"]
 STEP = "outrider/step"  # our steps: those of W&B only rise, and a training may go back to a checkpoint
 CONNECT_S = 60.0
-CLOSE_S = 1.0  # that W&B has for writing what it holds, where the run is not over
+CLOSE_S = 1.0  # that W&B has for writing its data, if the run is not over
 FINISHED = "finished"
 TAGGED = ("job", "partition", "type", "region", "zone", "market")  # facts of machines that people look for
 TAG_CHARS = 64  # wandb's own limit
-QUIET: Mapping[str, Any] = {  # what of its own it would send or print, as far as its version knows these
+QUIET: Mapping[str, Any] = {  # stops output and data of W&B's own, as far as its version knows these
     "console": "off",
     "disable_git": True,
     "disable_job_creation": True,
@@ -168,7 +168,7 @@ class WandBSender(Sender):
         self._give()
 
     def _give(self) -> None:
-        """Give W&B what waits. After an error the rest waits on."""
+        """Give W&B the waiting rows. After an error the rest waits on."""
         while self._waiting:
             line = self._waiting[0]
             if "row" in line:
@@ -198,12 +198,12 @@ class WandBSender(Sender):
         path = self._run.directory / "artifacts" / line["artifact"]
         if not path.exists():
             return
-        made = import_module("wandb").Artifact(_artifact_name(f"{self._run.id}-{line['artifact']}"), type="file")
-        made.add_file(str(path), name=line["name"].lstrip("/") or line["artifact"])
-        self._wandb.log_artifact(made)
+        artifact = import_module("wandb").Artifact(_artifact_name(f"{self._run.id}-{line['artifact']}"), type="file")
+        artifact.add_file(str(path), name=line["name"].lstrip("/") or line["artifact"])
+        self._wandb.log_artifact(artifact)
 
     def _started(self) -> Any:
-        """Return a run of W&B, which goes on where W&B has it. Offline it is made anew: its files may lack the end."""
+        """Return a run of W&B, which goes on from an existing one. Offline it is new: old files may lack their end."""
         tracker, run = self._tracker, self._run
         if tracker.is_offline:
             for left in (self._folder / "wandb").glob(f"offline-run-*-{run.id}"):

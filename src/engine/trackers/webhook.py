@@ -1,7 +1,7 @@
-"""Webhooks: what happens in a run, as JSON that is posted to an address, signed, each with a key of its own.
+"""Webhooks: the events of a run, posted to an address as signed JSON, each with a key of its own.
 
-A receiver that remembers keys has each delivery once, whatever is lost on the way: what is sent again has the same key.
-The form is in docs/guides/trackers.md; `VERSION` is in each.
+A receiver that remembers keys has each delivery once: a repeated delivery has the same key. The form is in
+docs/guides/trackers.md; `VERSION` is in each.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class WebhookSender(Sender):
     def begun(self) -> None:
         run = self._run
         if run.ids.get("begun"):
-            return  # an earlier process has told it
+            return  # an earlier process has sent it
         about = {
             "began": run.began,
             "user": run.user,
@@ -129,7 +129,7 @@ class WebhookSender(Sender):
         self._post("params", {"params": values})
 
     def points(self, points: Sequence[Point]) -> None:
-        told = [
+        rows = [
             {
                 "name": point.name,
                 "value": point.value if math.isfinite(point.value) else str(point.value),
@@ -143,10 +143,10 @@ class WebhookSender(Sender):
             }
             for point in points
         ]
-        self._post("metrics", {"metrics": told})
+        self._post("metrics", {"metrics": rows})
 
     def artifact(self, artifact: Artifact) -> None:
-        said = {
+        facts = {
             "name": artifact.name,
             "path": str(artifact.path.relative_to(self._run.directory)),
             "type": mimetypes.guess_type(artifact.path.name)[0] or "application/octet-stream",
@@ -155,18 +155,20 @@ class WebhookSender(Sender):
             "at": artifact.at,
             "rank": artifact.rank,
         }
-        self._post("artifact", {"artifact": said})
+        self._post("artifact", {"artifact": facts})
 
     def event(self, event: Mapping[str, Any]) -> None:
         self._post("event", {"event": dict(event)})
 
     def ended(self, end: End) -> None:
-        said = {"state": end.state, "at": end.at, "exit_code": end.exit_code, "error": end.error}
-        self._post("ended", {**said, "spent_usd": end.spent_usd})
+        facts = {"state": end.state, "at": end.at, "exit_code": end.exit_code, "error": end.error}
+        self._post("ended", {**facts, "spent_usd": end.spent_usd})
 
-    def _post(self, kind: str, said: Mapping[str, Any]) -> None:
+    def _post(self, kind: str, facts: Mapping[str, Any]) -> None:
         run = {"id": self._run.id, "name": self._run.name}
-        body = json.dumps({"version": VERSION, "kind": kind, "key": self.key, "run": run, **said}, default=str).encode()
+        body = json.dumps(
+            {"version": VERSION, "kind": kind, "key": self.key, "run": run, **facts}, default=str
+        ).encode()
         headers = {"Content-Type": "application/json", "Idempotency-Key": self.key}
         if self._secret is not None:
             at = str(int(self._now()))

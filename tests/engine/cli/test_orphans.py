@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.cli.orphans import pools_found, verdict
+from outrider.engine.cli.orphans import known_pools, verdict
 from outrider.providers.journal import Intent, PoolRecord, Standing
 from outrider.providers.pool_lock import Owner
 from outrider.providers.resource_ownership import OURS, Thing, whose
@@ -35,7 +35,7 @@ def asked(*machines: FoundMachine, others: tuple[Thing, ...] = ()) -> PlaceAnswe
 
 
 def test_a_dead_owners_pool_is_removed() -> None:
-    (found,) = pools_found([record()], [asked(MACHINE, others=(GROUP,))])
+    (found,) = known_pools([record()], [asked(MACHINE, others=(GROUP,))])
     assert (found.standing, found.machines, found.others, found.unsettled) == ("dead", (MACHINE,), ("sg-1",), 2)
     assert found.hourly_usd == 0.5
     assert verdict(found, foreign=False, now=NOW).remove
@@ -44,18 +44,18 @@ def test_a_dead_owners_pool_is_removed() -> None:
 
 def test_resources_without_tags_are_removed_too() -> None:
     """The answer may be an old one: sweeping waits until it cannot be."""
-    (found,) = pools_found([record()], [asked()])
+    (found,) = known_pools([record()], [asked()])
     assert (found.machines, found.hourly_usd) == ((), 0)
     assert verdict(found, foreign=False, now=NOW).remove
 
 
 def test_a_machine_whose_tags_somebody_has_removed_is_found_by_its_id() -> None:
-    (found,) = pools_found([record()], [asked(replace(MACHINE, id="i-known", pool="", owner=""))])
+    (found,) = known_pools([record()], [asked(replace(MACHINE, id="i-known", pool="", owner=""))])
     assert [each.id for each in found.machines] == ["i-known"]
 
 
 def test_pool_known_only_by_tags_is_kept() -> None:
-    (found,) = pools_found([], [asked(replace(THEIRS, pool="theirs"))])
+    (found,) = known_pools([], [asked(replace(THEIRS, pool="theirs"))])
     assert (found.standing, found.owner) == ("unknown", "you@there")
     assert not found.ours
     assert not verdict(found, foreign=False, now=NOW).remove
@@ -65,7 +65,7 @@ def test_pool_known_only_by_tags_is_kept() -> None:
 def test_a_copy_of_a_machine_is_another_matter_than_the_pool() -> None:
     """GC-2"""
     for answer in (asked(MACHINE, THEIRS), asked(THEIRS, MACHINE), asked(THEIRS)):
-        found = {each.standing: each for each in pools_found([record()], [answer])}
+        found = {each.standing: each for each in known_pools([record()], [answer])}
         mine, theirs = found["dead"], found["unknown"]
         assert (set(mine.machines), theirs.machines) == ({*answer.machines} - {THEIRS}, (THEIRS,))
         assert verdict(mine, foreign=False, now=NOW).remove
@@ -75,7 +75,7 @@ def test_a_copy_of_a_machine_is_another_matter_than_the_pool() -> None:
 
 
 def test_resource_with_a_pools_tag_and_no_owner_is_kept() -> None:
-    mine, perhaps = pools_found([record()], [asked(replace(MACHINE, owner=""))])
+    mine, perhaps = known_pools([record()], [asked(replace(MACHINE, owner=""))])
     assert (mine.machines, len(perhaps.machines)) == ((), 1)
     assert perhaps.ours
     assert not verdict(perhaps, foreign=False, now=NOW).remove
@@ -83,7 +83,7 @@ def test_resource_with_a_pools_tag_and_no_owner_is_kept() -> None:
 
 def test_each_place_of_a_pool_is_its_own_matter() -> None:
     both = replace(record(), places=(EAST, WEST))
-    east, west = pools_found([both], [asked(MACHINE), PlaceAnswer("aws", WEST, error="no credentials")])
+    east, west = known_pools([both], [asked(MACHINE), PlaceAnswer("aws", WEST, error="no credentials")])
     assert (east.place, len(east.machines), west.place, west.error) == (EAST, 1, WEST, "no credentials")
     assert verdict(east, foreign=False, now=NOW).remove
     assert not verdict(west, foreign=True, now=NOW).remove
@@ -91,7 +91,7 @@ def test_each_place_of_a_pool_is_its_own_matter() -> None:
 
 
 def test_a_pool_without_a_place_is_only_forgotten() -> None:
-    (found,) = pools_found([replace(record(), places=())], [])
+    (found,) = known_pools([replace(record(), places=())], [])
     assert (found.place, found.error) == ({}, "")
     assert verdict(found, foreign=False, now=NOW).remove
 
@@ -99,15 +99,15 @@ def test_a_pool_without_a_place_is_only_forgotten() -> None:
 def test_a_pool_of_another_computer_is_removed_when_its_time_is_over() -> None:
     elsewhere = record(standing="elsewhere", owner=OTHER)
     mine = replace(MACHINE, id="i-known", until=NOW - 1)
-    (found,) = pools_found([elsewhere], [asked(mine)])
+    (found,) = known_pools([elsewhere], [asked(mine)])
     assert verdict(found, foreign=False, now=NOW).remove
     assert "max_lifetime is over" in verdict(found, foreign=False, now=NOW).why
-    (younger,) = pools_found([elsewhere], [asked(mine, replace(MACHINE, id="i-1", launch="t", until=NOW + 1))])
+    (younger,) = known_pools([elsewhere], [asked(mine, replace(MACHINE, id="i-1", launch="t", until=NOW + 1))])
     assert not verdict(younger, foreign=False, now=NOW).remove
 
 
 def test_unknown_price_makes_the_sum_unknown() -> None:
-    (found,) = pools_found([record()], [asked(MACHINE, replace(MACHINE, id="i-3", hourly_usd=None))])
+    (found,) = known_pools([record()], [asked(MACHINE, replace(MACHINE, id="i-3", hourly_usd=None))])
     assert found.hourly_usd is None
 
 
@@ -141,7 +141,7 @@ def test_a_living_owners_pool_is_never_touched_and_each_thing_is_somebodys(
         machines=() if unanswered else tuple(seen),
     )
     mine = record(standing=standing, owner=owner)
-    rows = pools_found([mine], [answer])
+    rows = known_pools([mine], [answer])
     for found in rows:
         removed = verdict(found, foreign=foreign, now=NOW).remove
         if found.standing == "alive" or found.error:

@@ -44,15 +44,15 @@ FOLDERS = st.builds(lambda name, pid: LivingPool(name, pid, 0.0, 1, Path()), NAM
 @given(st.lists(FOUND), st.lists(st.builds(a_run, NAMES, PIDS)), st.lists(FOLDERS))
 def test_each_pool_is_in_exactly_one_row(found: list[FoundPool], runs: list[RunSeen], local: list[LivingPool]) -> None:
     rows = joined(found, runs, local, now=0.0, host="here")
-    assert all(sum(row.found is pool for row in rows) == 1 for pool in found)
-    assert sum(row.found.provider == "local" for row in rows) == len(local)
+    assert all(sum(row.facts is pool for row in rows) == 1 for pool in found)
+    assert sum(row.facts.provider == "local" for row in rows) == len(local)
     assert sum(bool(row.run) for row in rows) == len(runs)
     assert len(rows) <= len(found) + len(runs) + len(local)
 
 
 def test_a_record_says_more_of_a_folder() -> None:
     (row,) = joined([], [RUN], [FOLDER], now=101.0, host="here")
-    assert (row.found.pool, row.since, row.nodes, row.wanted_nodes, row.spent_usd, row.run) == (
+    assert (row.facts.pool, row.since, row.nodes, row.wanted_nodes, row.spent_usd, row.run) == (
         "train-00ff00", 0.0, 3, 4, 2.0, "r",
     )  # fmt: skip
     assert cells(row, 120.0) == (
@@ -63,8 +63,8 @@ def test_a_record_says_more_of_a_folder() -> None:
 def test_a_folder_without_a_record_is_shown() -> None:
     other = RunSeen(run="r", pool="train", provider="ssh", standing="alive", owner="process 8 of me on here", pid=8)
     mine, theirs = sorted(joined([], [other], [FOLDER], now=60.0, host="here"), key=lambda row: row.run)
-    assert (mine.found.owner, mine.nodes, mine.since, mine.run) == ("process 7 on here", 2, 50.0, "")
-    assert theirs.found.provider == "ssh"
+    assert (mine.facts.owner, mine.nodes, mine.since, mine.run) == ("process 7 on here", 2, 50.0, "")
+    assert theirs.facts.provider == "ssh"
 
 
 def test_a_pool_of_a_cloud_has_what_its_record_says() -> None:
@@ -115,8 +115,8 @@ def shown(folder: Path, **status: object) -> list[ShownPool]:
 
 def test_a_pool_of_the_users_hosts_is_known_by_its_record(book: Journal) -> None:
     (row,) = shown(book.root / "runs")
-    assert (row.found.pool, row.found.provider, row.found.place) == ("train", "ssh", {"hosts": "gpu1,gpu2"})
-    assert row.found.owner.startswith(f"process {os.getpid()} of ")
+    assert (row.facts.pool, row.facts.provider, row.facts.place) == ("train", "ssh", {"hosts": "gpu1,gpu2"})
+    assert row.facts.owner.startswith(f"process {os.getpid()} of ")
     assert json.loads(json.dumps(row.as_json()))["nodes"] == 2
     assert pools_here([]) == []  # its owner lives no more
 
@@ -134,4 +134,4 @@ def test_a_run_of_another_computer_is_shown_while_it_is_written(book: Journal) -
         record.replace(
             "status.json", {"state": "running", "pool": "train", "provider": "ssh", "written": time.time() - since}
         )
-        assert [row.found.standing for row in pools_here([])] == ["elsewhere"] * count
+        assert [row.facts.standing for row in pools_here([])] == ["elsewhere"] * count

@@ -107,7 +107,7 @@ class Model(RuleBasedStateMachine):
             self.times[origin] += 1
             self.lineage.called_off(origin)
         elif how == "made":
-            self.lineage.made(origin)
+            self.lineage.restored(origin)
         else:
             self.lineage.failed(origin)
         self.take_forgotten()
@@ -137,7 +137,7 @@ class ForgetsWhatIsNeeded(Lineage):
     def let_go(self, origin: Origin) -> None:
         origin.references -= 1
         origin.state = State.GONE if origin.state is State.THERE and not origin.references else origin.state
-        if not origin.references and origin.remembered and origin.state is not State.MADE:
+        if not origin.references and origin.remembered and origin.state is not State.RUNNING:
             self._forget(origin)
 
 
@@ -148,7 +148,7 @@ class NeverFull(Lineage):
 
 class RunsTwice(Lineage):
     def need(self, origin: Origin) -> Need:
-        if origin.state is State.MADE and origin.left:
+        if origin.state is State.RUNNING and origin.left:
             origin.left -= 1
             return Need.RUN
         return super().need(origin)

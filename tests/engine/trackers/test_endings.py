@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.runs.reader import Owned
-from outrider.engine.trackers.backoff import ASKED_MOST_S, MOST_S, OVER_MOST_S, REFUSED_S, Backoff
+from outrider.engine.trackers.backoff import MOST_S, OVER_MOST_S, REFUSED_S, RETRY_AFTER_MOST_S, Backoff
 from outrider.engine.trackers.endings import end_of
 
 
@@ -44,7 +44,7 @@ def test_pauses_double_up_to_a_minute() -> None:
 
 def test_pauses_that_are_others() -> None:
     assert Backoff().failed(0.0, retry_after_s=7.0) == 7.0
-    assert Backoff().failed(0.0, retry_after_s=1e9) == ASKED_MOST_S
+    assert Backoff().failed(0.0, retry_after_s=1e9) == RETRY_AFTER_MOST_S
     assert Backoff().failed(0.0, refused=True) == REFUSED_S
     backoff = Backoff()
     backoff.tries = 9

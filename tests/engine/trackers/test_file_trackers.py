@@ -187,8 +187,9 @@ def test_a_disk_that_is_full_is_waited_for(run: Run, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(exact_files.os, "write", failing)
     problems: list[str] = []
-    sending = Feed(run.directory, trackers.JSONLines(folder), told=lambda each: problems.append(each.cursor.problem),
-                   wait=lambda _: None, clock=iter(range(10_000_000)).__next__)  # fmt: skip
+    sending = Feed(run.directory, trackers.JSONLines(folder), wait=lambda _: None,
+                   on_progress=lambda each: problems.append(each.cursor.problem),
+                   clock=iter(range(10_000_000)).__next__)  # fmt: skip
     assert sending.run()
     assert "elsewhere: No space left on device" in problems
     found = lines(folder, run)

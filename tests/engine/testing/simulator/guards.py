@@ -433,7 +433,7 @@ def makes_a_result_again_for_each_who_asks(patch: Patch) -> None:
     need = Lineage.need
 
     def each(self, origin):
-        if origin.state is State.MADE:
+        if origin.state is State.RUNNING:
             origin.state = State.GONE
         return need(self, origin)
 
