@@ -31,7 +31,7 @@ class Reason:
         return self.fate in {"quota", "impossible"}
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Slurm's word and what it means: people search for the one, and understand the other."""
         return self.word if self.words == self.word else f"{self.word} ({self.words})"
 

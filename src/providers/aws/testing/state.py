@@ -126,7 +126,7 @@ class Region:
     fleets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     answered: dict[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)  # by (action, ClientToken)
     young: dict[str, float] = field(default_factory=dict)  # when resources of moto were made
-    addresses_given: dict[str, int] = field(default_factory=dict)  # by subnet
+    assigned_addresses: dict[str, int] = field(default_factory=dict)  # by subnet
     images: dict[str, str] = field(default_factory=dict)  # id -> the parameter that named it
     own_images: dict[str, Image] = field(default_factory=dict)  # registered by users
 
