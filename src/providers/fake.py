@@ -161,7 +161,7 @@ class FakeFleet:
     # --- a test's hands -------------------------------------------------------------------------------------------
 
     def lose(self, machine: MachineId, cause: str = "spot interruption", *, is_reported: bool = True) -> None:
-        """The machine ends; ``is_reported``: with an event."""
+        """End the machine. ``is_reported``: whether the fleet sends an event."""
         self.machines.pop(machine, None)
         self.provider.alive.pop(machine, None)
         if is_reported:

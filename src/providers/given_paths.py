@@ -14,7 +14,7 @@ StrPath = str | os.PathLike[str]
 
 
 def expanded(path: StrPath) -> Path:
-    """Return the path with ``~`` as the home folder. That of a user whom nobody knows stays as it is."""
+    """Return the path with ``~`` as the home folder. ``~name`` of an unknown user stays as it is."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises a RuntimeError for it
 
 

@@ -43,7 +43,7 @@ async def all_of(*asks: Callable[[], Awaitable[T]]) -> tuple[T, ...]: ...
 
 
 async def all_of(*asks: Callable[[], Awaitable[Any]]) -> tuple[Any, ...]:
-    """Ask all questions at the same time; return the answers in their order."""
+    """Make all calls at once; return the results in the order of the calls."""
     results: dict[int, Any] = {}
 
     async def one(place: int, ask: Callable[[], Awaitable[Any]]) -> None:
@@ -54,7 +54,7 @@ async def all_of(*asks: Callable[[], Awaitable[Any]]) -> tuple[Any, ...]:
 
 
 async def each_of(names: Collection[K], ask: Callable[[K], Awaitable[T]], *, at_a_time: int = AT_A_TIME) -> list[T]:
-    """Ask about each name, some of them at a time; return the answers in the order of the names."""
+    """Call ``ask`` for each name, several at a time; return the results in the order of the names."""
     results: dict[K, T] = {}
     limit = anyio.Semaphore(at_a_time)
 
@@ -67,7 +67,7 @@ async def each_of(names: Collection[K], ask: Callable[[K], Awaitable[T]], *, at_
 
 
 async def answers_of(keys: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T | ProviderError]:
-    """Ask each at the same time. The ProviderError of one is its answer, and ends no other call."""
+    """Call ``ask`` for all at once. A ProviderError is the result of its own call and ends no other."""
     results: dict[K, T | ProviderError] = {}
     names = list(keys)
 

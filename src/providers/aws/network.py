@@ -224,7 +224,7 @@ async def _permit(api: Api, group: str, have: set[Rule], want: set[Rule]) -> Non
 
 
 async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]) -> None:
-    """Add rules in one call. If one of them exists, after a lost answer, EC2 refuses all: then one by one."""
+    """Add rules in one call; one by one if EC2 refuses all because one exists already (a lost answer)."""
     permissions = [rule.permission() for rule in rules]
     try:
         await api.call(f"authorize_security_group_{direction}", lag_s=LAG_S, GroupId=group, IpPermissions=permissions)

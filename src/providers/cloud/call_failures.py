@@ -93,7 +93,7 @@ def settled(cloud: str, failure: Failed, error: ProviderError, *, unsure: bool) 
 
 
 def with_reply(failure: Failed, sentence: str) -> str:
-    """The sentence with the cloud's own words in brackets."""
+    """The sentence, with the cloud's reply in brackets."""
     return quoting(sentence, failure.code, failure.words)
 
 

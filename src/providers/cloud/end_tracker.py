@@ -84,7 +84,7 @@ class EndTracker:
         return sorted(self.left - self._ending)
 
     def full_answer(self, shown: Sequence[InstanceView], sent_at: float) -> None:
-        """Take in an answer about all machines of the pool, asked for at ``sent_at``."""
+        """Process an answer about all machines of the pool. ``sent_at``: time of the request."""
         self._answered = True
         self._shown = {view.id for view in shown}
         self._at |= dict.fromkeys(self._shown, sent_at)
@@ -94,7 +94,7 @@ class EndTracker:
         self._vanished = {each for each, at in self._at.items() if sent_at - at >= GRACE_S}
 
     def partial_answer(self, some: Sequence[InstanceView]) -> None:
-        """Take in an answer about some machines. An end is never taken back: an answer that denies it is outdated."""
+        """Process an answer about some machines. An end is final: an answer that denies it is outdated."""
         self._ending |= {view.id for view in some if view.ends}
         self._terminated |= {view.id for view in some if view.state == "terminated"}
 
@@ -114,7 +114,7 @@ class EndTracker:
         return max(AGAIN_S, error.retry_after_s)
 
     def not_gone_error(self, why: str, now: float, wall: float, *, code: str = "") -> NotGone:
-        """The error for giving up. ``wall``: the unix time of ``now``."""
+        """The error at the end of the patience. ``wall``: the unix time of ``now``."""
         by = None
         if self._lease_s is not None:
             by = wall - (now - self._began) + self._lease_s + LEASE_MORE_S

@@ -248,7 +248,7 @@ class CloudFleet(Generic[P, O]):
     async def _take_all(
         self, plan: P, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
     ) -> list[Machine]:
-        """Do as `_take` for as many calls as ``count`` machines take: some clouds make one in each."""
+        """Call `_take` until ``count`` machines exist: some clouds create one machine per call."""
         machines_so_far: list[Machine] = []
         while len(machines_so_far) < count:
             try:

@@ -140,7 +140,7 @@ class InstanceInventory:
     # --- answers of the cloud -----------------------------------------------------------------------------------------
 
     def full_answer(self, views: Sequence[InstanceView], sent_at: float, now: float) -> InventoryChanges:
-        """Take in a whole list of the pool's machines, asked for at ``sent_at``."""
+        """Process a complete list of the pool's machines. ``sent_at``: time of the request."""
         news = InventoryChanges()
         for lost in self._lost_launches.values():
             if sent_at >= lost.at:

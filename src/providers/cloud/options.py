@@ -101,7 +101,7 @@ def tags(
 
 
 def check_known(owner: str, what: str, values: Iterable[str], known: Collection[str]) -> None:
-    """Check names of what a cloud has, such as a ``"region"``.
+    """Check names of a cloud's things, such as a ``"region"``.
 
     Raises:
         BadRequest: it has no such thing; says which may be meant.

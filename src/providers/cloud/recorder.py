@@ -32,7 +32,7 @@ class Recorder:
 
     @property
     def intents(self) -> list[Intent]:
-        """The intents of everything that this process has asked for."""
+        """The intents that this process has recorded."""
         return list(self._intents.values())
 
     async def claim(self) -> Claim:

@@ -49,7 +49,7 @@ def description(pool_labels: Mapping[str, str], token: str, *, usd: float = 0.0)
 
 
 def fields_of(resource: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a resource's ``description``; none where it is not one of ours."""
+    """The fields of a resource's ``description``; none if Outrider did not write it."""
     try:
         fields = json.loads(resource.get("description") or "{}")
     except ValueError:

@@ -174,7 +174,7 @@ class GCPLauncher:
     async def _refusals(
         self, order: BulkOrder, operation: Mapping[str, Any], errors: Sequence[Mapping[str, Any]]
     ) -> list[tuple[Sequence[Offer], ProviderError]]:
-        """The reasons why there is no machine, for each zone if the operations on single machines say it."""
+        """The reasons for a failed launch: one per zone, if the operations on single machines have them."""
         refusals: list[tuple[Sequence[Offer], ProviderError]] = []
         group, kind = operation.get("operationGroupId"), order.offers[0]
         what = f"spot {kind.type.name}" if kind.market == "spot" else kind.type.name

@@ -121,7 +121,7 @@ def name_of(pool: str, token: str) -> str:
 
 
 def label_list(pool: str, token: str, max_lifetime_s: float | None) -> list[str]:
-    """A machine's labels as Hyperstack has them: texts without spaces, which would divide them."""
+    """A machine's labels as Hyperstack takes them: a space would end a label, so they have none."""
     tags = labels.of_machine(pool, {}, token, max_lifetime_s)
     return [f"{key}={value}".replace(" ", "_") for key, value in tags.items()]
 

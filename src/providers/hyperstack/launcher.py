@@ -56,7 +56,7 @@ async def planned(
     cooldowns: Cooldowns,
     living: Collection[tuple[str, str]],
 ) -> HyperstackPlan:
-    """Rounds of one offer each, as one call takes one; all in one environment, where private addresses reach."""
+    """Rounds of one offer each (one call takes one), all in one environment, where private addresses work."""
     there, regions = await market(api, provider.environments, request.disk_gb)
     now, types = anyio.current_time(), provider.instance_types
     rounds = choose(request, there, cooldowns, now, instance_types=types, extras_usd=EXTRAS_USD)

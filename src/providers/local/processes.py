@@ -66,7 +66,7 @@ def ignore_hangups() -> None:
     _on_hangup.append(signal.signal(signal.SIGHUP, signal.SIG_IGN))
 
 
-_limits_before: list[tuple[int, int]] = []  # limits of descriptors: what this process had, when it has raised its own
+_limits_before: list[tuple[int, int]] = []  # the limit of descriptors before this process raised it, if it did
 
 
 def raise_descriptors() -> None:

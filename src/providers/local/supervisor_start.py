@@ -28,13 +28,13 @@ class StartedSupervisor(NamedTuple):
 def start_supervisor(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> StartedSupervisor:
     """Start the supervisor in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool.
 
-    What it is given stays closed to other children, also to those that another thread starts meanwhile.
+    No other child inherits its descriptors, even if another thread starts one meanwhile.
 
     Raises:
         OSError: it cannot be started.
     """
     paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
-    fds: list[tuple[int, int]] = []  # our number of it, and the supervisor's
+    fds: list[tuple[int, int]] = []  # (fd in this process, fd in the supervisor)
     control, theirs = socket.socketpair()
     try:
         with theirs:
@@ -43,7 +43,7 @@ def start_supervisor(directory: Path, entry_points: EntryPoints, work_mib: int |
         _give_opened(fds, os.open(os.devnull, os.O_RDWR), 0, 1)
         _give_opened(fds, os.open(directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
         arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(entry_points))
-        start = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # it collects nothing while it only imports
+        start = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # no garbage collection during imports
         code = f"{start}; from {__package__}.watchdog import main; main{arguments!r}"
         control.setblocking(False)
         keep_here(control)
@@ -76,7 +76,7 @@ def _give_opened(fds: list[tuple[int, int]], fd: int, *there: int) -> None:
 
 
 def _give_ourselves(fds: list[tuple[int, int]]) -> int:
-    """A pidfd: a pid would mean another process one day."""
+    """Give a pidfd of this process: a pid may be reused by another process."""
     try:
         ourselves = os.pidfd_open(os.getpid())
     except OSError:  # before Linux 5.3, and in sandboxes: then the socket alone tells

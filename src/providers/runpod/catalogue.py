@@ -89,7 +89,7 @@ def catalogue(
 
 
 def _gpu(gpu: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[InstanceType, float] | None:
-    """A GPU in the number of the request, and its price. None: this cloud does not have it, whatever its price says."""
+    """As many GPUs as the request needs, and their price. None: this cloud has none, even if it has a price."""
     if not gpu[cloud] or not gpu["price"][cloud] or gpu["manufacturer"] == "UNKNOWN":
         return None
     wanted = request.accelerator.count if request.accelerator else 1
@@ -123,7 +123,7 @@ def _cpu(cpu: Mapping[str, Any], request: LaunchRequest) -> tuple[InstanceType, 
 
 
 def _stock(entry: Mapping[str, Any], wanted: Collection[str] | None, among: Collection[str] | None) -> dict[str, str]:
-    """The stock of a type by data center, in RunPod's words. Where it is sold out, there is one all the same."""
+    """The stock of a type by data center, in RunPod's words. A sold-out type has an entry, too."""
     overall = entry.get("availability", "NONE").lower()
     levels = {each["id"]: each["availability"].lower() for each in entry.get("dataCenters") or ()}
     if not levels and overall != SOLD_OUT and wanted is None and among is None:

@@ -146,7 +146,7 @@ def _newest(records: Sequence[_Row]) -> Iterable[_Row]:
 
 
 def _row(line: str) -> tuple[str, _Row] | None:
-    """Return a job's number and a row of it."""
+    """Return the number of the job and its row. None: the line is no row."""
     columns = line.rstrip("\r").split("|")
     if len(columns) != len(FIELDS):
         return None

@@ -97,17 +97,17 @@ class Job:
     confirmed: bool = False  # it is over by Slurm's word, or was cancelled; else answers merely lacked it
     nodes: tuple[str, ...] = ()  # that it has at present
     first_node: str | None = None
-    released: dict[str, float] = field(default_factory=dict)  # since when; inf: its step has ended
-    silent: set[str] = field(default_factory=set)  # nodes that were given back, and do not answer
+    released: dict[str, float] = field(default_factory=dict)  # node -> when; inf: its step has ended
+    silent: set[str] = field(default_factory=set)  # released nodes that do not answer
     began: set[str] = field(default_factory=set)  # nodes whose steps have said how they are reached
     left_s: float | None = None
-    last_reported: tuple[str, float | None] | None = None
+    last_reported: tuple[str, float | None] | None = None  # (reason, expected start)
     never: bool = False
     persists_since: float | None = None  # since when it waits for a reason that ends soon or never
     missing: int = 0
     ending_since: float | None = None
     is_end_sent: bool = False
-    shrinking: bool = False  # somebody is about to give back what it has too much
+    shrinking: bool = False  # a call that releases its surplus nodes is running
 
     @property
     def unused_nodes(self) -> list[str]:
@@ -126,7 +126,7 @@ class Job:
             self.released[node] = min(now, self.released.get(node, now))
 
     def may_be_quiet(self, now: float) -> bool:
-        """Return whether it is worth looking which steps have ended."""
+        """Return whether to check which steps have ended."""
         return bool(self.silent) or any(now - at >= SILENT_S for at in self.released.values())
 
     def steps_seen(self, steps: Collection[str], now: float) -> bool:
@@ -219,7 +219,7 @@ class JobBook:
     # --- answers of squeue --------------------------------------------------------------------------------------------
 
     def answer(self, views: Iterable[JobView], sent_at: float) -> list[JobEvent]:
-        """Take in all jobs that squeue showed when it was asked at ``sent_at``."""
+        """Process all jobs in an answer of squeue. ``sent_at``: time of the request."""
         shown = {view.id: view for view in views}
         events: list[JobEvent] = []
         for job in self.open_jobs:

@@ -15,7 +15,7 @@ ASK_S = 3.0  # for which a question lasts: a firewall may drop what it does not 
 
 
 class WaysIn:
-    """The knowledge of which nodes let the user in."""
+    """A record of the nodes that let the user in."""
 
     def __init__(self) -> None:
         self._probing: set[str] = set()
@@ -24,7 +24,7 @@ class WaysIn:
         self._closed = False
 
     def ask(self, nodes: Iterable[str]) -> list[str]:
-        """Return the nodes that are to be asked now; `answered` or `failed` comes after that."""
+        """Return the nodes to probe now; call `answered` or `failed` afterwards."""
         new = [] if self._closed else [node for node in nodes if node not in self._probing | self._open]
         self._probing.update(new)
         return new
@@ -35,7 +35,7 @@ class WaysIn:
         self._closed = not self._open
 
     def failed(self, nodes: Collection[str]) -> None:
-        """Note that nobody knows whether these nodes let one in."""
+        """Note that the probe of these nodes gave no answer."""
         self._probing.difference_update(nodes)
 
     def by_ssh(self, node: str, now: float) -> bool | None:

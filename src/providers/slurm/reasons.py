@@ -32,7 +32,7 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """Slurm's word and what it means: people search for the one, and understand the other."""
+        """Slurm's word, for a search, and its meaning, for the reader."""
         return self.word if self.words == self.word else f"{self.word} ({self.words})"
 
     def error(self, job: str) -> ProviderError:

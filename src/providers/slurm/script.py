@@ -161,7 +161,7 @@ def signal_s(time_s: float | None) -> float:
 
 
 def own_arguments(*, name: str, count: int, comment: str, folder: str, time_s: float | None) -> list[str]:
-    """Return the arguments of sbatch without which its job is no job of ours."""
+    """Return the sbatch arguments that mark a job as the pool's."""
     options = [
         "--parsable",
         f"--job-name={name}",

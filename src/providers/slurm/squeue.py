@@ -63,7 +63,7 @@ def command(*, user: str, name: str | None = None) -> list[str]:
 
 
 def read(answer: str) -> list[JobView]:
-    """Return the jobs. A line that is none, such as a warning, is left out."""
+    """Return the jobs. Other lines, such as warnings, are left out."""
     views = (_view(line) for line in answer.split("\n"))
     return [each for each in views if each is not None]
 

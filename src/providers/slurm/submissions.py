@@ -67,7 +67,7 @@ class Submission:
         self.lost_at = now
 
     def looked(self, views: Iterable[JobView], sent_at: float) -> None:
-        """Take in an answer of squeue, which was asked at ``sent_at``."""
+        """Process an answer of squeue. ``sent_at``: time of the request."""
         for view in views:
             label = label_of(view.comment)
             if label is not None and label.token == self.token:

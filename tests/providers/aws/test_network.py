@@ -171,8 +171,8 @@ async def prepare(ec2: EC2, pool: str = "p", **options: Any) -> Network:
 # --- subnets ----------------------------------------------------------------------------------------------------------
 
 
-def place(*subnets: Mapping[str, Any], given: bool = False) -> VpcSubnets:
-    return VpcSubnets("vpc-1", ("172.31.0.0/16",), subnets, given)
+def place(*subnets: Mapping[str, Any], are_chosen: bool = False) -> VpcSubnets:
+    return VpcSubnets("vpc-1", ("172.31.0.0/16",), subnets, are_chosen)
 
 
 def test_each_zone_has_its_roomiest_subnet() -> None:

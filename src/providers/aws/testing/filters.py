@@ -72,7 +72,7 @@ def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def launch_tags(ask: Mapping[str, Any], kind: str) -> dict[str, str]:
-    """The tags that a call gives to the resources of ``kind`` that it makes."""
+    """The tags in a launch call for its resources of ``kind``."""
     return {
         tag["Key"]: tag.get("Value", "")
         for each in ask.get("TagSpecifications") or ()

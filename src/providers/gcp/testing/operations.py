@@ -29,7 +29,7 @@ class Operations:
         return operation
 
     def of_request(self, request_id: str) -> dict[str, Any] | None:
-        """The operation of a request that was made before; None: there was none."""
+        """The operation of an earlier request with this id; None: there was none."""
         return self.get(self._by_request[request_id]) if request_id in self._by_request else None
 
     def get(self, name: str) -> dict[str, Any] | None:
