@@ -89,7 +89,7 @@ def catalogue(
 
 
 def _gpu(gpu: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[InstanceType, float] | None:
-    """As many GPUs as the request needs, and their price. None: this cloud has none, even if it has a price."""
+    """The GPUs that the request needs, and their price. None: this cloud has none, even if it has a price."""
     if not gpu[cloud] or not gpu["price"][cloud] or gpu["manufacturer"] == "UNKNOWN":
         return None
     wanted = request.accelerator.count if request.accelerator else 1

@@ -161,7 +161,7 @@ def signal_s(time_s: float | None) -> float:
 
 
 def own_arguments(*, name: str, count: int, comment: str, folder: str, time_s: float | None) -> list[str]:
-    """Return the sbatch arguments that mark a job as the pool's."""
+    """Return the sbatch arguments of every job of the pool."""
     options = [
         "--parsable",
         f"--job-name={name}",
