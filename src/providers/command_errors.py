@@ -26,10 +26,10 @@ class Meaning:
     again_s: float | None = None
 
 
-def meant(said: str, meanings: Iterable[Meaning], sentence: Callable[[str], str]) -> ProviderError | None:
+def meant(text: str, meanings: Iterable[Meaning], sentence: Callable[[str], str]) -> ProviderError | None:
     """Return the error of the first meaning that fits. ``sentence`` makes its message of the meaning's words."""
     for each in meanings:
-        if re.search("|".join(each.patterns), said, re.IGNORECASE):
+        if re.search("|".join(each.patterns), text, re.IGNORECASE):
             return each.kind(sentence(each.words), retry_after_s=each.again_s, advice=each.advice)
     return None
 

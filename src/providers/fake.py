@@ -115,17 +115,17 @@ class FakeFleet:
         if failure is not None:
             await anyio.sleep(launch_s)
             raise failure
-        made: list[MachineId] = []
+        launched: list[MachineId] = []
         for _ in range(count):
             try:
                 machine = self.provider.make(self.pool)
             except NoCapacity:
-                if made:
+                if launched:
                     break
                 await anyio.sleep(launch_s)
                 raise
             self.machines[machine.id] = machine
-            made.append(machine.id)
+            launched.append(machine.id)
             boot_s, queue_s = _next(self._boot_s), _next(self._queue_s)
             if queue_s:
                 self.queue(machine.id)
@@ -134,7 +134,7 @@ class FakeFleet:
             else:
                 self._address(machine.id)
         await anyio.sleep(launch_s)
-        return [self.machines[machine] for machine in made if machine in self.machines]
+        return [self.machines[machine] for machine in launched if machine in self.machines]
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         self.provider.terminated.extend(ids)
@@ -160,11 +160,11 @@ class FakeFleet:
 
     # --- a test's hands -------------------------------------------------------------------------------------------
 
-    def lose(self, machine: MachineId, cause: str = "spot interruption", *, told: bool = True) -> None:
-        """The machine ends; ``told``: the provider says so."""
+    def lose(self, machine: MachineId, cause: str = "spot interruption", *, is_reported: bool = True) -> None:
+        """End the machine. ``is_reported``: whether the fleet sends an event."""
         self.machines.pop(machine, None)
         self.provider.alive.pop(machine, None)
-        if told:
+        if is_reported:
             self._say(MachineGone(machine, cause))
 
     def queue(self, machine: MachineId, reason: str = "pending: Priority", starts_at: float | None = None) -> None:

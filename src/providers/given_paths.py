@@ -13,15 +13,15 @@ from pathlib import Path
 StrPath = str | os.PathLike[str]
 
 
-def expanded(given: StrPath) -> Path:
-    """Return the path with ``~`` as the home folder. That of a user whom nobody knows stays as it is."""
-    return Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser raises a RuntimeError for it
+def expanded(path: StrPath) -> Path:
+    """Return the path with ``~`` as the home folder. ``~name`` of an unknown user stays as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises a RuntimeError for it
 
 
 def half_url(text: str) -> str:
     """Return the URL that a text was probably meant to be, as ``s3://b/x`` for ``s3:/b/x``; empty: it is a path."""
-    found = re.fullmatch(r"(s3|gs|gcs|az|abfs|abfss|https?|file):/?([^/].*)", text)
-    return f"{found[1]}://{found[2]}" if found else ""
+    match = re.fullmatch(r"(s3|gs|gcs|az|abfs|abfss|https?|file):/?([^/].*)", text)
+    return f"{match[1]}://{match[2]}" if match else ""
 
 
 def no_file(path: StrPath) -> str:
@@ -45,5 +45,5 @@ def _lack(path: StrPath, is_one: Callable[[int], bool], kind: str) -> str:
         return f"{path!r} can be the path of no {kind}"
     if is_one(mode):
         return ""
-    found = "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "neither a file nor a folder"
-    return f"{path} is {found}"
+    actual = "a folder" if stat.S_ISDIR(mode) else "a file" if stat.S_ISREG(mode) else "neither a file nor a folder"
+    return f"{path} is {actual}"

@@ -113,7 +113,7 @@ class Journal:
             JournalError: the folder cannot be written, or is not private.
         """
         journal = cls(state_root(path))
-        with journal._told():
+        with journal._explained_errors():
             make_directory(journal.root)
             make_directory(journal.pools)
             journal._run(lambda _: None)
@@ -133,7 +133,7 @@ class Journal:
         """
         if not NAME.fullmatch(pool):
             raise BadRequest(f"{pool!r} is no pool's name: letters, digits, '.', '_' and '-', at most 63 of them")
-        with self._told():
+        with self._explained_errors():
             lock = self._take(pool)
             try:
                 self._claim(lock, pool, provider, place, adopt=adopt)
@@ -179,13 +179,13 @@ class Journal:
             JournalError: it could not be recorded, so do not create anything.
         """
         intent = Intent(pool, kind, token, dict(place), dict(facts or {}), time.time())
-        with self._told():
+        with self._explained_errors():
             self._run(lambda database: database.execute(INSERT, _row(intent)))
         return intent
 
     def happened(self, intent: Intent, ids: Sequence[str]) -> Intent:
         """Record the ids that the call created, added to those known before. An empty list is an outcome as well."""
-        with self._told():
+        with self._explained_errors():
             known = self._run(lambda database: _add_ids(database, intent, ids))
         return replace(intent, ids=known)
 
@@ -198,7 +198,7 @@ class Journal:
             PoolOwned: another living process owns it.
             JournalError: the journal cannot be written.
         """
-        with self._told("what is gone could not be struck out", "nothing of it is left in its cloud"):
+        with self._explained_errors("what is gone could not be struck out", "nothing of it is left in its cloud"):
             lock = self._take(pool)
             try:
                 self._run(lambda database: _forget(database, pool, place))
@@ -231,7 +231,7 @@ class Journal:
 
     def records(self) -> list[PoolRecord]:
         """Every pool that is not settled, by name."""
-        with self._told():
+        with self._explained_errors():
             intents: dict[str, list[Intent]] = {}
             for intent in self._intents():
                 intents.setdefault(intent.pool, []).append(intent)
@@ -276,7 +276,7 @@ class Journal:
         with closing(self._connection()) as database:
             return work(database)
 
-    def _set_aside(self, found: Exception) -> None:
+    def _set_aside(self, damage: Exception) -> None:
         with flocked(self.root / "journal.lock"):
             try:
                 with closing(sqlite3.connect(self.database, timeout=BUSY_S)) as database:
@@ -291,7 +291,7 @@ class Journal:
                 with suppress(FileNotFoundError):
                     Path(f"{self.database}{suffix}").rename(f"{aside}{suffix}")
         warnings.warn(
-            f"{self.database} is damaged ({found}) and was set aside as {aside.name}: "
+            f"{self.database} is damaged ({damage}) and was set aside as {aside.name}: "
             "`outrider gc` finds by their tags what it knew",
             RuntimeWarning,
             stacklevel=2,
@@ -322,7 +322,9 @@ class Journal:
         return database
 
     @contextmanager
-    def _told(self, what: str = "what is created could not be written down", so: str = "nothing is") -> Iterator[None]:
+    def _explained_errors(
+        self, what: str = "what is created could not be written down", so: str = "nothing is"
+    ) -> Iterator[None]:
         """Turn errors of the disk and of SQLite into a `JournalError` with a next step."""
         try:
             yield
@@ -347,7 +349,7 @@ class Ownership:
         Raises:
             JournalError: it cannot be written.
         """
-        with self.journal._told():
+        with self.journal._explained_errors():
             write_whole(self._lock.directory / _named(name), text)
 
     def kept(self, name: str) -> str | None:
@@ -363,7 +365,7 @@ class Ownership:
             self._closed = True
             if self.place is not None:
                 self._lock.places.remove(dict(self.place))
-            with suppress(JournalError), self.journal._told():  # `outrider gc` does what fails here
+            with suppress(JournalError), self.journal._explained_errors():  # `outrider gc` does what fails here
                 self.journal._leave(self._lock, self.pool)
 
     def __enter__(self) -> Self:
@@ -399,17 +401,17 @@ def _intent(row: Sequence[object]) -> Intent:
 
 
 def _mapping(text: object) -> dict[str, str]:
-    found = _parsed(text)
-    if not (isinstance(found, dict) and all(isinstance(each, str) for each in found.values())):
-        raise _Unreadable(f"a column of intents holds {found!r:.80} in place of names and texts")
-    return found
+    value = _parsed(text)
+    if not (isinstance(value, dict) and all(isinstance(each, str) for each in value.values())):
+        raise _Unreadable(f"a column of intents holds {value!r:.80} in place of names and texts")
+    return value
 
 
 def _strings(text: object) -> tuple[str, ...]:
-    found = _parsed(text)
-    if not (isinstance(found, list) and all(isinstance(each, str) for each in found)):
-        raise _Unreadable(f"a column of intents holds {found!r:.80} in place of a list of texts")
-    return tuple(found)
+    value = _parsed(text)
+    if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+        raise _Unreadable(f"a column of intents holds {value!r:.80} in place of a list of texts")
+    return tuple(value)
 
 
 def _parsed(text: object) -> Any:
@@ -428,8 +430,8 @@ def _add_ids(database: sqlite3.Connection, intent: Intent, ids: Sequence[str]) -
     row = database.execute("SELECT ids FROM intents WHERE pool = ? AND token = ?", which).fetchone()
     if row is None:
         raise _Unreadable("an intent that was inserted is not found by its key")
-    (said,) = row
-    known = tuple(dict.fromkeys([*(() if said is None else _strings(said)), *ids]))
+    (stored,) = row
+    known = tuple(dict.fromkeys([*(() if stored is None else _strings(stored)), *ids]))
     database.execute("UPDATE intents SET ids = ? WHERE pool = ? AND token = ?", (json.dumps(known), *which))
     database.execute("COMMIT")
     return known

@@ -56,10 +56,10 @@ _WITHOUT = "without key= your agent's keys and the usual ones in ~/.ssh are trie
 def _encrypted(begin: bytes) -> bool:
     if b"BEGIN ENCRYPTED" in begin or b"Proc-Type: 4,ENCRYPTED" in begin:
         return True
-    if (found := _OPENSSH.match(begin)) is None:
+    if (match := _OPENSSH.match(begin)) is None:
         return False
     try:
-        data = binascii.a2b_base64(b"".join(found[1].split())[:64])  # whole groups of four
+        data = binascii.a2b_base64(b"".join(match[1].split())[:64])  # whole groups of four
     except binascii.Error:
         return False  # that is told when it is used
     cipher = data[len(_MAGIC) :][: len(_NO_CIPHER)]

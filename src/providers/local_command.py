@@ -25,7 +25,7 @@ class LocalCommand:
     def __init__(self, argv: Sequence[str]) -> None:
         """Start it, in a session of its own: no Ctrl-C reaches it. An OSError says why it cannot be started."""
         self.socket, theirs = socket.socketpair()
-        self._said = bytearray()
+        self._stderr = bytearray()
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         try:
@@ -45,7 +45,7 @@ class LocalCommand:
 
     @property
     def said(self) -> bytes:
-        return bytes(self._said)
+        return bytes(self._stderr)
 
     def _hear(self) -> bool:
         """Read what it says, and return whether there may be more at once."""
@@ -53,8 +53,8 @@ class LocalCommand:
             data = os.read(self._errors.fileno(), READ_BYTES)
         except BlockingIOError:
             return False
-        self._said += data
-        del self._said[:-SAID_BYTES]
+        self._stderr += data
+        del self._stderr[:-SAID_BYTES]
         if not data:
             self._hear_no_more()
         return bool(data)

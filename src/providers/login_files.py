@@ -58,17 +58,17 @@ def path_list(paths: Iterable[str]) -> str:
 
 def paths_of(text: str) -> list[str]:
     """Return the paths that `path_list` has joined."""
-    found = re.findall(r"(?:\\.|[^\\:])+", text)
-    return [re.sub(r"\\(.)", r"\1", each) for each in found]
+    parts = re.findall(r"(?:\\.|[^\\:])+", text)
+    return [re.sub(r"\\(.)", r"\1", each) for each in parts]
 
 
-def known_hosts_of(given: StrPath | Sequence[StrPath] | None, provider: str) -> tuple[str, ...]:
+def known_hosts_of(value: StrPath | Sequence[StrPath] | None, provider: str) -> tuple[str, ...]:
     """Return the files; a ValueError names the option of the provider."""
-    if given is None:
+    if value is None:
         return ()
-    listed = [given] if isinstance(given, str | os.PathLike) else given
+    listed = [value] if isinstance(value, str | os.PathLike) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(each, str | os.PathLike) for each in listed):
-        raise ValueError(f"{provider}(known_hosts=...) takes files, not {shown(given)}")
+        raise ValueError(f"{provider}(known_hosts=...) takes files, not {shown(value)}")
     files = [expanded(each) for each in listed]
     for file in files:
         if why := no_file(file):
@@ -76,13 +76,13 @@ def known_hosts_of(given: StrPath | Sequence[StrPath] | None, provider: str) -> 
     return tuple(map(str, files))
 
 
-def config_of(given: bool | StrPath, provider: str) -> tuple[str, ...]:
+def config_of(option: bool | StrPath, provider: str) -> tuple[str, ...]:
     """Return the configuration that is read: True is the usual one, if it is there."""
-    if given is False:
+    if option is False:
         return ()
-    file = expanded(CONFIG if given is True else given)
+    file = expanded(CONFIG if option is True else option)
     if why := no_file(file):
-        if given is True:
+        if option is True:
             return ()
         raise ValueError(f"{provider}(config=...): {why}")
     return (str(file),)

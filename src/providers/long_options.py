@@ -16,7 +16,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 
 def long_options(
     provider: str,
-    given: Mapping[str, OptionValue] | LongOptions,
+    options: Mapping[str, OptionValue] | LongOptions,
     *,
     command: str,
     example: str,
@@ -32,10 +32,10 @@ def long_options(
         ValueError: an option can never work, or is one of ``ours``.
     """
     try:
-        pairs = dict(given)
+        pairs = dict(options)
     except (TypeError, ValueError):
-        raise ValueError(f"{provider}(options=...) takes names and values, not {shown(given)}") from None
-    found: list[tuple[str, str | None]] = []
+        raise ValueError(f"{provider}(options=...) takes names and values, not {shown(options)}") from None
+    words: list[tuple[str, str | None]] = []
     for name, value in pairs.items():
         plain = str(name).lstrip("-").replace("_", "-")
         if not _NAME.fullmatch(plain) or (len(plain) < 2 and not abbreviated):
@@ -49,15 +49,15 @@ def long_options(
         if value is False or "\n" in str(value):
             raise ValueError(f"{provider}(options=...): {plain} is {value!r}: leave it out, or give it a text or True")
         if value is True:
-            found.append((plain, None))
+            words.append((plain, None))
         elif isinstance(value, str | int | float):
-            found.append((plain, str(value)))
+            words.append((plain, str(value)))
         elif isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
-            found += [(plain, str(each)) for each in value]
+            words += [(plain, str(each)) for each in value]
         else:
             takes = "takes a text, a number, True or a list of texts"
             raise ValueError(f"{provider}(options=...): {plain} {takes}, not {shown(value)}")
-    return tuple(found)
+    return tuple(words)
 
 
 def as_words(options: Iterable[tuple[str, str | None]]) -> list[str]:

@@ -91,8 +91,8 @@ def checking_options(kind: type[T], error: Callable[[str], Exception], *, values
     def declared() -> Mapping[str, str]:
         if "kwargs" not in make.__annotations__:
             return {name: of for name, of in make.__annotations__.items() if name != "return"}
-        made: Any = kind  # a dataclass
-        return {field.name: str(field.type) for field in fields(made) if field.init}
+        dataclass_type: Any = kind  # a dataclass
+        return {field.name: str(field.type) for field in fields(dataclass_type) if field.init}
 
     @wraps(make)
     def init(self: T, *args: Any, **options: Any) -> None:

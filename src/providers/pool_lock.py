@@ -214,16 +214,16 @@ def write(
 ) -> None:
     """Write a pool's file. ``before``: the result of `read`; its owners' computers are kept, as tags may name them."""
     hosts = dict.fromkeys([*hosts_of(before), owner.host])
-    said = {"provider": provider, "places": list(map(dict, places)), "owner": asdict(owner), "hosts": list(hosts)}
-    write_whole(directory / "pool", json.dumps(said))
+    facts = {"provider": provider, "places": list(map(dict, places)), "owner": asdict(owner), "hosts": list(hosts)}
+    write_whole(directory / "pool", json.dumps(facts))
 
 
 def read(directory: Path) -> dict[str, Any] | None:
     """The content that `write` wrote; None where there is none, or it cannot be parsed."""
     try:
         written = json.loads((directory / "pool").read_text())
-        said = {"provider": written["provider"], "places": list(written["places"]), "owner": written["owner"]}
-        return {**said, "hosts": [str(host) for host in written.get("hosts", ())]}
+        facts = {"provider": written["provider"], "places": list(written["places"]), "owner": written["owner"]}
+        return {**facts, "hosts": [str(host) for host in written.get("hosts", ())]}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

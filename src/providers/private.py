@@ -43,13 +43,13 @@ def check_private(folder: Path) -> None:
         OSError: it cannot be inspected.
     """
     ours = (os.geteuid(), 0)
-    found = folder.stat()
-    if not stat.S_ISDIR(found.st_mode):
+    status = folder.stat()
+    if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    if found.st_uid not in ours or folder.lstat().st_uid not in ours:  # a symlink's owner can replace it
-        raise NotPrivate(folder, f"it belongs to another user (uid {found.st_uid})")
-    if found.st_mode & OTHERS_WRITE:
-        raise NotPrivate(folder, f"others may write in it (mode {stat.S_IMODE(found.st_mode):o})")
+    if status.st_uid not in ours or folder.lstat().st_uid not in ours:  # a symlink's owner can replace it
+        raise NotPrivate(folder, f"it belongs to another user (uid {status.st_uid})")
+    if status.st_mode & OTHERS_WRITE:
+        raise NotPrivate(folder, f"others may write in it (mode {stat.S_IMODE(status.st_mode):o})")
 
 
 def only_one_is_in_group(gid: int, uid: int) -> bool:
@@ -90,9 +90,9 @@ def state_root(path: str | os.PathLike[str] | None = None) -> Path:
     return (Path(base) if base else _in_home("~/.local/state")) / "outrider"
 
 
-def _in_home(given: str | os.PathLike[str]) -> Path:
-    path = Path(os.path.expanduser(given))  # noqa: PTH111 - Path.expanduser raises a RuntimeError where there is none
+def _in_home(folder: str | os.PathLike[str]) -> Path:
+    path = Path(os.path.expanduser(folder))  # noqa: PTH111 - Path.expanduser raises a RuntimeError where there is none
     if str(path).startswith("~"):  # as in a container whose user has no name, and without HOME
         why = "no such home folder is known: set HOME, or OUTRIDER_STATE and OUTRIDER_CACHE"
-        raise FileNotFoundError(errno.ENOENT, why, str(given))
+        raise FileNotFoundError(errno.ENOENT, why, str(folder))
     return path

@@ -67,5 +67,5 @@ def clouds() -> list[str]:
 
 def _imported(where: str) -> Callable[..., Any]:
     module, _, name = where.partition(":")
-    found: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
-    return found
+    factory: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
+    return factory

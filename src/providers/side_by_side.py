@@ -43,42 +43,42 @@ async def all_of(*asks: Callable[[], Awaitable[T]]) -> tuple[T, ...]: ...
 
 
 async def all_of(*asks: Callable[[], Awaitable[Any]]) -> tuple[Any, ...]:
-    """Ask all questions at the same time; return the answers in their order."""
-    found: dict[int, Any] = {}
+    """Make all calls at once; return the results in the order of the calls."""
+    results: dict[int, Any] = {}
 
     async def one(place: int, ask: Callable[[], Awaitable[Any]]) -> None:
-        found[place] = await ask()
+        results[place] = await ask()
 
     await side_by_side([partial(one, place, ask) for place, ask in enumerate(asks)])
-    return tuple(found[place] for place in range(len(asks)))
+    return tuple(results[place] for place in range(len(asks)))
 
 
 async def each_of(names: Collection[K], ask: Callable[[K], Awaitable[T]], *, at_a_time: int = AT_A_TIME) -> list[T]:
-    """Ask about each name, some of them at a time; return the answers in the order of the names."""
-    found: dict[K, T] = {}
+    """Call ``ask`` for each name, several at a time; return the results in the order of the names."""
+    results: dict[K, T] = {}
     limit = anyio.Semaphore(at_a_time)
 
     async def one(name: K) -> None:
         async with limit:
-            found[name] = await ask(name)
+            results[name] = await ask(name)
 
     await side_by_side([partial(one, name) for name in names])
-    return [found[name] for name in names]
+    return [results[name] for name in names]
 
 
-async def answers_of(asked: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T | ProviderError]:
-    """Ask each at the same time. The ProviderError of one is its answer, and ends no other call."""
-    found: dict[K, T | ProviderError] = {}
-    names = list(asked)
+async def answers_of(keys: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T | ProviderError]:
+    """Call ``ask`` for all at once. A ProviderError is the result of its own call and ends no other."""
+    results: dict[K, T | ProviderError] = {}
+    names = list(keys)
 
     async def one(name: K) -> None:
         try:
-            found[name] = await ask(name)
+            results[name] = await ask(name)
         except ProviderError as error:
-            found[name] = error
+            results[name] = error
 
     await side_by_side([partial(one, name) for name in names])
-    return {name: found[name] for name in names}
+    return {name: results[name] for name in names}
 
 
 def only(error: Exception) -> BaseException:

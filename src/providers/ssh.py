@@ -320,11 +320,11 @@ def _first_stop(host: Host) -> Address:
     return Address(first.name, first.port, user=first.user)
 
 
-def _host(given: str | Host, user: str | None, key: StrPath | None, jump: str | None) -> Host:
-    if not isinstance(given, str | Host):
-        raise ValueError(f"SSH(hosts=...) takes names and Host(...), not {shown(given)}")
+def _host(name: str | Host, user: str | None, key: StrPath | None, jump: str | None) -> Host:
+    if not isinstance(name, str | Host):
+        raise ValueError(f"SSH(hosts=...) takes names and Host(...), not {shown(name)}")
     try:
-        host = Host.parse(given) if isinstance(given, str) else given
+        host = Host.parse(name) if isinstance(name, str) else name
         for hop in (host.jump or jump or "").split(","):
             if hop:
                 Host.parse(hop)
@@ -337,17 +337,17 @@ def _host(given: str | Host, user: str | None, key: StrPath | None, jump: str | 
     return replace(host, user=host.user or user, jump=host.jump or jump)
 
 
-def _config(given: bool | StrPath) -> tuple[str, ...]:
-    if given is False:
+def _config(option: bool | StrPath) -> tuple[str, ...]:
+    if option is False:
         return ()
-    file = _path(CONFIG if given is True else given)
+    file = _path(CONFIG if option is True else option)
     if why := no_file(file):
         raise ValueError(f"SSH(config=...): {why}")
     return (file,)
 
 
-def _path(given: StrPath) -> str:
-    return str(expanded(given))
+def _path(path: StrPath) -> str:
+    return str(expanded(path))
 
 
 def _port(text: str, whole: str) -> int:

@@ -133,8 +133,8 @@ def _read(query: Query) -> Effective:
     if program is None or len(query.config) != 1:
         return _read_by_asyncssh(query)
     [config] = query.config
-    asked = _command(program, query)
-    status, output, errors = _run(asked)
+    command = _command(program, query)
+    status, output, errors = _run(command)
     if status == 0 and "\nhostname " in f"\n{output}":
         base = _defaults(program)
         return of_output(output, base, query, tokens_of(output, query))
@@ -312,12 +312,12 @@ def _agent(value: str) -> str | None:
 
 
 def _path(text: str, tokens: Mapping[str, str]) -> str:
-    variables = _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), text)
+    variables = _VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), text)
     return str(expanded(_replaced(variables, tokens)))
 
 
 def _replaced(text: str, tokens: Mapping[str, str]) -> str:
-    return _TOKEN.sub(lambda found: tokens.get(found[1], found[0]), text)
+    return _TOKEN.sub(lambda match: tokens.get(match[1], match[0]), text)
 
 
 def _split_paths(text: str) -> list[str]:

@@ -325,11 +325,11 @@ async def dial(
     *,
     to: Stop | None = None,
     client: Callable[[], Dialling] = Dialling,
-    made: Callable[[asyncssh.SSHClientConnection], object] = lambda _: None,
+    on_connection: Callable[[asyncssh.SSHClientConnection], object] = lambda _: None,
 ) -> Passed:
     """Connect to each stop in turn. As ``ssh -J`` does, each host is dialled from the one before. Cancel-safe.
 
-    ``options``: of all connections. ``made`` gets each of them.
+    ``options``: of all connections. ``on_connection``: called with each of them.
 
     Raises:
         JumpFailed: a stop cannot be passed. Of ``to`` its errors are raised as they are.
@@ -357,7 +357,7 @@ async def dial(
                 if stop is to:
                     raise
                 raise JumpFailed(stop) from error
-            made(connection)
+            on_connection(connection)
             connections.append(connection)
     except BaseException:  # also a cancellation: no connection to a jump host and no ProxyCommand stays
         _abort(connections, command)

@@ -72,18 +72,18 @@ def _answer(
     function: Callable[[], T],
 ) -> None:
     try:
-        said: tuple[T | None, BaseException | None] = function(), None
+        outcome: tuple[T | None, BaseException | None] = function(), None
     except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the result
-        said = None, error
+        outcome = None, error
     try:
-        loop.call_soon_threadsafe(_set, answer, said)
+        loop.call_soon_threadsafe(_set, answer, outcome)
     except RuntimeError:  # the loop is closed, so nobody waits
         pass
 
 
-def _set(answer: asyncio.Future[Any], said: object) -> None:
+def _set(answer: asyncio.Future[Any], outcome: object) -> None:
     if not answer.done():
-        answer.set_result(said)
+        answer.set_result(outcome)
 
 
 class _Threads:
@@ -96,7 +96,7 @@ class _Threads:
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._idle = threading.Semaphore(0)
-        self._made = 0
+        self._count = 0
         self._making = threading.Lock()
 
     def hand(self, work: Callable[[], None]) -> None:
@@ -104,14 +104,14 @@ class _Threads:
         if self._idle.acquire(blocking=False):
             return
         with self._making:
-            if self._made < THREADS:
+            if self._count < THREADS:
                 try:
-                    threading.Thread(target=self._run, name=f"outrider-{self._made}", daemon=True).start()
+                    threading.Thread(target=self._run, name=f"outrider-{self._count}", daemon=True).start()
                 except RuntimeError:  # the system has no more threads: the existing ones do the work
-                    if not self._made:
+                    if not self._count:
                         raise
                 else:
-                    self._made += 1
+                    self._count += 1
 
     def _run(self) -> None:
         while True:
@@ -132,7 +132,7 @@ class _Threads:
         with self._making:
             if not self._idle.acquire(blocking=False):
                 return False
-            self._made -= 1
+            self._count -= 1
             return True
 
 

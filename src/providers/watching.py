@@ -35,10 +35,10 @@ class Watching:
         if now - self._since >= BLIND_S and not self._blind:
             self._blind = True
             blind = f"nothing has been seen of {self._what} for {now - self._since:.0f} s, in {self.failures} tries"
-            return Warned(f"{blind} ({_said(error)}): until it goes well, losses show by connections alone")
+            return Warned(f"{blind} ({_in_words(error)}): until it goes well, losses show by connections alone")
         if not isinstance(error, ProviderError) and type(error) not in self._defects:
             self._defects.add(type(error))
-            return Warned(f"who watches {self._what} has failed by a defect ({_said(error)}): it is tried again")
+            return Warned(f"who watches {self._what} has failed by a defect ({_in_words(error)}): it is tried again")
         return None
 
     def succeeded(self, now: float) -> Warned | None:
@@ -46,7 +46,7 @@ class Watching:
         return Warned(f"{self._what} are seen again, after {now - self._since:.0f} s") if blind else None
 
 
-def _said(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     words = str(error).strip().rstrip(".")
     if isinstance(error, ProviderError) and words:
         return words

@@ -117,7 +117,7 @@ async def test_idle_threads_end_and_later_calls_start_others(monkeypatch: pytest
         together = threading.Barrier(threads.THREADS)
         await asyncio.gather(*(in_thread(together.wait, 100) for _ in range(2 * threads.THREADS)))
         async with asyncio.timeout(60):
-            while pool._made:
+            while pool._count:
                 await asyncio.sleep(0.001)
 
 

@@ -258,7 +258,7 @@ async def _as_the_user(machine: Machine, way: Login) -> Connected:
 
 async def through(stops: Sequence[Stop], options: dict[str, Any], *, to: Stop | None = None) -> Connected:
     """Connect to each stop in turn; see `ssh_stops.dial`."""
-    passed = await dial(stops, options, to=to, client=Client, made=send_nothing_to_ignore)
+    passed = await dial(stops, options, to=to, client=Client, on_connection=send_nothing_to_ignore)
     *hops, last = passed.connections
     return Connected(last, hops, release=None if passed.command is None else passed.command.end)
 

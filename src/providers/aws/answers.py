@@ -33,8 +33,8 @@ def check_root(operation_model: Any, response_dict: Mapping[str, Any], **_: Any)
     root = _ROOT.match(response_dict["body"])
     expected = f"{operation_model.name}Response"
     if root is None or root[1].decode() != expected:
-        found = "no document" if root is None else f"the document {root[1].decode()}"
-        raise Unreadable(f"{found} instead of {expected}")
+        received = "no document" if root is None else f"the document {root[1].decode()}"
+        raise Unreadable(f"{received} instead of {expected}")
 
 
 def check_contents(operation_model: Any, answer: Mapping[str, Any]) -> None:

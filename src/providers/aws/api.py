@@ -154,8 +154,8 @@ class Api:
         """
 
         async def page(token: str) -> tuple[list[dict[str, Any]], str]:
-            asked = {**parameters, **page_of(token)}
-            answer = await self.call(operation, service=service, timeout_s=timeout_s, **asked)
+            arguments = {**parameters, **page_of(token)}
+            answer = await self.call(operation, service=service, timeout_s=timeout_s, **arguments)
             return answer.get(key) or [], answer.get("NextToken") or ""
 
         return await every_page(page)
@@ -256,10 +256,10 @@ class Api:
             answer = await self.call(
                 "decode_authorization_message", service="sts", timeout_s=5, EncodedMessage=encoded.strip()
             )
-            told = json.loads(answer["DecodedMessage"])
-            context = told["context"]
+            decoded = json.loads(answer["DecodedMessage"])
+            context = decoded["context"]
             action, resource = context["action"], context["resource"]
-            why = " with an explicit deny" if told.get("explicitDeny") else ""
+            why = " with an explicit deny" if decoded.get("explicitDeny") else ""
             who = context.get("principal", {}).get("arn", "")
         except (ProviderError, LookupError, TypeError, ValueError):
             return failure
@@ -271,10 +271,14 @@ class Api:
     def _new_client(self, service: str) -> Any:
         from aiobotocore.config import AioConfig
 
-        given = self.credentials
+        credentials = self.credentials
         keys = (
-            {"aws_access_key_id": given.key_id, "aws_secret_access_key": given.secret, "aws_session_token": given.token}
-            if given is not None
+            {
+                "aws_access_key_id": credentials.key_id,
+                "aws_secret_access_key": credentials.secret,
+                "aws_session_token": credentials.token,
+            }
+            if credentials is not None
             else {}
         )
         config = AioConfig(
@@ -323,13 +327,13 @@ def _camel(operation: str) -> str:
 # --- sessions of botocore, which send nothing -------------------------------------------------------------------------
 
 
-def choose_region(given: str | None, environment: Mapping[str, str], configured: str | None) -> str:
+def choose_region(option: str | None, environment: Mapping[str, str], configured: str | None) -> str:
     """Choose the first of: the parameter, ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's region.
 
     Raises:
         BadRequest: none is set.
     """
-    chosen = given or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or configured
+    chosen = option or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or configured
     if not chosen:
         raise BadRequest("no AWS region is configured: give AWS(region=...), or set AWS_REGION", code="NoRegionError")
     return chosen

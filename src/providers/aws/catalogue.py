@@ -61,8 +61,8 @@ async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[s
 
 def parse(answer: Mapping[str, Any]) -> InstanceType | None:
     """Parse an entry of DescribeInstanceTypes' ``InstanceTypes``. None: it runs no Linux (a Mac)."""
-    said = answer.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
-    architecture: Architecture | None = next((each for each in get_args(Architecture) if each in said), None)
+    architectures = answer.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
+    architecture: Architecture | None = next((each for each in get_args(Architecture) if each in architectures), None)
     if architecture is None:
         return None
     name, usage = answer["InstanceType"], answer.get("SupportedUsageClasses", ())
@@ -103,9 +103,9 @@ def _accelerators(answer: Mapping[str, Any]) -> dict[str, Any]:
     for place, key in places:
         for each in answer.get(place, {}).get(key, ()):
             share = each.get("GpuPartitionSize", 1.0)
-            told = each.get("Name") or each.get("Manufacturer") or key
+            model = each.get("Name") or each.get("Manufacturer") or key
             return {
-                "accelerator": NAMES.get(told, told.replace(" ", "")),
+                "accelerator": NAMES.get(model, model.replace(" ", "")),
                 "accelerators": each.get("LogicalGpuCount", 1) if share < 1 else each.get("Count", 1),
                 "accelerator_memory_gb": each.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024,
                 "accelerator_share": share,
@@ -115,12 +115,12 @@ def _accelerators(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gbps(network: Mapping[str, Any]) -> float:
     cards = network.get("NetworkCards", ())
-    told = [card["BaselineBandwidthInGbps"] for card in cards if "BaselineBandwidthInGbps" in card]
-    if told:
-        return float(sum(told))
+    bandwidths = [card["BaselineBandwidthInGbps"] for card in cards if "BaselineBandwidthInGbps" in card]
+    if bandwidths:
+        return float(sum(bandwidths))
     words = network.get("NetworkPerformance", "")  # "4x 100 Gigabit", "Up to 10 Gigabit", "High"
-    found = re.fullmatch(r"(?:(\d+)x )?(\d+(?:\.\d+)?) Gigabit", words)
-    return float(found[1] or 1) * float(found[2]) if found else 0.0
+    match = re.fullmatch(r"(?:(\d+)x )?(\d+(?:\.\d+)?) Gigabit", words)
+    return float(match[1] or 1) * float(match[2]) if match else 0.0
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ async def _types(api: Api, request: LaunchRequest, instance_types: Collection[st
         usual = [where("bare-metal", "false"), where("burstable-performance-supported", "false")]
         if request.accelerator is None:
             usual += [where("current-generation", "true"), *_sizes(request)]
-    found = await all_of(*(partial(_described, api, names, usual) for names in chains))
-    return sorted((each for types in found for each in types), key=lambda each: each.name)
+    described = await all_of(*(partial(_described, api, names, usual) for names in chains))
+    return sorted((each for types in described for each in types), key=lambda each: each.name)
 
 
 @kept_for(TYPES_S, by=_place)
@@ -166,7 +166,7 @@ def _sizes(request: LaunchRequest) -> list[dict[str, Any]]:
 
 @kept_for(TYPES_S, by=_place)
 async def _zones(api: Api, names: Sequence[str]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    zones_by_type: dict[str, set[str]] = {}
     for some in batches(names):
         for each in await api.pages(
             "describe_instance_type_offerings",
@@ -174,8 +174,8 @@ async def _zones(api: Api, names: Sequence[str]) -> dict[str, frozenset[str]]:
             LocationType="availability-zone",
             Filters=[where("instance-type", *some)],
         ):
-            found.setdefault(each["InstanceType"], set()).add(each["Location"])
-    return {name: frozenset(zones) for name, zones in found.items()}
+            zones_by_type.setdefault(each["InstanceType"], set()).add(each["Location"])
+    return {name: frozenset(zones) for name, zones in zones_by_type.items()}
 
 
 @kept_for(SPOT_S, by=_place)

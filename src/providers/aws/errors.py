@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from ...lazy_dataclass import dataclass
 from ..cloud import failures
-from ..cloud.call_failures import meant, passing, said, settled
+from ..cloud.call_failures import meant, passing, settled, with_reply
 from ..cloud.failures import AGAIN_S, CallRefused, Meanings
 from ..cloud.retries import Trouble
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded, Unreachable
@@ -83,7 +83,7 @@ def translate(failure: Failure, *, unsure: bool = False) -> ProviderError:
         or passing("AWS", failure, f"in {failure.region}", unsure=unsure or failure.trouble != "unreached")
         or _limit(failure)
         or _meant(failure)
-        or CallRefused(said(failure, f"{failure.operation or 'the call'} failed"))
+        or CallRefused(with_reply(failure, f"{failure.operation or 'the call'} failed"))
     )
     return settled("AWS", failure, error, unsure=unsure)
 
@@ -95,7 +95,7 @@ def _access(failure: Failure) -> ProviderError | None:
     if code in DENIED:
         return NotAuthorized(_denied(failure))
     if code == "AuthFailure" and "image" in failure.message:
-        return BadRequest(said(failure, "the AMI is not shared with this account"))
+        return BadRequest(with_reply(failure, "the AMI is not shared with this account"))
     return None
 
 
@@ -104,15 +104,17 @@ def _limit(failure: Failure) -> ProviderError | None:
         return None
     quota = quotas.of_code(failure.code, failure.instance_type, spot=failure.spot)
     if quota is None:
-        told = f"a quota of the account is used up in {failure.where}: ask for more in Service Quotas"
+        reason = f"a quota of the account is used up in {failure.where}: ask for more in Service Quotas"
     else:
-        told = f"{quota} is used up in {failure.region or 'the region'}: ask for more, {quota.console(failure.region)}"
-    return QuotaExceeded(said(failure, told))
+        reason = (
+            f"{quota} is used up in {failure.region or 'the region'}: ask for more, {quota.console(failure.region)}"
+        )
+    return QuotaExceeded(with_reply(failure, reason))
 
 
 def _meant(failure: Failure) -> ProviderError | None:
     if failure.code == "Unsupported" and _OF_THE_ZONE.search(failure.message):
-        return NoCapacity(said(failure, f"{failure.what} cannot be had in {failure.where}"))
+        return NoCapacity(with_reply(failure, f"{failure.what} cannot be had in {failure.where}"))
     code = "InvalidIamInstanceProfile" if "iamInstanceProfile" in failure.message else failure.code
     facts = {"call": failure.operation or "request", "region": failure.region}
     return meant(failure, _MEANINGS, _AGAIN_AFTER_S, code=code, what=failure.what, where=failure.where, **facts)
@@ -194,7 +196,7 @@ _AGAIN_AFTER_S = {
 
 def _clock(failure: Failure) -> str:
     if not failure.skew_s:
-        return said(failure, "this computer's clock is wrong: set it, best by NTP")
+        return with_reply(failure, "this computer's clock is wrong: set it, best by NTP")
     side = "ahead of" if failure.skew_s > 0 else "behind"
     return f"this computer's clock is {abs(failure.skew_s):.0f} s {side} AWS's: set it, best by NTP ({failure.code})"
 
@@ -202,13 +204,13 @@ def _clock(failure: Failure) -> str:
 def _denied(failure: Failure) -> str:
     """Explain ``...is not authorized to perform: ec2:RunInstances on resource: arn:... because no ... policy...``."""
     text = failure.message
-    action = _found(r"perform: ([\w-]+:\w+)", text) or f"{failure.service}:{failure.operation or '?'}"
-    who, resource = _found(r"User: (\S+)", text), _found(r"on resource: (\S+)", text)
-    why = _found(r"(with an explicit deny[^.:]*|because no [^.:]* allows)", text)
-    told = f"the action {action} is not allowed" + (f" on {resource}" if resource else "")
-    told += f", {why} it" if why.endswith("allows") else f", {why}" if why else ""
+    action = _first_group(r"perform: ([\w-]+:\w+)", text) or f"{failure.service}:{failure.operation or '?'}"
+    who, resource = _first_group(r"User: (\S+)", text), _first_group(r"on resource: (\S+)", text)
+    why = _first_group(r"(with an explicit deny[^.:]*|because no [^.:]* allows)", text)
+    reason = f"the action {action} is not allowed" + (f" on {resource}" if resource else "")
+    reason += f", {why} it" if why.endswith("allows") else f", {why}" if why else ""
     cure = "have the deny lifted" if "explicit deny" in why else "allow it in an IAM policy"
-    return redacted(f"{told}: {cure}" + (f" of {who}" if who else ""))
+    return redacted(f"{reason}: {cure}" + (f" of {who}" if who else ""))
 
 
 def _unreached(failure: Failure, *, unsure: bool) -> ProviderError | None:
@@ -216,10 +218,10 @@ def _unreached(failure: Failure, *, unsure: bool) -> ProviderError | None:
         return None
     region = failure.region
     if failure.endpoint_url:
-        told = f"nothing answers at endpoint_url={redacted(failure.endpoint_url)}: check it, and that it runs"
+        reason = f"nothing answers at endpoint_url={redacted(failure.endpoint_url)}: check it, and that it runs"
         if unsure:
-            return CallRefused(told, retry_after_s=AGAIN_S)
-        return Unreachable(told, retry_after_s=AGAIN_S, kind="nothing at endpoint_url")
+            return CallRefused(reason, retry_after_s=AGAIN_S)
+        return Unreachable(reason, retry_after_s=AGAIN_S, kind="nothing at endpoint_url")
     if failure.regions and region not in failure.regions:
         close = " or ".join(get_close_matches(region, failure.regions, n=2))
         hint = f"did you mean {close}?" if close else "'aws ec2 describe-regions' lists them"
@@ -233,6 +235,6 @@ def redacted(text: str) -> str:
     return failures.redacted(re.sub(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", "(key)", text))
 
 
-def _found(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found[1] if found else ""
+def _first_group(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    return match[1] if match else ""

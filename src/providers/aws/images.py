@@ -83,11 +83,11 @@ def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: s
     Raises:
         BadRequest: no machine could start from it.
     """
-    image_id, name, found = image["ImageId"], image.get("Name", ""), image["Architecture"]
-    if found not in get_args(Architecture):
-        raise BadRequest(f"the AMI {image_id} ({name}) is for {found}: give one for x86_64 or arm64")
-    if architecture not in {None, found}:
-        raise BadRequest(f"the AMI {image_id} ({name}) is for {found}, and the machines are {architecture}")
+    image_id, name, built_for = image["ImageId"], image.get("Name", ""), image["Architecture"]
+    if built_for not in get_args(Architecture):
+        raise BadRequest(f"the AMI {image_id} ({name}) is for {built_for}: give one for x86_64 or arm64")
+    if architecture not in {None, built_for}:
+        raise BadRequest(f"the AMI {image_id} ({name}) is for {built_for}, and the machines are {architecture}")
     if image.get("State", "available") != "available":
         raise BadRequest(f"the AMI {image_id} ({name}) is {image['State']}: wait until it is there, or give another")
     if image.get("Platform", "").lower() == "windows":
@@ -99,12 +99,12 @@ def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: s
         raise BadRequest(f"the AMI {image_id} ({name}) has no EBS volume as its root: give one that has")
     chosen = user or login(f"{name} {image.get('Description', '')} {image.get('PlatformDetails', '')}")
     others = sorted((each, int(ebs.get("VolumeSize", 0))) for each, ebs in volumes.items() if ebs and each != device)
-    return Ami(image_id, chosen, device, int(root.get("VolumeSize", 8)), found, name, tuple(others))
+    return Ami(image_id, chosen, device, int(root.get("VolumeSize", 8)), built_for, name, tuple(others))
 
 
-def login(told: str) -> str:
+def login(text: str) -> str:
     """The user who logs in to an image with this description."""
-    return next((user for pattern, user in _USERS if re.search(pattern, told, re.IGNORECASE)), ANY_USER)
+    return next((user for pattern, user in _USERS if re.search(pattern, text, re.IGNORECASE)), ANY_USER)
 
 
 async def _current(api: Api, parameters: list[str]) -> str:

@@ -115,7 +115,7 @@ def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Map
     kinds = ["network-interface"]  # the fleet tags instances and volumes, with the token of its launch
     if shape.market == "spot":
         kinds.append("spot-instances-request")  # only for spot, as EC2 refuses to tag what is not created
-    said: dict[str, Any] = {
+    data: dict[str, Any] = {
         "ImageId": shape.ami.id,
         "UserData": b64encode(user_data.encode()).decode(),
         "InstanceInitiatedShutdownBehavior": "terminate",
@@ -130,13 +130,13 @@ def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Map
         "TagSpecifications": [tags.specification(kind, labels) for kind in kinds],
     }
     if shape.profile:
-        said["IamInstanceProfile"] = {"Arn" if shape.profile.startswith("arn:") else "Name": shape.profile}
+        data["IamInstanceProfile"] = {"Arn" if shape.profile.startswith("arn:") else "Name": shape.profile}
     if shape.cluster:
-        said["Placement"] = {"GroupName": shape.cluster}
+        data["Placement"] = {"GroupName": shape.cluster}
     return {
         "LaunchTemplateName": name,
         "ClientToken": token,
-        "LaunchTemplateData": said,
+        "LaunchTemplateData": data,
         "TagSpecifications": [tags.specification("launch-template", labels)],
     }
 

@@ -17,7 +17,7 @@ from ..cloud.cooldowns import Cooldowns
 from ..cloud.failures import AGAIN_S, CallRefused
 from ..cloud.labels import labels_of
 from ..cloud.offers import Offer
-from ..cloud.port import Answer, Made, Order, Plan
+from ..cloud.port import Answer, Created, Order, Plan
 from ..cloud.single_flight import OncePerKey, Shared
 from ..cloud.userdata import LEASE
 from ..errors import BadRequest, ProviderError
@@ -51,7 +51,7 @@ class EC2Plan(Plan):
 class FleetOrder(Order):
     """One CreateFleet call."""
 
-    said: dict[str, Any]
+    body: dict[str, Any]
     of: dict[Offer, LaunchTemplate]
     subnets: Mapping[str, str]
 
@@ -86,7 +86,7 @@ class EC2Launcher:
         of = {offer: templates[shape] for offer, shape in shapes.items()}
         token, subnets = uuid4().hex, plan.network.subnets
         lots = [(each, [offer for offer in chosen if of[offer] is each]) for each in templates.values()]
-        said = launch.fleet(
+        body = launch.fleet(
             lots, count, token=token, subnets=subnets, labels=self._labels, max_usd=plan.request.max_hourly_cost
         )
         return FleetOrder(
@@ -95,19 +95,19 @@ class EC2Launcher:
             count=count,
             hourly_usd=max(offer.hourly_usd + each.shape.hourly_usd for offer, each in of.items()),
             at=anyio.current_time(),
-            said=said,
+            body=body,
             of=of,
             subnets=subnets,
         )
 
     async def create(self, order: FleetOrder) -> Answer:
-        answer = await self._api.call("create_fleet", timeout_s=written.FLEET_S, **order.said)
+        answer = await self._api.call("create_fleet", timeout_s=written.FLEET_S, **order.body)
         order.carried_out = True
         if machines_in(answer) is None:
             answer = await self._read_again(answer["FleetId"], order.token)
         heard = launch.read(answer, order.offers, order.subnets)
-        made = [
-            Made(
+        machines = [
+            Created(
                 launch.machine(
                     name, offer, order.of[offer], region=self._api.region, notices=self._notices, lease=LEASE
                 ),
@@ -116,7 +116,7 @@ class EC2Launcher:
             )
             for name, offer in heard.machines
         ]
-        return Answer(made, [(refusal.offers, self._refused(refusal)) for refusal in heard.refusals])
+        return Answer(machines, [(refusal.offers, self._refused(refusal)) for refusal in heard.refusals])
 
     def is_unknown_yet(self, error: ProviderError) -> bool:
         ours = ("InvalidGroup.", "InvalidLaunchTemplate", "InvalidPlacementGroup.", "InvalidSecurityGroupID.")
@@ -163,11 +163,11 @@ class EC2Launcher:
     async def _read_again(self, fleet: str, token: str) -> dict[str, Any]:
         """Ask for the machines of a fleet: a repeated CreateFleet may be answered with the fleet's id alone."""
         answer = await self._api.call("describe_fleets", lag_s=LAG_S, FleetIds=[fleet])
-        for found in answer.get("Fleets") or ():
-            ids = machines_in(found)
+        for described in answer.get("Fleets") or ():
+            ids = machines_in(described)
             if ids is not None:
                 await self._api.recorder.learnt(written.FLEET, token, ids)
-                return dict(found)
+                return dict(described)
         raise CallRefused(f"EC2 does not say which machines {fleet} has", retry_after_s=AGAIN_S, code="TimedOut")
 
     def _refused(self, refusal: Refusal) -> ProviderError:
@@ -219,8 +219,8 @@ async def make_plan(
         partial(catalogue.load, api, request, instance_types=provider.instance_types),
         partial(each_of, architectures, extras_usd),
     )
-    found = zip(architectures, costs, strict=True)
-    extras: dict[Architecture, float] = {each: usd for each, usd in found if usd is not None}
+    pairs = zip(architectures, costs, strict=True)
+    extras: dict[Architecture, float] = {each: usd for each, usd in pairs if usd is not None}
     together = launch.is_together(request)
     rounds = offers.choose(
         request,
@@ -245,8 +245,8 @@ def images_of(provider: AWS, api: Api) -> Callable[[LaunchRequest, Architecture 
             api, architecture=architecture, accelerator=accelerator, ami=provider.ami, user=provider.user
         )
 
-    async def found(request: LaunchRequest, architecture: Architecture | None) -> Ami:
+    async def image_for(request: LaunchRequest, architecture: Architecture | None) -> Ami:
         return await once.get((None if provider.ami is not None else architecture, request.accelerator is not None))
 
     once = OncePerKey(find)
-    return found
+    return image_for

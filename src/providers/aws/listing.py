@@ -35,8 +35,8 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
     """
     any_pool = where("tag-key", POOL)
     machines, others = await all_of(partial(instances, api, any_pool, also=known), partial(all_shown, api, any_pool))
-    found = [each.found for each in map(read, machines) if each.state != "terminated"]
-    return Survey(tuple(found), tuple(others))
+    listed = [each.summary for each in map(read, machines) if each.state != "terminated"]
+    return Survey(tuple(listed), tuple(others))
 
 
 async def instances(api: Api, which: dict[str, Any], *, also: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -44,11 +44,11 @@ async def instances(api: Api, which: dict[str, Any], *, also: Collection[str] = 
 
     Includes those of ``also``, by id, whose tags are not set yet or have been removed.
     """
-    found = await _described(api, which)
-    shown = {instance["InstanceId"] for instance in found}
+    described = await _described(api, which)
+    shown = {instance["InstanceId"] for instance in described}
     for some in batches(sorted(set(also) - shown)):
-        found += await _described(api, where("instance-id", *some))
-    return found
+        described += await _described(api, where("instance-id", *some))
+    return described
 
 
 async def _described(api: Api, which: dict[str, Any]) -> list[dict[str, Any]]:

@@ -109,14 +109,14 @@ class VpcSubnets:
     vpc: str
     cidrs: tuple[str, ...]
     subnets: Sequence[Mapping[str, Any]]  # as DescribeSubnets gives them
-    given: bool  # whether the user named the subnets
+    are_chosen: bool  # whether the user named the subnets
 
 
 async def _vpc_subnets(api: Api, vpc: str | None, subnets: Collection[str] | None) -> VpcSubnets:
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     if subnets is not None:
-        found = (await api.call("describe_subnets", SubnetIds=sorted(subnets)))["Subnets"]
-        homes = sorted({subnet["VpcId"] for subnet in found})
+        listed = (await api.call("describe_subnets", SubnetIds=sorted(subnets)))["Subnets"]
+        homes = sorted({subnet["VpcId"] for subnet in listed})
         if len(homes) != 1 or vpc not in {None, *homes}:
             raise BadRequest(f"the subnets are of {' and '.join(homes)}: give those of one VPC, and no other VPC")
         vpc = homes[0]
@@ -126,10 +126,10 @@ async def _vpc_subnets(api: Api, vpc: str | None, subnets: Collection[str] | Non
         raise translate(Failure(code="DefaultVpcDoesNotExist", region=api.region))
     home = vpcs[0]["VpcId"]
     if subnets is None:
-        found = await api.pages("describe_subnets", "Subnets", Filters=[where("vpc-id", home)])
+        listed = await api.pages("describe_subnets", "Subnets", Filters=[where("vpc-id", home)])
     blocks = [vpcs[0], *vpcs[0].get("CidrBlockAssociationSet", ())]
     cidrs = tuple(dict.fromkeys(each["CidrBlock"] for each in blocks))
-    return VpcSubnets(home, cidrs, found, given=subnets is not None)
+    return VpcSubnets(home, cidrs, listed, are_chosen=subnets is not None)
 
 
 def choose(place: VpcSubnets, *, zones: Collection[str] | None, public: bool) -> dict[str, str]:
@@ -139,7 +139,7 @@ def choose(place: VpcSubnets, *, zones: Collection[str] | None, public: bool) ->
         BadRequest: there is none, or none in one of the ``zones``.
         NoCapacity: all are full.
     """
-    usable = [each for each in place.subnets if place.given or _is_usable(each, public=public)]
+    usable = [each for each in place.subnets if place.are_chosen or _is_usable(each, public=public)]
     if not usable:
         kind = "gives public addresses" if public and place.subnets else "can be used"
         raise BadRequest(
@@ -177,7 +177,7 @@ async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) ->
     """The pool's own group and its rules. It is created first and looked for only if it exists, as it rarely does."""
     name = marks.name_of(claim.pool)
     try:
-        made = await api.call(
+        created = await api.call(
             "create_security_group",
             idempotent=True,  # names are unique in a VPC: a second group is refused
             GroupName=name,
@@ -189,7 +189,7 @@ async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) ->
         if error.code != "InvalidGroup.Duplicate":
             raise
     else:
-        return made["GroupId"], set(OUT)
+        return created["GroupId"], set(OUT)
     there = await _named(api, name, vpc)
     if not claim.has(tags.thing(there["GroupId"], there)):
         raise BadRequest(
@@ -224,10 +224,10 @@ async def _permit(api: Api, group: str, have: set[Rule], want: set[Rule]) -> Non
 
 
 async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]) -> None:
-    """Add rules in one call. If one of them exists, after a lost answer, EC2 refuses all: then one by one."""
-    said = [rule.permission() for rule in rules]
+    """Add rules in one call; one by one if EC2 refuses all because one exists already (a lost answer)."""
+    permissions = [rule.permission() for rule in rules]
     try:
-        await api.call(f"authorize_security_group_{direction}", lag_s=LAG_S, GroupId=group, IpPermissions=said)
+        await api.call(f"authorize_security_group_{direction}", lag_s=LAG_S, GroupId=group, IpPermissions=permissions)
     except ProviderError as error:
         if error.code != "InvalidPermission.Duplicate":
             raise
@@ -237,8 +237,8 @@ async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]
 
 
 async def _check_groups(api: Api, vpc: str, groups: Collection[str]) -> None:
-    found = (await api.call("describe_security_groups", GroupIds=sorted(groups)))["SecurityGroups"]
-    strangers = sorted(each["GroupId"] for each in found if each["VpcId"] != vpc)
+    described = (await api.call("describe_security_groups", GroupIds=sorted(groups)))["SecurityGroups"]
+    strangers = sorted(each["GroupId"] for each in described if each["VpcId"] != vpc)
     if strangers:
         raise BadRequest(f"the security groups {', '.join(strangers)} are not of {vpc}, where the machines would be")
 
@@ -260,14 +260,14 @@ class Rule:
 
     def permission(self) -> dict[str, Any]:
         """The rule in the form of EC2's calls."""
-        said: dict[str, Any] = {"IpProtocol": "-1"}
+        protocol: dict[str, Any] = {"IpProtocol": "-1"}
         if self.port is not None:
-            said = {"IpProtocol": "tcp", "FromPort": self.port, "ToPort": self.port}
+            protocol = {"IpProtocol": "tcp", "FromPort": self.port, "ToPort": self.port}
         if self.peer.startswith("sg-"):
-            return said | {"UserIdGroupPairs": [{"GroupId": self.peer}]}
+            return protocol | {"UserIdGroupPairs": [{"GroupId": self.peer}]}
         if ":" in self.peer:
-            return said | {"Ipv6Ranges": [{"CidrIpv6": self.peer}]}
-        return said | {"IpRanges": [{"CidrIp": self.peer}]}
+            return protocol | {"Ipv6Ranges": [{"CidrIpv6": self.peer}]}
+        return protocol | {"IpRanges": [{"CidrIp": self.peer}]}
 
 
 OUT: frozenset[Rule] = frozenset({Rule("egress", "0.0.0.0/0")})  # present in every new group
@@ -291,13 +291,13 @@ def rules_of(group: Mapping[str, Any]) -> set[Rule]:
         ("egress", "IpPermissionsEgress"),
     )
     for direction, key in directions:
-        for said in group.get(key, ()):
-            one_port = said.get("FromPort") == said.get("ToPort") and said["IpProtocol"] == "tcp"
-            if not one_port and said["IpProtocol"] != "-1":
+        for permission in group.get(key, ()):
+            one_port = permission.get("FromPort") == permission.get("ToPort") and permission["IpProtocol"] == "tcp"
+            if not one_port and permission["IpProtocol"] != "-1":
                 continue
-            port = int(said["FromPort"]) if said["IpProtocol"] == "tcp" else None
-            peers = [each["CidrIp"] for each in said.get("IpRanges", ())]
-            peers += [each["CidrIpv6"] for each in said.get("Ipv6Ranges", ())]
-            peers += [each["GroupId"] for each in said.get("UserIdGroupPairs", ())]
+            port = int(permission["FromPort"]) if permission["IpProtocol"] == "tcp" else None
+            peers = [each["CidrIp"] for each in permission.get("IpRanges", ())]
+            peers += [each["CidrIpv6"] for each in permission.get("Ipv6Ranges", ())]
+            peers += [each["GroupId"] for each in permission.get("UserIdGroupPairs", ())]
             rules |= {Rule(direction, peer, port) for peer in peers}
     return rules

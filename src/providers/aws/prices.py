@@ -75,8 +75,8 @@ def regions_with(accelerator: str) -> list[str]:
 
 
 def _times_large(size: str) -> float | None:
-    found = re.fullmatch(r"(\d*)xlarge", size)
-    return 2.0 * int(found[1] or 1) if found else FRACTIONS_OF_LARGE.get(size)
+    match = re.fullmatch(r"(\d*)xlarge", size)
+    return 2.0 * int(match[1] or 1) if match else FRACTIONS_OF_LARGE.get(size)
 
 
 # --- the price list ---------------------------------------------------------------------------------------------------
@@ -100,15 +100,15 @@ def question(types: Collection[str], region: str) -> dict[str, Any]:
 
 def understand(products: Iterable[str], region: str) -> dict[str, float]:
     """Parse GetProducts' answer, whose items are JSON texts: USD per hour by type."""
-    found: dict[str, float] = {}
+    prices: dict[str, float] = {}
     for text in products:
         product = json.loads(text)
         attributes = product["product"]["attributes"]
         if attributes.get("regionCode") == region and attributes.get("tenancy") == "Shared":
             for usd in _hourly(product):
                 name = attributes["instanceType"]
-                found[name] = max(usd, found.get(name, 0.0))
-    return found
+                prices[name] = max(usd, prices.get(name, 0.0))
+    return prices
 
 
 def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
@@ -120,10 +120,10 @@ def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
 
 
 async def _ask(api: Api, types: Sequence[str]) -> dict[str, float]:
-    asked = question(types, api.region)
+    query = question(types, api.region)
 
     async def page(token: str) -> tuple[Sequence[str], str]:
-        answer = await api.call("get_products", service="pricing", **asked, **page_of(token))
+        answer = await api.call("get_products", service="pricing", **query, **page_of(token))
         return answer.get("PriceList", ()), answer.get("NextToken", "")
 
     return understand(await every_page(page), api.region)

@@ -49,8 +49,8 @@ class RecordedApi(Api):
         token = str(parameters.get("ClientToken") or uuid4().hex)
         count = (parameters.get("TargetCapacitySpecification") or {}).get("TotalTargetCapacity")
         facts = {} if count is None else {"count": str(count)}  # once so many are seen, there are no more
-        said = {**parameters, "TagSpecifications": _with_token(parameters.get("TagSpecifications", ()), token)}
-        return await self.recorder.create(kind, token, facts, partial(Api.call, self, operation, **said), ids_in)
+        arguments = {**parameters, "TagSpecifications": _with_token(parameters.get("TagSpecifications", ()), token)}
+        return await self.recorder.create(kind, token, facts, partial(Api.call, self, operation, **arguments), ids_in)
 
 
 def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list[dict[str, Any]]:

@@ -35,13 +35,13 @@ class AWSSurveyor(CloudSurveyor["EC2Cloud"]):
     async def find(self, cloud: EC2Cloud, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
         from .listing import survey
 
-        found = await survey(cloud.api, known)
-        prices = await _prices(cloud.api, found.machines)
+        answer = await survey(cloud.api, known)
+        prices = await _prices(cloud.api, answer.machines)
         machines = [
             replace(each, hourly_usd=prices.get((each.kind, each.zone if each.market == "spot" else "")))
-            for each in found.machines
+            for each in answer.machines
         ]
-        return machines, found.others
+        return machines, answer.others
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
         """Return all places (regions) that can be reached with the credentials of this one."""
@@ -54,9 +54,9 @@ async def _prices(api: Api, machines: Sequence[FoundMachine]) -> dict[tuple[str,
     """USD per hour by (type, zone) for spot and (type, "") on demand. Empty where prices are not to be had."""
     from .catalogue import on_demand_prices, spot_prices
 
-    found: dict[tuple[str, str], float] = {}
+    prices: dict[tuple[str, str], float] = {}
     with suppress(ProviderError):
         on_demand = sorted({machine.kind for machine in machines if machine.market != "spot"})
-        found |= {(kind, ""): usd for kind, usd in (await on_demand_prices(api, on_demand)).items()}
-        found |= await spot_prices(api, sorted({machine.kind for machine in machines if machine.market == "spot"}))
-    return found
+        prices |= {(kind, ""): usd for kind, usd in (await on_demand_prices(api, on_demand)).items()}
+        prices |= await spot_prices(api, sorted({machine.kind for machine in machines if machine.market == "spot"}))
+    return prices

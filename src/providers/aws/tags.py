@@ -17,14 +17,14 @@ def specification(kind: str, tags: Mapping[str, str]) -> dict[str, Any]:
     return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
 
 
-def told(resource: Mapping[str, Any]) -> dict[str, str]:
+def tags_of(resource: Mapping[str, Any]) -> dict[str, str]:
     """The tags of a resource in a describe call's answer."""
     return {tag["Key"]: tag["Value"] for tag in resource.get("Tags", ())}
 
 
 def thing(name: str, resource: Mapping[str, Any]) -> Thing:
     """A resource in a describe call's answer as a `Thing`. ``name``: its name in the journal."""
-    return labels.thing(name, told(resource))
+    return labels.thing(name, tags_of(resource))
 
 
 def where(name: str, *values: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Templates:
     def __init__(self, api: RecordedApi, pool: str, labels: Mapping[str, str]) -> None:
         self._api, self._labels = api, labels
         self._name = name_of(pool)
-        self._made = OncePerKey(self._make)
+        self._templates = OncePerKey(self._make)
         self._clusters = OncePerKey(self._make_cluster)
 
     async def of(self, shape: Shape) -> LaunchTemplate:
@@ -35,12 +35,12 @@ class Templates:
         Raises:
             ProviderError: it could not be made.
         """
-        return await self._made.get(shape)
+        return await self._templates.get(shape)
 
     def forget(self, templates: Iterable[LaunchTemplate]) -> None:
         """Forget templates that EC2 does not know any more."""
         for template in templates:
-            self._made.forget(template.shape, template)
+            self._templates.forget(template.shape, template)
 
     async def cluster(self) -> str:
         """The name of the pool's placement group."""
@@ -48,7 +48,7 @@ class Templates:
 
     async def _make(self, shape: Shape) -> LaunchTemplate:
         key, token = host_key(), uuid4().hex
-        told = user_data(
+        script = user_data(
             VENDOR,
             host_key=key,
             client_key=shape.client_key,
@@ -57,9 +57,9 @@ class Templates:
             max_lifetime_s=shape.max_lifetime_s,
         )
         name = f"{self._name}-{token[:8]}"
-        said = launch.template(shape, name=name, token=token, user_data=told, labels=self._labels)
-        made = await self._api.call("create_launch_template", **said)
-        return LaunchTemplate(made["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
+        arguments = launch.template(shape, name=name, token=token, user_data=script, labels=self._labels)
+        created = await self._api.call("create_launch_template", **arguments)
+        return LaunchTemplate(created["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
 
     async def _make_cluster(self, name: str) -> str:
         """Make the pool's placement group and return its name: another one if somebody else's group has ``name``."""

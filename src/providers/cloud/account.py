@@ -110,6 +110,6 @@ async def reached(
 
 
 def place_of(key_file: StrPath | None, endpoint_url: str | None) -> dict[str, str]:
-    """The place that a provider's options say, without its account, which the key tells."""
-    given = {"key_file": key_file, "endpoint_url": endpoint_url}
-    return {name: os.fspath(value) for name, value in given.items() if value}
+    """The place in a provider's options, without the account: the key tells that."""
+    options = {"key_file": key_file, "endpoint_url": endpoint_url}
+    return {name: os.fspath(value) for name, value in options.items() if value}

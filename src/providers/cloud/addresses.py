@@ -6,13 +6,19 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 
 
-def sources(owner: str, given: str | Sequence[str]) -> tuple[str, ...]:
+def sources(owner: str, addresses: str | Sequence[str]) -> tuple[str, ...]:
     """``ssh_from`` as CIDRs: ``"203.0.113.7"`` becomes ``"203.0.113.7/32"``. ``owner``: the provider, such as ``AWS``.
 
     Raises:
         ValueError: it is empty, or contains something that is no address.
     """
-    texts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    texts = (
+        [addresses]
+        if isinstance(addresses, str)
+        else list(addresses)
+        if isinstance(addresses, Iterable)
+        else [addresses]
+    )
     if not texts:
         raise ValueError(f"{owner}(ssh_from=...) is empty: nobody could reach the machines")
     try:

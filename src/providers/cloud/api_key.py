@@ -63,18 +63,18 @@ class ApiKeys:
         if key_file is None and named:
             return named
         if key_file is None and not (self.usual and Path(self.usual).expanduser().exists()):
-            told = f"there is no API key for {self.provider}: make one at {self.page}, and set {self.variable} to it"
-            raise NotAuthorized(told)
+            reason = f"there is no API key for {self.provider}: make one at {self.page}, and set {self.variable} to it"
+            raise NotAuthorized(reason)
         file = key_file or self.usual
-        given = f"{self.provider}(key_file={file!r})"
+        option = f"{self.provider}(key_file={file!r})"
         try:
-            found = _KEY.search(Path(file).expanduser().read_text("utf-8").strip())
+            match = _KEY.search(Path(file).expanduser().read_text("utf-8").strip())
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise NotAuthorized(f"{given} cannot be read ({why}): it has an API key alone") from None
-        if found is None:
-            raise NotAuthorized(f"{given} has no API key: it is a line of its own there")
-        return found[1]
+            raise NotAuthorized(f"{option} cannot be read ({why}): it has an API key alone") from None
+        if match is None:
+            raise NotAuthorized(f"{option} has no API key: it is a line of its own there")
+        return match[1]
 
 
 def account_of(key: str) -> str:

@@ -58,16 +58,16 @@ def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> Provide
         case None:
             return None
         case "throttled":
-            told = said(failure, f"{cloud} is called too often with this account ({failure.call})")
+            text = with_reply(failure, f"{cloud} is called too often with this account ({failure.call})")
         case "unreached":
-            told = f"{cloud} cannot be reached {where}: check this computer's network ({failure.code})"
+            text = f"{cloud} cannot be reached {where}: check this computer's network ({failure.code})"
             if not unsure:
-                return Unreachable(told, retry_after_s=max(AGAIN_S, failure.retry_after_s), kind=f"no way to {cloud}")
+                return Unreachable(text, retry_after_s=max(AGAIN_S, failure.retry_after_s), kind=f"no way to {cloud}")
         case "broken":
-            told = said(failure, f"{cloud} failed at {failure.call}")
+            text = with_reply(failure, f"{cloud} failed at {failure.call}")
         case "lost":
-            told = f"{_unanswered(cloud, failure)} ({failure.code})"
-    return kind(told, retry_after_s=max(AGAIN_S, failure.retry_after_s))
+            text = f"{_unanswered(cloud, failure)} ({failure.code})"
+    return kind(text, retry_after_s=max(AGAIN_S, failure.retry_after_s))
 
 
 def meant(
@@ -77,11 +77,11 @@ def meant(
 
     ``again_after_s``: by the table's codes. ``facts``: for the places in its sentences.
     """
-    found = meaning(code or failure.code, meanings)
-    if found is None:
+    match = meaning(code or failure.code, meanings)
+    if match is None:
         return None
-    told = found.sentence.format_map(facts) if facts else found.sentence
-    return found.kind(said(failure, told), retry_after_s=again_after_s.get(found.codes))
+    sentence = match.sentence.format_map(facts) if facts else match.sentence
+    return match.kind(with_reply(failure, sentence), retry_after_s=again_after_s.get(match.codes))
 
 
 def settled(cloud: str, failure: Failed, error: ProviderError, *, unsure: bool) -> ProviderError:
@@ -92,11 +92,11 @@ def settled(cloud: str, failure: Failed, error: ProviderError, *, unsure: bool) 
     return advised(error, cloud)
 
 
-def said(failure: Failed, sentence: str) -> str:
-    """The sentence with the cloud's own words in brackets."""
+def with_reply(failure: Failed, sentence: str) -> str:
+    """The sentence, with the cloud's reply in brackets."""
     return quoting(sentence, failure.code, failure.words)
 
 
 def _unanswered(cloud: str, failure: Failed) -> str:
-    told = f"{cloud} did not answer {failure.call}"
-    return told if failure.reads else f"{told}: whether it was done is not known"
+    text = f"{cloud} did not answer {failure.call}"
+    return text if failure.reads else f"{text}: whether it was done is not known"

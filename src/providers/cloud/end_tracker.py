@@ -53,7 +53,7 @@ class EndTracker:
         self._answered = all_known
         self._at = dict(known)  # by machine: when it was last shown
         self._shown: set[str] = set()
-        self._asked: set[str] = set()  # machines whose end the cloud has confirmed to begin
+        self._ending: set[str] = set()  # machines whose end the cloud has confirmed to begin
         self._terminated: set[str] = set()
         self._vanished: set[str] = set()
         self._launches: dict[str, set[str]] = {}
@@ -81,21 +81,21 @@ class EndTracker:
 
     @property
     def to_end(self) -> list[str]:
-        return sorted(self.left - self._asked)
+        return sorted(self.left - self._ending)
 
-    def full_answer(self, shown: Sequence[InstanceView], asked_at: float) -> None:
-        """Take in an answer about all machines of the pool, asked for at ``asked_at``."""
+    def full_answer(self, shown: Sequence[InstanceView], sent_at: float) -> None:
+        """Process an answer about all machines of the pool. ``sent_at``: time of the request."""
         self._answered = True
         self._shown = {view.id for view in shown}
-        self._at |= dict.fromkeys(self._shown, asked_at)
+        self._at |= dict.fromkeys(self._shown, sent_at)
         for view in shown:
             self._launches.setdefault(view.launch, set()).add(view.id)
         self.partial_answer(shown)
-        self._vanished = {each for each, at in self._at.items() if asked_at - at >= GRACE_S}
+        self._vanished = {each for each, at in self._at.items() if sent_at - at >= GRACE_S}
 
     def partial_answer(self, some: Sequence[InstanceView]) -> None:
-        """Take in an answer about some machines. An end is never taken back: an answer that denies it is outdated."""
-        self._asked |= {view.id for view in some if view.ends}
+        """Process an answer about some machines. An end is final: an answer that denies it is outdated."""
+        self._ending |= {view.id for view in some if view.ends}
         self._terminated |= {view.id for view in some if view.state == "terminated"}
 
     # --- for how long -------------------------------------------------------------------------------------------------
@@ -113,8 +113,8 @@ class EndTracker:
             return None
         return max(AGAIN_S, error.retry_after_s)
 
-    def given_up(self, why: str, now: float, wall: float, *, code: str = "") -> NotGone:
-        """The error for giving up. ``wall``: the unix time of ``now``."""
+    def not_gone_error(self, why: str, now: float, wall: float, *, code: str = "") -> NotGone:
+        """The error at the end of the patience. ``wall``: the unix time of ``now``."""
         by = None
         if self._lease_s is not None:
             by = wall - (now - self._began) + self._lease_s + LEASE_MORE_S

@@ -99,9 +99,9 @@ def most_telling(errors: Sequence[ProviderError]) -> ProviderError:
     again = [error.retry_after_s for error in errors if error.retry_after_s is not None]
     also = "".join(f"; also: {other}" for other in others)
     retry_after_s = None if isinstance(worst, NotAuthorized) else min(again, default=None)
-    found = type(worst)(f"{worst}{also}", retry_after_s=retry_after_s, code=worst.code, advice=worst.advice)
-    found.kind = "; ".join(error.kind for error in errors) if all(error.kind for error in errors) else ""
-    return found
+    combined = type(worst)(f"{worst}{also}", retry_after_s=retry_after_s, code=worst.code, advice=worst.advice)
+    combined.kind = "; ".join(error.kind for error in errors) if all(error.kind for error in errors) else ""
+    return combined
 
 
 def _gravity(error: ProviderError) -> int:

@@ -125,8 +125,8 @@ class CloudFleet(Generic[P, O]):
 
     def _warn_once(self, request: LaunchRequest) -> None:
         vendor = self._cloud.vendor
-        told = [vendor.warning, vendor.warning_of_several if request.nodes > 1 else ""]
-        for text in () if self._warned else filter(None, told):
+        warnings = [vendor.warning, vendor.warning_of_several if request.nodes > 1 else ""]
+        for text in () if self._warned else filter(None, warnings):
             self.warn(text)
         self._warned = True
 
@@ -211,17 +211,17 @@ class CloudFleet(Generic[P, O]):
 
     async def _give_back(self) -> None:
         await self._launcher.stop()
-        journal, known, mine = self._recorder.journal, self._instances.machines, self._recorder.made
+        journal, known, mine = self._recorder.journal, self._instances.machines, self._recorder.intents
         written = await written_of(self._cloud.place, self._pool, journal)
-        made = {intent.kind for intent in [*written.intents, *mine]}
+        kinds = {intent.kind for intent in [*written.intents, *mine]}
         try:
-            if made:
+            if kinds:
                 lost = self._instances.lost_launches(anyio.current_time())
                 await teardown.sweep(
                     self._cloud,
                     self._pool,
                     journal=journal,
-                    made=mine,
+                    own_intents=mine,
                     known=known,
                     ended=self._places.keys() - {*known},
                     lost=lost,
@@ -234,7 +234,7 @@ class CloudFleet(Generic[P, O]):
         except JournalError as error:  # everything is gone from the cloud, so this is only a warning
             self._tell(Warned(str(error)))
         except ProviderError as error:
-            if FLEET in made or isinstance(error, NotGone):
+            if FLEET in kinds or isinstance(error, NotGone):
                 raise
             # If no machine was ever asked for, what is left costs nothing, and the pool's closer has seen the error.
             # The journal knows it, so `outrider gc` removes it.
@@ -248,19 +248,19 @@ class CloudFleet(Generic[P, O]):
     async def _take_all(
         self, plan: P, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
     ) -> list[Machine]:
-        """Do as `_take` for as many calls as ``count`` machines take: some clouds make one in each."""
-        made: list[Machine] = []
-        while len(made) < count:
+        """Call `_take` until ``count`` machines exist: some clouds create one machine per call."""
+        machines_so_far: list[Machine] = []
+        while len(machines_so_far) < count:
             try:
-                machines, asked = await self._take(plan, chosen, count - len(made), failed)
+                machines, requested = await self._take(plan, chosen, count - len(machines_so_far), failed)
             except ProviderError:
-                if not made:
+                if not machines_so_far:
                     raise
                 break  # the next launch meets it
-            made += machines
-            if len(machines) < asked:
+            machines_so_far += machines
+            if len(machines) < requested:
                 break
-        return made
+        return machines_so_far
 
     async def _take(
         self, plan: P, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
@@ -308,7 +308,7 @@ class CloudFleet(Generic[P, O]):
                 self._instances.launch_lost(order.token, anyio.current_time(), count=order.count)
             raise
         self._unanswered.pop(order.token, None)
-        return self._made(answer), [self._refused(offers, error) for offers, error in answer.refusals]
+        return self._record_created(answer), [self._refused(offers, error) for offers, error in answer.refusals]
 
     def _lost(self, order: O, error: BaseException) -> None:
         """Note that a launch got no answer.
@@ -321,8 +321,8 @@ class CloudFleet(Generic[P, O]):
         if not order.lost:
             order.lost = True
             self._unanswered[order.token] = order
-            said = f"up to {order.count} machines may exist of a launch that has no answer ({error})"
-            text = f"{said}: it is asked again with its own token, and they count for max_cost until that is known"
+            problem = f"up to {order.count} machines may exist of a launch that has no answer ({error})"
+            text = f"{problem}: it is asked again with its own token, and they count for max_cost until that is known"
             self._tell(
                 LaunchUnsure(MachineId(order.token), order.count, order.count * order.hourly_usd, order.at, text)
             )
@@ -359,15 +359,15 @@ class CloudFleet(Generic[P, O]):
             with suppress(ProviderError):  # the next call ends them
                 await self._end(self._instances.ending([machine.id for machine in machines]))
 
-    def _made(self, answer: Answer) -> list[Machine]:
+    def _record_created(self, answer: Answer) -> list[Machine]:
         now = anyio.current_time()
-        for each in answer.made:
+        for each in answer.created:
             self._instances.created(each.machine, each.user, now)
             self._places[each.machine.id] = (each.offer.type.name, each.offer.zone)
             self._cooldowns.worked(each.offer)
-        if answer.made:
+        if answer.created:
             self._poller.begun()
-        return [each.machine for each in answer.made]
+        return [each.machine for each in answer.created]
 
     def _refused(self, refused: Sequence[Offer], error: ProviderError) -> ProviderError:
         self._cool_down(refused, error)

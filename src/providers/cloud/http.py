@@ -249,13 +249,13 @@ class HttpApi:
         Raises:
             CallRefused: it is no answer of this service's.
         """
-        found = answer
+        part = answer
         for name in names:
-            found = found.get(name) if isinstance(found, dict) else None
-        if not isinstance(found, kind):
-            told = f"{self.service.name}'s answer is not as it should be"
-            raise CallRefused(told, retry_after_s=AGAIN_S, code=UNREADABLE)
-        return found
+            part = part.get(name) if isinstance(part, dict) else None
+        if not isinstance(part, kind):
+            problem = f"{self.service.name}'s answer is not as it should be"
+            raise CallRefused(problem, retry_after_s=AGAIN_S, code=UNREADABLE)
+        return part
 
     async def _try(self, call: _Call) -> HttpFailure | None:
         """Try once; None where ``call.answer`` is set."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...lazy_dataclass import dataclass
 from ..errors import BadRequest, NotAuthorized, ProviderError
-from .call_failures import meant, passing, said, settled
+from .call_failures import meant, passing, settled, with_reply
 from .failures import CallRefused, redacted
 from .retries import Trouble
 
@@ -107,14 +107,18 @@ def _by_status(service: Service, failure: HttpFailure) -> ProviderError:
             f"(SSL_CERT_FILE), and any proxy on the way"
         )
     if failure.status == 401:
-        return NotAuthorized(said(failure, f"{service.name} does not accept these credentials: {service.credentials}"))
+        return NotAuthorized(
+            with_reply(failure, f"{service.name} does not accept these credentials: {service.credentials}")
+        )
     if failure.status == 403:
-        return NotAuthorized(said(failure, f"{service.name} does not allow {failure.call} with these credentials"))
+        return NotAuthorized(
+            with_reply(failure, f"{service.name} does not allow {failure.call} with these credentials")
+        )
     if failure.status in {400, 413, 422}:
-        return BadRequest(said(failure, f"{service.name} does not take {failure.call} as it is"))
+        return BadRequest(with_reply(failure, f"{service.name} does not take {failure.call} as it is"))
     if 300 <= failure.status < 400:
         return BadRequest(f"{service.host} sends {failure.call} elsewhere: check the address")
-    return CallRefused(said(failure, f"{service.name} refused {failure.call}"))
+    return CallRefused(with_reply(failure, f"{service.name} refused {failure.call}"))
 
 
 def without(secret: str, text: str) -> str:

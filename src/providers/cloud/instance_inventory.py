@@ -88,17 +88,17 @@ class _Lost:
     count: float  # machines that it asked for
     spare_s: float  # for so long its machines are not ended, as the call may be repeated and use them
     looked_since: float = inf  # the first list that could show its machines
-    found: set[MachineId] = field(default_factory=set)
+    machines: set[MachineId] = field(default_factory=set)
     ended: set[MachineId] = field(default_factory=set)
 
     @property
     def whole(self) -> bool:
         """Return whether no further machine of the call can appear."""
-        return len(self.found) >= self.count
+        return len(self.machines) >= self.count
 
     def settled(self, now: float) -> bool:
         """Return whether all machines of the call are known and have ended."""
-        return self.found == self.ended and (self.whole or now >= self.until(now))
+        return self.machines == self.ended and (self.whole or now >= self.until(now))
 
     def until(self, now: float) -> float:
         """The time by which the cloud would have shown all machines of the call."""
@@ -139,17 +139,17 @@ class InstanceInventory:
 
     # --- answers of the cloud -----------------------------------------------------------------------------------------
 
-    def full_answer(self, views: Sequence[InstanceView], asked_at: float, now: float) -> InventoryChanges:
-        """Take in a whole list of the pool's machines, asked for at ``asked_at``."""
+    def full_answer(self, views: Sequence[InstanceView], sent_at: float, now: float) -> InventoryChanges:
+        """Process a complete list of the pool's machines. ``sent_at``: time of the request."""
         news = InventoryChanges()
         for lost in self._lost_launches.values():
-            if asked_at >= lost.at:
-                lost.looked_since = min(lost.looked_since, asked_at)
+            if sent_at >= lost.at:
+                lost.looked_since = min(lost.looked_since, sent_at)
         for view in views:
             self._update(view, now, news)
         shown = {view.id for view in views}
         for machine in [each for each in self._known if each not in shown]:
-            self._miss(machine, asked_at, news)
+            self._miss(machine, sent_at, news)
         return news
 
     def partial_answer(self, views: Sequence[InstanceView], now: float) -> InventoryChanges:
@@ -198,7 +198,7 @@ class InstanceInventory:
         settled = {token: lost for token, lost in self._lost_launches.items() if lost.settled(now)}
         for token in settled:
             del self._lost_launches[token]
-        return InventoryChanges(settled=[(token, sorted(lost.found)) for token, lost in settled.items()])
+        return InventoryChanges(settled=[(token, sorted(lost.machines)) for token, lost in settled.items()])
 
     # --- rules ------------------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class InstanceInventory:
         if known is None:
             lost = self._lost_launches.get(view.launch)
             if lost is not None:
-                lost.found.add(view.id)
+                lost.machines.add(view.id)
                 if view.ends:
                     lost.ended.add(view.id)
                 elif now >= lost.at + lost.spare_s:
@@ -244,9 +244,9 @@ class InstanceInventory:
         if not view.ends and not known.ending:
             news.unwanted.append(view.id)  # a stopped machine still costs its volume
 
-    def _miss(self, machine: MachineId, asked_at: float, news: InventoryChanges) -> None:
+    def _miss(self, machine: MachineId, sent_at: float, news: InventoryChanges) -> None:
         known = self._known[machine]
-        if asked_at - known.seen_at < GRACE_S:  # SEEN-3
+        if sent_at - known.seen_at < GRACE_S:  # SEEN-3
             return
         if not (known.gone or known.ending):
             news.events.append(MachineGone(machine, f"{self._vendor.service} does not know it any more"))
@@ -261,11 +261,11 @@ def cause(vendor: Vendor, view: InstanceView) -> str:
     return known or view.message or view.reason or f"{vendor.service} says that it is {view.state}, and not why"
 
 
-def pause_s(*, busy: bool, asked: int) -> float:
-    """Seconds until the next request. ``asked``: answers since a change was expected.
+def pause_s(*, busy: bool, requests: int) -> float:
+    """Seconds until the next request. ``requests``: those since a change was expected.
 
     Fast at first, because users wait for their machines' first seconds; then steady.
     """
     if not busy:
         return 5.0
-    return min(1.0, 0.25 * 2.0 ** min(asked, 2))
+    return min(1.0, 0.25 * 2.0 ** min(requests, 2))

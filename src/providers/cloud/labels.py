@@ -32,8 +32,8 @@ def labels_of(pool: str, others: Mapping[str, str]) -> dict[str, str]:
 
 def of_machine(pool: str, others: Mapping[str, str], token: str, max_lifetime_s: float | None) -> dict[str, str]:
     """The labels of a machine in a cloud that says nothing else of it: also when it was made, and when it must end."""
-    said = {**labels_of(pool, others), LAUNCH: token, AT: f"{time.time():.0f}"}
-    return said if max_lifetime_s is None else {**said, UNTIL: f"{time.time() + max_lifetime_s:.0f}"}
+    labels = {**labels_of(pool, others), LAUNCH: token, AT: f"{time.time():.0f}"}
+    return labels if max_lifetime_s is None else {**labels, UNTIL: f"{time.time() + max_lifetime_s:.0f}"}
 
 
 def name_of(pool: str) -> str:
@@ -51,8 +51,8 @@ def as_text(labels: Mapping[str, str], most: int) -> str:
     Raises:
         BadRequest: it has more than ``most`` characters, as names are long.
     """
-    said = {key.removeprefix(RESERVED): value for key, value in labels.items() if key.startswith(RESERVED)}
-    text = RESERVED + urlencode(said)
+    pairs = {key.removeprefix(RESERVED): value for key, value in labels.items() if key.startswith(RESERVED)}
+    text = RESERVED + urlencode(pairs)
     if len(text) > most:
         raise BadRequest(
             f"a label has {most} characters, too few for the pool's name and its owner's: use shorter ones"

@@ -55,7 +55,7 @@ class ListedMachine:
         )
 
     @property
-    def found(self) -> FoundMachine:
+    def summary(self) -> FoundMachine:
         """The machine as `outrider ps` shows it."""
         address = self.public or self.private
         return FoundMachine(
@@ -77,7 +77,7 @@ class ListedMachine:
 def time_of(text: object) -> float | None:
     """The unix time of a cloud's text in ISO's format, of UTC if it says no zone; None: it is none."""
     try:
-        found = datetime.fromisoformat(str(text))
+        moment = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

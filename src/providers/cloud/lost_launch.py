@@ -22,16 +22,16 @@ async def look_for(service: str, sent_at: float, labelled: Callable[[], Awaitabl
         CallRefused: they are not there yet, or the cloud does not answer: the launch stays lost.
         ProviderError: they will not come any more.
     """
-    asked_at = anyio.current_time()
+    searched_at = anyio.current_time()
     try:
-        found = await labelled()
+        machines = await labelled()
     except ProviderError as error:
         raise CallRefused(str(error), retry_after_s=error.retry_after_s or AGAIN_S, code=error.code) from error
-    if found:
-        return found
-    if asked_at - sent_at < GRACE_S:
-        told = f"{service} shows no machine of the launch that had no answer: it is looked for again"
-        raise CallRefused(told, retry_after_s=AGAIN_S)
+    if machines:
+        return machines
+    if searched_at - sent_at < GRACE_S:
+        problem = f"{service} shows no machine of the launch that had no answer: it is looked for again"
+        raise CallRefused(problem, retry_after_s=AGAIN_S)
     raise ProviderError(
         f"{service} has shown no machine of a launch without an answer for {GRACE_S:.0f} s: it was not carried out",
         retry_after_s=AGAIN_S,

@@ -120,10 +120,10 @@ def willing(offers: Sequence[Offer], cooldowns: Cooldowns, now: float) -> list[O
     Raises:
         ProviderError: all are: their failure, and when to try again.
     """
-    found = [offer for offer in offers if cooldowns.refused_until(offer) <= now]
-    if not found:
+    open_offers = [offer for offer in offers if cooldowns.refused_until(offer) <= now]
+    if not open_offers:
         raise _all_failed(offers, cooldowns, now)
-    return found
+    return open_offers
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
@@ -152,13 +152,13 @@ def suitable(
         allowed = [each for each in allowed if _is_plain(each)]
     if request.accelerator is not None:
         allowed = _with_accelerator(request.accelerator, allowed, vendor, region)
-    found = [each for each in allowed if not _lacks(each, request, together=together, named=named)]
-    if not found:
+    fitting = [each for each in allowed if not _lacks(each, request, together=together, named=named)]
+    if not fitting:
         raise _closest(request, allowed, vendor, region, together=together, named=named)
     if named or request.accelerator is not None:
-        return found
+        return fitting
     usual = vendor.general_purpose
-    return [each for each in found if each.current and (not usual or each.name.startswith(usual))] or found
+    return [each for each in fitting if each.current and (not usual or each.name.startswith(usual))] or fitting
 
 
 def _is_plain(each: InstanceType) -> bool:
@@ -168,9 +168,9 @@ def _is_plain(each: InstanceType) -> bool:
 def _with_accelerator(
     wanted: AcceleratorRequest, types: Sequence[InstanceType], vendor: Vendor, region: str
 ) -> list[InstanceType]:
-    found = [each for each in types if _plain(each.accelerator) == _plain(wanted.name)]
-    if found:
-        return found
+    same_model = [each for each in types if _plain(each.accelerator) == _plain(wanted.name)]
+    if same_model:
+        return same_model
     here = {_plain(each.accelerator): each.accelerator for each in types if each.accelerator}
     close = get_close_matches(_plain(wanted.name), here, n=1, cutoff=0.5)
     if close:
@@ -225,8 +225,8 @@ def _closest(
     shortfalls = {each.name: _lacks(each, request, together=together, named=named) for each in types}
     name = min(shortfalls, key=lambda name: (len(shortfalls[name]), sum(by for by, _ in shortfalls[name]), name))
     words = " and ".join(text for _, text in shortfalls[name])
-    told = f"no instance type of {vendor.name} in {region} has all that is asked for"
-    return BadRequest(f"{told}: the closest, {name}, {words}")
+    problem = f"no instance type of {vendor.name} in {region} has all that is asked for"
+    return BadRequest(f"{problem}: the closest, {name}, {words}")
 
 
 # --- prices -----------------------------------------------------------------------------------------------------------
@@ -241,21 +241,21 @@ def _priced(
         if zones is None or not offering:
             raise BadRequest(f"no zone of {catalogue.region} that is open to this account has {names}")
         raise BadRequest(f"{_one_of(sorted(zones))} has no {names}: {_one_of(offering)} has")
-    found: list[Offer] = []
+    priced: list[Offer] = []
     for each in types:
         on_demand = catalogue.on_demand.get(each.name)
         for zone in sorted(places[each.name]):
             spot, stock = catalogue.spot.get((each.name, zone)), catalogue.stock.get((each.name, zone), "")
             if each.spot and spot is not None and request.allocation != "on-demand":
-                found.append(Offer(each, zone, "spot", spot, stock))
+                priced.append(Offer(each, zone, "spot", spot, stock))
             if each.on_demand and on_demand is not None and request.allocation != "spot":
-                found.append(Offer(each, zone, "on-demand", on_demand, stock))
-    if found:
-        return found
+                priced.append(Offer(each, zone, "on-demand", on_demand, stock))
+    if priced:
+        return priced
     names = _one_of([each.name for each in types])
     if request.allocation == "spot":
-        told = f"{catalogue.vendor.name} has no {names} as spot in {catalogue.region}"
-        raise BadRequest(f"{told}: use allocation='spot-if-available'")
+        problem = f"{catalogue.vendor.name} has no {names} as spot in {catalogue.region}"
+        raise BadRequest(f"{problem}: use allocation='spot-if-available'")
     raise BadRequest(
         f"the price of {names} in {catalogue.region} is not known, and nothing is started at an unknown price: "
         f"{catalogue.vendor.price_advice}"
@@ -280,23 +280,23 @@ def _affordable(
     def whole(offer: Offer) -> float:
         return offer.hourly_usd + extras_usd.get(offer.type.architecture, 0.0)
 
-    found = [offer for offer in offers if whole(offer) <= most]
-    if not found:
+    affordable = [offer for offer in offers if whole(offer) <= most]
+    if not affordable:
         cheapest = min(offers, key=lambda offer: (whole(offer), _by_price(offer)))
         raise BadRequest(
             f"max_hourly_cost={most:g} is too little: the cheapest in {region} is {cheapest.type.name} "
             f"({cheapest.market}, {cheapest.zone}) at ${whole(cheapest):.4g} an hour, its disk included"
         )
-    return found
+    return affordable
 
 
 def _in_stock(offers: Sequence[Offer], catalogue: Catalogue) -> list[Offer]:
-    found = [offer for offer in offers if offer.stock != SOLD_OUT]
-    if not found:
+    in_stock = [offer for offer in offers if offer.stock != SOLD_OUT]
+    if not in_stock:
         names = _one_of(list(dict.fromkeys(offer.type.name for offer in offers)))
-        told = f"{catalogue.vendor.name} says that it has no {names} left in {catalogue.region} now"
-        raise NoCapacity(told, retry_after_s=SOLD_OUT_S, advice=ELSEWHERE)
-    return found
+        problem = f"{catalogue.vendor.name} says that it has no {names} left in {catalogue.region} now"
+        raise NoCapacity(problem, retry_after_s=SOLD_OUT_S, advice=ELSEWHERE)
+    return in_stock
 
 
 def _within_span(offers: Sequence[Offer]) -> list[Offer]:

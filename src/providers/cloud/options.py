@@ -14,17 +14,17 @@ from ..option_names import shown
 Several = str | Iterable[str]
 
 
-def several(owner: str, option: str, given: Several | None) -> tuple[str, ...] | None:
+def several(owner: str, option: str, value: Several | None) -> tuple[str, ...] | None:
     """Check a list of names.
 
     Raises:
         ValueError: it is empty, or one text, which might mean one name or a list of letters.
     """
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, str):
-        raise ValueError(f"{owner}({option}=...) takes a list: write {owner}({option}=[{given!r}])")
-    names = tuple(given) if isinstance(given, Iterable) else ()
+    if isinstance(value, str):
+        raise ValueError(f"{owner}({option}=...) takes a list: write {owner}({option}=[{value!r}])")
+    names = tuple(value) if isinstance(value, Iterable) else ()
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"{owner}({option}=...) takes a list of names: leave it out for its default")
     return tuple(dict.fromkeys(names))
@@ -52,7 +52,7 @@ def check_region(owner: str, region: str | None, endpoint_url: str | None) -> No
     raise ValueError(f"{owner}(region={region!r}) is no region of {owner}: {meant}")
 
 
-def set_all(provider: Any, given: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
+def set_all(provider: Any, options: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
     """Set fields of a frozen provider, which is a dataclass. ``lists``: those that are lists of names.
 
     Raises:
@@ -60,7 +60,7 @@ def set_all(provider: Any, given: Mapping[str, object], *, lists: Iterable[str] 
             such region.
     """
     names = {name: several(type(provider).__name__, name, getattr(provider, name)) for name in lists}
-    for name, value in {**names, **given}.items():
+    for name, value in {**names, **options}.items():
         object.__setattr__(provider, name, value)
     for each in fields(provider):
         if getattr(provider, each.name) == "":
@@ -71,7 +71,7 @@ def set_all(provider: Any, given: Mapping[str, object], *, lists: Iterable[str] 
 
 def tags(
     owner: str,
-    given: Mapping[str, str] | Iterable[tuple[str, str]] | None,
+    user_tags: Mapping[str, str] | Iterable[tuple[str, str]] | None,
     *,
     service: str,
     reserved: tuple[str, ...],
@@ -86,9 +86,9 @@ def tags(
         ValueError: a tag is not accepted, or what it begins with is ``reserved``.
     """
     try:
-        pairs = dict(given or ())
+        pairs = dict(user_tags or ())
     except (TypeError, ValueError):
-        raise ValueError(f"{owner}({option}=...) takes names and their values, not {shown(given)}") from None
+        raise ValueError(f"{owner}({option}=...) takes names and their values, not {shown(user_tags)}") from None
     for name, text in pairs.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise ValueError(f"{owner}({option}=...) takes texts, not {shown(name)}: {shown(text)}")
@@ -100,15 +100,15 @@ def tags(
     return tuple(pairs.items())
 
 
-def check_known(owner: str, what: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Check names of what a cloud has, such as a ``"region"``.
+def check_known(owner: str, what: str, values: Iterable[str], known: Collection[str]) -> None:
+    """Check names of a cloud's things, such as a ``"region"``.
 
     Raises:
         BadRequest: it has no such thing; says which may be meant.
     """
     from difflib import get_close_matches
 
-    for each in given:
+    for each in values:
         if each not in known:
             close = get_close_matches(each, known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"

@@ -32,7 +32,7 @@ async def own_address(owner: str, endpoint_url: str | None = None) -> str:
         if host:
             async with await anyio.create_connected_udp_socket(host, 9) as there:  # sends nothing
                 return as_cidr(there.extra(anyio.abc.SocketAttribute.local_address)[0])  # noqa: S610 (no Django)
-        return as_cidr(await _asked(CHECKIP))
+        return as_cidr(await _text_at(CHECKIP))
     except (OSError, HTTPException, ValueError) as error:
         raise BadRequest(
             f"this computer's public address could not be learnt from {host or CHECKIP} "
@@ -49,7 +49,7 @@ async def let_in(owner: str, ssh_from: str | Sequence[str], endpoint_url: str | 
     return sources(owner, await own_address(owner, endpoint_url) if ssh_from == "auto" else ssh_from)
 
 
-async def _asked(url: str) -> str:
+async def _text_at(url: str) -> str:
     """The text at a URL, at most 100 bytes of it, by the proxies of the environment."""
 
     def ask() -> bytes:

@@ -16,8 +16,8 @@ async def every_page(ask: Callable[[str], Awaitable[tuple[Iterable[T], str]]]) -
     items: list[T] = []
     token = ""
     while True:
-        found, more = await ask(token)
-        items += found
+        page, more = await ask(token)
+        items += page
         if not more or more == token:
             return items
         token = more

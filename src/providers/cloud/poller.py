@@ -24,7 +24,7 @@ class Poller:
     ) -> None:
         self._cloud, self._pool, self._instances, self._tell = cloud, pool, instances, tell
         self._next_at = 0.0
-        self._asked = 0  # requests since a change was expected
+        self._requests = 0  # requests since a change was expected
         self._watching = Watching(f"the machines of {pool}")
         self._begun = anyio.Event()
         self._answered = anyio.Event()
@@ -38,7 +38,7 @@ class Poller:
 
     def begun(self) -> None:
         """Ask soon, because a change is expected."""
-        self._asked = 0
+        self._requests = 0
         if not self._watching.failures:
             self._next_at = min(self._next_at, anyio.current_time() + SOON_S)
         self._begun.set()
@@ -66,15 +66,17 @@ class Poller:
 
     def _pause_s(self) -> float:
         return (
-            self._watching.pause_s if self._watching.failures else pause_s(busy=self._instances.busy, asked=self._asked)
+            self._watching.pause_s
+            if self._watching.failures
+            else pause_s(busy=self._instances.busy, requests=self._requests)
         )
 
     async def _ask(self) -> None:
-        asked_at = anyio.current_time()
+        sent_at = anyio.current_time()
         try:
             # By id as well: tags appear later than a machine, and somebody may remove them.
             views = await self._cloud.describe(self._pool, also=self._instances.machines)
-            news = self._instances.full_answer(views, asked_at, anyio.current_time())
+            news = self._instances.full_answer(views, sent_at, anyio.current_time())
             self._tell(news)
             if news.unwanted:
                 ended = await teardown.end(self._cloud, news.unwanted)
@@ -82,7 +84,7 @@ class Poller:
         except Exception as error:  # noqa: BLE001  WATCH-1: whoever waits for a change has its own deadline
             self._warn(self._watching.failed(error, anyio.current_time()))
             return
-        self._asked += 1
+        self._requests += 1
         self._warn(self._watching.succeeded(anyio.current_time()))
         self._answered.set()
         self._answered = anyio.Event()

@@ -119,7 +119,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Created:
     """A machine that was created. ``user`` may log in."""
 
     machine: Machine
@@ -131,7 +131,7 @@ class Made:
 class Answer:
     """The cloud's answer to an order. ``refusals``: offers that it could not provide, and why."""
 
-    made: Sequence[Made]
+    created: Sequence[Created]
     refusals: Sequence[tuple[Sequence[Offer], ProviderError]] = ()
 
 

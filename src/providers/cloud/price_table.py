@@ -59,8 +59,8 @@ async def current(
     questions within ``patience_s``, or refuses, or answers in an unknown form, old prices are used.
     ``now``: seconds since 1970.
     """
-    found = {**known} | {name: price for name, price in _read(kept).items() if name in types}
-    old = [name for name in types if name not in found or found[name].at < now - MONTH_S]
+    prices = {**known} | {name: price for name, price in _read(kept).items() if name in types}
+    old = [name for name in types if name not in prices or prices[name].at < now - MONTH_S]
     fresh: dict[str, Price] = {}
     with anyio.move_on_after(patience_s), suppress(Exception):  # whatever the list does, old prices are there
         for start in range(0, len(old), at_a_time):
@@ -68,7 +68,7 @@ async def current(
             fresh |= {name: Price(usd, now) for name, usd in answer.items()}
     if fresh:
         _write(kept, _read(kept) | fresh)
-    return {name: price.usd for name, price in (found | fresh).items()}
+    return {name: price.usd for name, price in (prices | fresh).items()}
 
 
 def _read(kept: Path | None) -> dict[str, Price]:

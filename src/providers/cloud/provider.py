@@ -81,8 +81,8 @@ class CloudProvider(ABC, Generic[C]):
 
         async with self._reach() as cloud:
             plan = await self._first_plan(cloud, request, Cooldowns(cloud.vendor))
-        found = as_machine_offers(plan.rounds, plan.region, plan.extras_usd)
-        return [self._shown(each, plan) for each in found]
+        offers = as_machine_offers(plan.rounds, plan.region, plan.extras_usd)
+        return [self._shown(each, plan) for each in offers]
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[CloudFleet[Any, Any]]:  # noqa: ARG002

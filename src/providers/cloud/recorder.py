@@ -28,16 +28,16 @@ class Recorder:
 
     def __init__(self, journal: Journal, pool: str, place: Mapping[str, str]) -> None:
         self.journal, self.pool, self.place = journal, pool, dict(place)
-        self._made: dict[str, Intent] = {}
+        self._intents: dict[str, Intent] = {}
 
     @property
-    def made(self) -> list[Intent]:
-        """The intents of everything that this process has asked for."""
-        return list(self._made.values())
+    def intents(self) -> list[Intent]:
+        """The intents that this process has recorded."""
+        return list(self._intents.values())
 
     async def claim(self) -> Claim:
         """The pool's claim on resources in this place."""
-        return (await written_of(self.place, self.pool, self.journal, self.made)).claim
+        return (await written_of(self.place, self.pool, self.journal, self.intents)).claim
 
     async def create(
         self,
@@ -57,7 +57,7 @@ class Recorder:
             ProviderError: as ``ask`` does.
         """
         with anyio.CancelScope(shield=True):
-            repeated = token in self._made and self._made[token].ids is None
+            repeated = token in self._intents and self._intents[token].ids is None
             intent = await self._intend(kind, token, facts)
             try:
                 answer = await ask()
@@ -78,11 +78,11 @@ class Recorder:
 
     async def _intend(self, kind: str, token: str, facts: Mapping[str, str]) -> Intent:
         intent = await in_thread(self.journal.intend, self.pool, kind, token, self.place, facts)
-        self._made.setdefault(token, intent)
+        self._intents.setdefault(token, intent)
         return intent
 
     async def _happened(self, intent: Intent, ids: Sequence[str]) -> None:
-        self._made[intent.token] = replace(intent, ids=tuple(ids))
+        self._intents[intent.token] = replace(intent, ids=tuple(ids))
         try:
             await in_thread(self.journal.happened, intent, ids)
         except JournalError:

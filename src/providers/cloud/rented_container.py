@@ -45,8 +45,8 @@ def first_process(
         "lifetime_s": str(lifetime_s),
         "port": str(port),
     }
-    said = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    text = "\n".join([*said, f"end_itself() {{ {end_itself}; }}", _bare(_script())])
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    text = "\n".join([*assignments, f"end_itself() {{ {end_itself}; }}", _bare(_script())])
     packed = b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode("ascii")
     file = f'"$OUTRIDER_ROOT{FOLDER}/container.sh"'
     unpack = f"(umask 077; echo {packed} | base64 -d | gzip -dc >{file})"

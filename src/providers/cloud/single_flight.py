@@ -76,16 +76,16 @@ class OncePerKey(Generic[K, T]):
 
     def __init__(self, make: Callable[[K], Awaitable[T]]) -> None:
         self._make = make
-        self._made: dict[K, T] = {}
+        self._results: dict[K, T] = {}
         self._making: dict[K, anyio.Lock] = {}
 
     async def get(self, key: K) -> T:
         async with self._making.setdefault(key, anyio.Lock()):
-            if key not in self._made:
-                self._made[key] = await self._make(key)
-            return self._made[key]
+            if key not in self._results:
+                self._results[key] = await self._make(key)
+            return self._results[key]
 
     def forget(self, key: K, result: T) -> None:
         """Forget a result, unless there is another one for its key by now."""
-        if self._made.get(key) is result:
-            del self._made[key]
+        if self._results.get(key) is result:
+            del self._results[key]

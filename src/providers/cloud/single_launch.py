@@ -17,7 +17,7 @@ from .account import AccountCloud
 from .cooldowns import Cooldowns
 from .lost_launch import look_for
 from .offers import Offer
-from .port import Answer, Made, Order, PlainLauncher, Plan
+from .port import Answer, Created, Order, PlainLauncher, Plan
 from .recorder import Recorder
 from .written import FLEET
 
@@ -69,13 +69,15 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
         return await self._cloud.launched(order.token)
 
     @abstractmethod
-    def _made(self, order: O, machine: MachineId) -> Made:
+    def _created(self, order: O, machine: MachineId) -> Created:
         """Return the machine of an order that was carried out."""
 
     async def create(self, order: O) -> Answer:
         ask = self._look_for if order.lost else self._send
-        made = await self._recorder.create(FLEET, order.token, {"count": "1"}, lambda: ask(order), lambda ids: ids)
-        return Answer([self._made(order, MachineId(each)) for each in made])
+        machine_ids = await self._recorder.create(
+            FLEET, order.token, {"count": "1"}, lambda: ask(order), lambda ids: ids
+        )
+        return Answer([self._created(order, MachineId(each)) for each in machine_ids])
 
     async def _send(self, order: O) -> Sequence[str]:
         try:

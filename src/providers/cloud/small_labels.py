@@ -37,30 +37,30 @@ def stem(pool: str) -> str:
     return f"outrider-{plain}-{hashlib.sha256(pool.encode()).hexdigest()[:8]}" if plain else f"outrider-{value(pool)}"
 
 
-def of_machines(told: Mapping[str, str], given: Mapping[str, str], token: str) -> dict[str, str]:
-    """The labels of machines. ``told``: `labels.labels_of`. ``given``: the user's."""
-    return {**given, POOL: value(told[labels.POOL]), OWNER: value(told[labels.OWNER]), LAUNCH: token}
+def of_machines(pool_labels: Mapping[str, str], tags: Mapping[str, str], token: str) -> dict[str, str]:
+    """The labels of machines. ``pool_labels``: of `labels.labels_of`. ``tags``: the user's."""
+    return {**tags, POOL: value(pool_labels[labels.POOL]), OWNER: value(pool_labels[labels.OWNER]), LAUNCH: token}
 
 
-def description(told: Mapping[str, str], token: str, *, usd: float = 0.0) -> str:
+def description(pool_labels: Mapping[str, str], token: str, *, usd: float = 0.0) -> str:
     """The description of a resource. ``usd``: its price per hour at its creation."""
-    said = {"pool": told[labels.POOL], "owner": told[labels.OWNER], "launch": token}
-    return json.dumps({**said, "usd": round(usd, 4)} if usd else said)
+    fields = {"pool": pool_labels[labels.POOL], "owner": pool_labels[labels.OWNER], "launch": token}
+    return json.dumps({**fields, "usd": round(usd, 4)} if usd else fields)
 
 
-def said_by(resource: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a resource's ``description``; none where it is not one of ours."""
+def fields_of(resource: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a resource's ``description``; none if Outrider did not write it."""
     try:
-        said = json.loads(resource.get("description") or "{}")
+        fields = json.loads(resource.get("description") or "{}")
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def thing(name: str, resource: Mapping[str, Any]) -> Thing:
     """A resource in an answer, with ``labels`` and ``description``. ``name``: its name in the journal."""
-    said = said_by(resource)
-    known = {_WHAT[key]: str(said[key]) for key in _WHAT if key in said}
+    fields = fields_of(resource)
+    known = {_WHAT[key]: str(fields[key]) for key in _WHAT if key in fields}
     shown = resource.get("labels") or {}
     if LAUNCH in shown:
         known[labels.LAUNCH] = shown[LAUNCH]

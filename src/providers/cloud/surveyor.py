@@ -48,8 +48,8 @@ class CloudSurveyor(ABC, Generic[C]):
 
         machines = [machine for intent in known if intent.kind == FLEET for machine in intent.ids or ()]
         async with self.reach(place) as cloud:
-            found, others = await self.find(cloud, machines)
-        return PlaceAnswer(self.provider, place, tuple(found), tuple(others))
+            machines_shown, others = await self.find(cloud, machines)
+        return PlaceAnswer(self.provider, place, tuple(machines_shown), tuple(others))
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
         """End everything of the pool in a place, confirmed, and mark it as settled in the journal.
@@ -76,4 +76,4 @@ class AccountSurveyor(CloudSurveyor[A]):
 
     async def find(self, cloud: A, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
         mine = [each for each in await cloud.machines() if each.whose.pool or each.id in known]
-        return [each.found for each in mine if each.state != "terminated"], await cloud.others()
+        return [each.summary for each in mine if each.state != "terminated"], await cloud.others()

@@ -45,7 +45,7 @@ async def sweep(
     pool: str,
     *,
     journal: Journal | None,
-    made: Sequence[Intent] = (),
+    own_intents: Sequence[Intent] = (),
     known: Iterable[str] = (),
     ended: Iterable[str] = (),
     lost: Mapping[str, float] | None = None,
@@ -57,19 +57,19 @@ async def sweep(
 
     Resources that only look like the pool's are left alone: see `resource_ownership`.
 
-    ``made``: intents that its living owner knows, besides the journal. ``known``: machines that an outdated answer may
-    not show; those in the journal are known too, except those that have ``ended``. ``lost``: tokens of launches without
-    an answer, with the seconds for which their machines may still appear; once as many have appeared as were asked for,
-    nothing is waited for. ``patience_s``: transient errors are waited out for so long, with a call of ``warn``.
-    ``lease_s``: seconds after which machines power themselves off without their client. Idempotent; safe to cancel.
+    ``own_intents``: those that the living owner of the pool knows, besides the journal. ``known``: machines that an
+    outdated answer may not show, besides those in the journal, except those that have ``ended``. ``lost``: tokens of
+    launches without an answer, with the seconds for which their machines may still appear; the wait is over once all
+    have appeared. ``patience_s``: transient errors are waited out for so long, with a call of ``warn``. ``lease_s``:
+    seconds after which machines power themselves off without their client. Idempotent; safe to cancel.
 
     Raises:
         NotGone: the end is not confirmed; says what is left.
     """
-    written = await written_of(cloud.place, pool, journal, made)
+    written = await written_of(cloud.place, pool, journal, own_intents)
     now = anyio.current_time()
     since = {machine: now - age_s for machine, age_s in written.machines.items()} | dict.fromkeys(known, now)
-    answered = {each.token for each in made if each.ids is not None}
+    answered = {each.token for each in own_intents if each.ids is not None}
     unsure = {token: each for token, each in written.unsure(lost or {}).items() if token not in answered}
     vendor = cloud.vendor
     tracker = EndTracker(
@@ -78,7 +78,7 @@ async def sweep(
         unsure=unsure,
         patience_s=patience_s,
         lease_s=lease_s + vendor.first_lease_more_s if lease_s is not None and vendor.off_is_ended else None,
-        all_known=bool(made),
+        all_known=bool(own_intents),
     )
     swept = await _removed_all(cloud, written.claim, tracker, written, warn)
     await settle(cloud.place, pool, journal)
@@ -111,7 +111,7 @@ async def _removed_all(
     except NotGone as error:
         running = error
     removed = {each.kind: await _removed(each, what, written, running) for each in cloud.leftovers}
-    left = [_said(kind, name) for kind, each in removed.items() for name in each.left]
+    left = [_in_words(kind, name) for kind, each in removed.items() for name in each.left]
     if running is not None:
         raise running.beside(left) from running.__cause__
     failed = [error for each in removed.values() for error in each.errors]
@@ -181,8 +181,10 @@ def leftover(
                 if not is_used(error):
                     raise
                 if anyio.current_time() >= last:
-                    told = f"something uses the {_said(kind, name)} still: 'outrider gc' deletes it when that is gone"
-                    raise CallRefused(told, retry_after_s=used_s, code=error.code) from error
+                    problem = (
+                        f"something uses the {_in_words(kind, name)} still: 'outrider gc' deletes it when that is gone"
+                    )
+                    raise CallRefused(problem, retry_after_s=used_s, code=error.code) from error
             else:
                 return True
             await anyio.sleep(next(waits))
@@ -196,7 +198,7 @@ def leftover(
 PERHAPS = "perhaps"  # the name of a thing of which nobody knows whether it is there
 
 
-def _said(kind: str, name: str) -> str:
+def _in_words(kind: str, name: str) -> str:
     """A resource's kind and name in words for people."""
     words = kind.replace("-", " ")
     return f"perhaps a {words}" if name == PERHAPS else f"{words} {name}"
@@ -211,20 +213,20 @@ async def _end_all(cloud: Cloud, what: Claim | Others, tracker: EndTracker, warn
     Raises:
         NotGone: an end is not confirmed.
     """
-    waits, told = pauses(), False
+    waits, has_logged = pauses(), False
     while True:
-        asked_at = anyio.current_time()
+        sent_at = anyio.current_time()
         try:
-            tracker.full_answer(await cloud.describe(what.pool, also=tracker.hidden, of=what), asked_at)
+            tracker.full_answer(await cloud.describe(what.pool, also=tracker.hidden, of=what), sent_at)
             if tracker.to_end:
                 tracker.partial_answer(await end(cloud, tracker.to_end))
         except ProviderError as error:
             now = anyio.current_time()
             again_s = tracker.again_s(error, now)
             if again_s is None:
-                raise tracker.given_up(str(error), now, time.time(), code=error.code) from error
-            if not told:
-                told = True
+                raise tracker.not_gone_error(str(error), now, time.time(), code=error.code) from error
+            if not has_logged:
+                has_logged = True
                 which = ", ".join(sorted(tracker.left)) or "the pool's machines"
                 warn(f"the end of {which} is not confirmed yet, and is asked for again ({error})")
             await anyio.sleep(again_s)
@@ -234,7 +236,7 @@ async def _end_all(cloud: Cloud, what: Claim | Others, tracker: EndTracker, warn
             return sorted(tracker.ended)
         if tracker.overdue(now):
             why = f"{cloud.vendor.service} has not confirmed their end within {CONFIRM_S / 60:.0f} minutes"
-            raise tracker.given_up(why, now, time.time())
+            raise tracker.not_gone_error(why, now, time.time())
         await anyio.sleep(next(waits))
 
 
@@ -244,16 +246,16 @@ async def end(cloud: Cloud, machines: Sequence[str]) -> list[InstanceView]:
     Raises:
         ProviderError: some calls failed; all were tried.
     """
-    said: list[InstanceView] = []
+    views: list[InstanceView] = []
     failed: list[ProviderError] = []
     for start in range(0, len(machines), cloud.end_at_most):
         try:
-            said += await _end_batch(cloud, machines[start : start + cloud.end_at_most])
+            views += await _end_batch(cloud, machines[start : start + cloud.end_at_most])
         except ProviderError as error:
             failed.append(error)
     if failed:
         raise failed[0]
-    return said
+    return views
 
 
 async def _end_batch(cloud: Cloud, batch: Sequence[str]) -> list[InstanceView]:

@@ -64,8 +64,8 @@ def user_data(
     text = f"#cloud-config\n{json.dumps(config)}\n"
     size = len(b64encode(text.encode()))
     if size > vendor.user_data_bytes:
-        told = f"the machine's user data is {size} bytes in base64"
-        raise ValueError(f"{told}, and {vendor.service} takes {vendor.user_data_bytes}")
+        problem = f"the machine's user data is {size} bytes in base64"
+        raise ValueError(f"{problem}, and {vendor.service} takes {vendor.user_data_bytes}")
     return text
 
 

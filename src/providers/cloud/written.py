@@ -43,12 +43,12 @@ class Written:
 
         For those in ``lost``, the living owner knows the seconds; others may have been repeated for a while.
         """
-        asked = [intent for intent in self.intents if intent.kind == FLEET and intent.ids is None]
+        launches = [intent for intent in self.intents if intent.kind == FLEET and intent.ids is None]
         return {
             each.token: Unsure(
                 lost.get(each.token, each.at + FLEET_S + GRACE_S - self.now), float(each.facts.get("count", inf))
             )
-            for each in asked
+            for each in launches
         }
 
     def names(self, kind: str) -> list[str]:
@@ -56,9 +56,9 @@ class Written:
 
 
 async def written_of(
-    place: Mapping[str, str], pool: str, journal: Journal | None, made: Sequence[Intent] = ()
+    place: Mapping[str, str], pool: str, journal: Journal | None, own_intents: Sequence[Intent] = ()
 ) -> Written:
-    """Collect what is known of the pool in this place: the journal's intents, as far as readable, and ``made``."""
+    """Collect the pool's intents in this place: those in the journal, as far as readable, and ``own_intents``."""
     record = None
     known = journal is not None
     if journal is not None:
@@ -68,7 +68,7 @@ async def written_of(
             known = False
     hosts = record.hosts if record is not None else () if known else (socket.gethostname(),)
     intents = [] if record is None else [each for each in record.intents if dict(each.place) == dict(place)]
-    return Written(Claim.of(pool, [*intents, *made], hosts), intents, time.time())
+    return Written(Claim.of(pool, [*intents, *own_intents], hosts), intents, time.time())
 
 
 async def elsewhere(cloud: Cloud, pool: str, journal: Journal | None) -> str:

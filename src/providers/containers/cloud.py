@@ -41,8 +41,8 @@ _STATES: Mapping[State, tuple[str, ...]] = {  # what is in none of them runs: "r
 async def reach(provider: Containers) -> AsyncIterator[ContainerCloud]:
     """Open the way to a provider's hosts. Nothing is connected to before it is asked."""
     hosts, places, argv = provider.hosts or ("",), provider.places or (None,), tuple(provider.runtime)
-    async with opened_commands(provider.places) as found:
-        runtimes = [Runtime(*each, argv) for each in zip(hosts, places, found, strict=True)]
+    async with opened_commands(provider.places) as argvs:
+        runtimes = [Runtime(*each, argv) for each in zip(hosts, places, argvs, strict=True)]
         yield ContainerCloud(runtimes, provider.journal_place)
 
 
@@ -67,14 +67,14 @@ class ContainerCloud:
         """See `port.Cloud.describe`. Of a host that does not answer nothing is said, but at a pool's end that is an
         error until its containers have ended by their lease. At an adoption it is none: they are left to that lease.
         """
-        found, failed = await self.listed(f"{labels.POOL}={pool}")
+        containers, failed = await self.listed(f"{labels.POOL}={pool}")
         quiet = {each.host: error for each, error in failed.items() if self._may_have_some(each)}
         errors = list((failed if of is None else quiet).values())
         if errors and (of is not None or len(failed) == len(self.runtimes)):
             raise errors[0]
         if self.used is not None:
             self.used.update(map(host_of, also))
-        views = [each.view for each in map(read, found) if of is None or of.has(each.whose)]
+        views = [each.view for each in map(read, containers) if of is None or of.has(each.whose)]
         shown = {view.id for view in views}
         return views + [_ended(each) for each in also if each not in shown and host_of(each) not in quiet]
 
@@ -82,16 +82,18 @@ class ContainerCloud:
         """Return the containers with a label, and why hosts have not said which they have."""
         answers = await answers_of(self.runtimes, lambda each: each.containers(label))
         failed = {each: error for each, error in answers.items() if isinstance(error, ProviderError)}
-        return [one for found in answers.values() if not isinstance(found, ProviderError) for one in found], failed
+        return [
+            one for containers in answers.values() if not isinstance(containers, ProviderError) for one in containers
+        ], failed
 
     async def end(self, machines: Sequence[str]) -> Sequence[InstanceView]:
         """Remove containers, confirmed: on every host that answers, also where another one does not."""
         names = {each: [one.split("/")[-1] for one in machines if host_of(one) == each.host] for each in self.runtimes}
-        asked = [each for each in self.runtimes if names[each]]
-        answers = await answers_of(asked, lambda each: each.remove(names[each]))
+        runtimes = [each for each in self.runtimes if names[each]]
+        answers = await answers_of(runtimes, lambda each: each.remove(names[each]))
         for error in filter(None, answers.values()):
             raise error
-        return [_ended(one) for one in machines if host_of(one) in {each.host for each in asked}]
+        return [_ended(one) for one in machines if host_of(one) in {each.host for each in runtimes}]
 
     def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002 (to remove none is no error)
         return False
@@ -113,7 +115,7 @@ def host_of(machine: str) -> str:
 
 def read(container: Container) -> ListedMachine:
     """A container as a machine."""
-    states: list[State] = [state for state, said in _STATES.items() if container.state in said]
+    states: list[State] = [state for state, words in _STATES.items() if container.state in words]
     state = states[0] if states else "running"
     ended = f"its first process has ended with status {container.exit_status}"
     why = "it ran out of memory and was killed by the kernel" if container.oom else ended

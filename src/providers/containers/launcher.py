@@ -17,7 +17,7 @@ from ..cloud import labels
 from ..cloud.cooldowns import Cooldowns
 from ..cloud.failures import is_lost, most_telling
 from ..cloud.offers import InstanceType, Offer, willing
-from ..cloud.port import Answer, Made, Order, PlainLauncher, Plan
+from ..cloud.port import Answer, Created, Order, PlainLauncher, Plan
 from ..cloud.single_flight import OncePerKey
 from ..cloud.written import FLEET
 from ..errors import BadRequest, NoCapacity, ProviderError
@@ -108,8 +108,8 @@ class ContainerLauncher(PlainLauncher):
             order.count = len(order.spots)
             if not order.spots:
                 full = f"{accelerator} is in use, by this pool or another" if accelerator else f"{per_host=}"
-                told = f"no host of {len(hosts)} has room for a container more: {full}"
-                raise _refusal(order.refusals.values() or [NoCapacity(told, retry_after_s=5.0)])
+                reason = f"no host of {len(hosts)} has room for a container more: {full}"
+                raise _refusal(order.refusals.values() or [NoCapacity(reason, retry_after_s=5.0)])
             self._under_way.append(order)
         return order
 
@@ -118,7 +118,7 @@ class ContainerLauncher(PlainLauncher):
         errors: dict[Runtime, ProviderError] = {}  # of hosts that were to start some
         addresses: dict[MachineId, str] = {}  # one that is not told is found out there
         try:
-            made = await self._recorder.create(FLEET, order.token, facts, lambda: self._started(order, errors), list)
+            spots = await self._recorder.create(FLEET, order.token, facts, lambda: self._started(order, errors), list)
             if self._provider.network not in (False, "host", "none"):  # containers have addresses of their own
                 listed, _ = await self._cloud.listed(f"{labels.LAUNCH}={order.token}")
                 addresses = {each.id: each.private for each in map(read, listed)}
@@ -126,7 +126,7 @@ class ContainerLauncher(PlainLauncher):
             self.forget(order)
         offers = {offer.zone: offer for offer in order.offers}
         return Answer(
-            [Made(self._machine(each, order, addresses), offers[each.runtime.zone], "") for each in made.values()],
+            [Created(self._machine(each, order, addresses), offers[each.runtime.zone], "") for each in spots.values()],
             [([offers[runtime.zone]], error) for runtime, error in {**errors, **order.refusals}.items()],
         )
 
@@ -153,20 +153,20 @@ class ContainerLauncher(PlainLauncher):
         """
         self._cloud.used = {*(self._cloud.used or ()), *(spot.runtime.host for spot in order.spots)}
         turns = {each: anyio.Semaphore(AT_ONCE) for each in self._cloud.runtimes}
-        told = {**labels.labels_of(self._recorder.pool, {}), labels.LAUNCH: order.token}
+        tags = {**labels.labels_of(self._recorder.pool, {}), labels.LAUNCH: order.token}
 
         async def start(spot: Spot) -> None:
             async with turns[spot.runtime]:
-                await spot.runtime.run(self._provider, order.request, name=spot.name, labels=told, devices=spot.devices)
+                await spot.runtime.run(self._provider, order.request, name=spot.name, labels=tags, devices=spot.devices)
 
         answers = await answers_of(order.spots, start)
         errors |= {spot.runtime: error for spot, error in answers.items() if error is not None}
         for error in filter(is_lost, filter(None, answers.values())):
             raise error
-        made = {spot.machine: spot for spot in order.spots if answers[spot] is None}
-        if not made:
+        spots = {spot.machine: spot for spot in order.spots if answers[spot] is None}
+        if not spots:
             raise _refusal([*order.refusals.values(), *errors.values()])
-        return made
+        return spots
 
     def _machine(self, spot: Spot, order: ContainerOrder, addresses: Mapping[MachineId, str]) -> Machine:
         place, program = spot.runtime.place, spot.runtime.argv

@@ -95,7 +95,7 @@ class Containers(CloudProvider["ContainerCloud"]):
     def __post_init__(self) -> None:
         from ..login_host import Place
 
-        image, network, runtime, given = self.image, self.network, self.runtime, self.hosts
+        image, network, runtime, names = self.image, self.network, self.runtime, self.hosts
         if image is not None and (not image or image.startswith("-") or any(c.isspace() for c in image)):
             raise ValueError(f"Containers(image={image!r}) is no image: write one as for `docker run`")
         if self.pull not in get_args(Pull):
@@ -107,9 +107,9 @@ class Containers(CloudProvider["ContainerCloud"]):
         words = words_of(runtime)
         if not words or not all(isinstance(each, str) and each for each in words):
             raise ValueError("Containers(runtime=...) is 'auto', 'docker', 'podman', or a list of words of a command")
-        given = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
-        hosts = several("Containers", "hosts", given) or ()
-        if len(hosts) < len(given or ()):
+        names = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
+        hosts = several("Containers", "hosts", names) or ()
+        if len(hosts) < len(names or ()):
             raise ValueError("Containers(hosts=...) has a host twice; per_host= is for several containers on one")
         login = login_of("Containers", key=self.key, known_hosts=self.known_hosts, config=self.config)
         checked = {

@@ -107,10 +107,10 @@ class Runtime:
             if named.status not in NOT_RUN:
                 server = await self.commands.run([program, "version", "--format", "{{.Server.Version}}"])
                 objections[program] = objection(program, named.stdout, server)
-        found: list[tuple[str, ...]] = [(program,) for program, why in objections.items() if not why]
-        if not found:
+        usable: list[tuple[str, ...]] = [(program,) for program, why in objections.items() if not why]
+        if not usable:
             raise no_runtime(objections, self.commands.where)
-        return found
+        return usable
 
     async def containers(self, label: str) -> list[Container]:
         """List the containers that have a label: ``"name"`` or ``"name=value"``."""
@@ -242,8 +242,8 @@ def no_runtime(objections: Mapping[str, str], where: str) -> ProviderError:
     first, why = next(iter(objections.items()))
     error = error_of(first, Ended(1, "", why), where)
     if isinstance(error, HostAway) or type(error) is ProviderError:
-        said = "; ".join(f"{program}: {each}" for program, each in objections.items())
-        return BadRequest(f"No container runtime can be used {where}: {said}", code="Unusable", advice=error.advice)
+        reasons = "; ".join(f"{program}: {each}" for program, each in objections.items())
+        return BadRequest(f"No container runtime can be used {where}: {reasons}", code="Unusable", advice=error.advice)
     return error
 
 
@@ -251,16 +251,16 @@ def read_containers(text: str, host: str = "") -> list[Container]:
     return [_container(each, host) for each in json.loads(text)] if text.strip() else []
 
 
-def _container(said: Mapping[str, Any], host: str) -> Container:
-    state, config, network = (said.get(part) or {} for part in ("State", "Config", "NetworkSettings"))
+def _container(inspected: Mapping[str, Any], host: str) -> Container:
+    state, config, network = (inspected.get(part) or {} for part in ("State", "Config", "NetworkSettings"))
     addresses = [each.get("IPAddress") for each in (network, *(network.get("Networks") or {}).values())]
     return Container(
         host=host,
-        name=str(said.get("Name", "")).lstrip("/"),
+        name=str(inspected.get("Name", "")).lstrip("/"),
         state=str(state.get("Status", "")),
         labels={str(key): str(value) for key, value in (config.get("Labels") or {}).items()},
         image=str(config.get("Image", "")),
-        created_at=time_of(said.get("Created")) or 0.0,
+        created_at=time_of(inspected.get("Created")) or 0.0,
         address=next((str(each) for each in addresses if each), ""),
         oom=bool(state.get("OOMKilled")),
         exit_status=int(state.get("ExitCode") or 0),
@@ -346,9 +346,9 @@ _LOG = re.compile(r'^time="[^"]*" level=\w+ msg=')
 
 def error_of(command: str, ended: Ended, where: str) -> ProviderError:
     """Return the error of a command that has failed: ``"podman pull"`` on a host, or ``"here"``."""
-    said = words_of(ended.stderr or ended.stdout)
-    quoted = f": {said}" if said else ""
-    error = meant(said, _MEANINGS, lambda words: f"{command} {where} failed, as {words}{quoted}")
+    output = words_of(ended.stderr or ended.stdout)
+    quoted = f": {output}" if output else ""
+    error = meant(output, _MEANINGS, lambda words: f"{command} {where} failed, as {words}{quoted}")
     error = error or interrupted(command, ended, where, quoted)
     return error or ProviderError(f"{command} {where} ended with status {ended.status}{quoted}")
 
@@ -356,6 +356,8 @@ def error_of(command: str, ended: Ended, where: str) -> ProviderError:
 def words_of(text: str) -> str:
     """Return the last line that a command has printed without its own log's, shortened and without secrets."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if not _LOG.match(line) and not line.startswith(("See '", "Run '"))] or lines
-    last = next((line for line in reversed(told) if line.lower().startswith("error")), told[-1] if told else "")
+    relevant = [line for line in lines if not _LOG.match(line) and not line.startswith(("See '", "Run '"))] or lines
+    last = next(
+        (line for line in reversed(relevant) if line.lower().startswith("error")), relevant[-1] if relevant else ""
+    )
     return redacted(last[-MOST:])

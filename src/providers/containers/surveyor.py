@@ -30,17 +30,17 @@ class ContainerSurveyor(CloudSurveyor[ContainerCloud]):
         """
         on = place.get("on")
         if on is not None and on != os.uname().nodename:
-            told = f"The containers are on the computer {on}, and this is {os.uname().nodename}"
-            raise BadRequest(told, advice="Run the command there.")
+            reason = f"The containers are on the computer {on}, and this is {os.uname().nodename}"
+            raise BadRequest(reason, advice="Run the command there.")
         async with reach(_provider(place)) as cloud:
             usable = [replace(each, argv=words) for each in cloud.runtimes for words in await each.usable()]
             yield ContainerCloud(usable, dict(place))
 
     async def find(self, cloud: ContainerCloud, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:  # noqa: ARG002 (labels cannot be removed)
-        found, failed = await cloud.listed(labels.POOL)
+        containers, failed = await cloud.listed(labels.POOL)
         for error in failed.values():
             raise error
-        return [read(each).found for each in found], ()
+        return [read(each).summary for each in containers], ()
 
 
 def _provider(place: Place) -> Containers:

@@ -50,7 +50,9 @@ class Api:
             limits={"reads": (100.0, 25.0), "writes": (50.0, 20.0)},  # "API rate quotas": 1,500 and 1,200 a minute
             limits_of=lambda method, path: ("reads" if method == "GET" else "writes",),  # noqa: ARG005
             meanings=MEANINGS,
-            again_after_s={codes: CAPACITY_AGAIN_S for kind, told in MEANINGS if kind is NoCapacity for codes in told},
+            again_after_s={
+                codes: CAPACITY_AGAIN_S for kind, sentences in MEANINGS if kind is NoCapacity for codes in sentences
+            },
             words_of=words_of,
             troubles=dict.fromkeys(THROTTLED, "throttled"),
             credentials="run 'gcloud auth application-default login'",
@@ -73,13 +75,13 @@ class Api:
         """All items of a list; of an aggregated one, those of all places together."""
 
         async def page(token: str) -> tuple[list[dict[str, Any]], str]:
-            asked = {**(params or {}), "maxResults": "500", **({"pageToken": token} if token else {})}
-            answer = await self.call("GET", path, params=asked)
-            found = answer.get("items") or []
-            if isinstance(found, dict):  # by place
-                lists = (each for place in found.values() for each in place.values())
-                found = [one for each in lists if isinstance(each, list) for one in each]
-            return found, answer.get("nextPageToken") or ""
+            query = {**(params or {}), "maxResults": "500", **({"pageToken": token} if token else {})}
+            answer = await self.call("GET", path, params=query)
+            items = answer.get("items") or []
+            if isinstance(items, dict):  # by place
+                lists = (each for place in items.values() for each in place.values())
+                items = [one for each in lists if isinstance(each, list) for one in each]
+            return items, answer.get("nextPageToken") or ""
 
         return await every_page(page)
 
@@ -90,15 +92,15 @@ class Api:
             CallRefused: it goes on after ``timeout_s``, or Compute Engine does not answer.
         """
         scope = f"/regions/{self.region}" if "region" in operation else "/global"
-        asked = 0
+        polls = 0
         with anyio.move_on_after(timeout_s):
             while operation["status"] != "DONE":
-                await anyio.sleep(PAUSES[min(asked, len(PAUSES) - 1)])
-                asked += 1
+                await anyio.sleep(PAUSES[min(polls, len(PAUSES) - 1)])
+                polls += 1
                 operation = await self.call("GET", f"{scope}/operations/{operation['name']}")
         if operation["status"] != "DONE":
-            told = f"Google Cloud has not finished {operation['name']} within {timeout_s:g} s"
-            raise CallRefused(told, retry_after_s=AGAIN_S, code="TimedOut")
+            reason = f"Google Cloud has not finished {operation['name']} within {timeout_s:g} s"
+            raise CallRefused(reason, retry_after_s=AGAIN_S, code="TimedOut")
         return operation
 
     async def carry_out(self, method: str, path: str, what: str, *, body: object = None, token: str = "") -> None:

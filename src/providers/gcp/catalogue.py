@@ -75,13 +75,17 @@ async def _types(api: Api, zone: str) -> list[tuple[InstanceType, str, int]]:
     return [one for each in types for one in parse(each, attached)]
 
 
-def parse(said: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[tuple[InstanceType, str, int]]:
+def parse(machine_type: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[tuple[InstanceType, str, int]]:
     """Parse a machine type: as it is, and with each of the ``attached`` GPUs that it may have.
 
     With each come Compute Engine's name of its GPUs, and the number of its local disks. Nothing comes of types with
     TPUs, or with GPUs that are not in `GPUS`.
     """
-    name, vcpus, built_in = said["name"], said["guestCpus"], (said.get("accelerators") or [{}])[0]
+    name, vcpus, built_in = (
+        machine_type["name"],
+        machine_type["guestCpus"],
+        (machine_type.get("accelerators") or [{}])[0],
+    )
     gpu, count = built_in.get("guestAcceleratorType", ""), built_in.get("guestAcceleratorCount", 0)
     if (gpu and gpu not in GPUS) or name.startswith("ct"):
         return
@@ -92,11 +96,11 @@ def parse(said: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[t
             kinds += [(f"{name}+{each}:{number}", each, number) for number in numbers]
     for kind, gpu, count in kinds:
         accelerator, memory_gb = GPUS.get(gpu, ("", 0.0))
-        found = InstanceType(
+        instance_type = InstanceType(
             name=kind,
             vcpus=vcpus,
-            memory_gb=said["memoryMb"] / 1024,
-            architecture="arm64" if said.get("architecture") == "ARM64" else "x86_64",
+            memory_gb=machine_type["memoryMb"] / 1024,
+            architecture="arm64" if machine_type.get("architecture") == "ARM64" else "x86_64",
             accelerator=accelerator,
             accelerators=count,
             accelerator_memory_gb=memory_gb,
@@ -104,10 +108,10 @@ def parse(said: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[t
             spot=True,
             on_demand=True,
             bare_metal=kind.endswith("-metal"),
-            burstable=bool(said.get("isSharedCpu")),
-            current=not said.get("deprecated"),
+            burstable=bool(machine_type.get("isSharedCpu")),
+            current=not machine_type.get("deprecated"),
         )
-        yield found, gpu, (said.get("bundledLocalSsds") or {}).get("partitionCount", 0)
+        yield instance_type, gpu, (machine_type.get("bundledLocalSsds") or {}).get("partitionCount", 0)
 
 
 def hourly_usd(each: InstanceType, gpu: str, ssds: int, region: str, *, spot: bool) -> float | None:

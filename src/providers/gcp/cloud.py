@@ -74,9 +74,9 @@ class GCPCloud:
         # Whoever names machines knows that they are the pool's.
         known = also if of is None or isinstance(of, Claim) else ()
         listed, others = await instances(self.api, f"labels.{labels.POOL} = {labels.value(pool)}", known)
-        found = [each.view for each in listed if of is None or of.has(each.whose)]
-        found += [each.view if each else InstanceView(MachineId(name), "terminated") for name, each in others.items()]
-        return [await self._explained(each) for each in found]
+        views = [each.view for each in listed if of is None or of.has(each.whose)]
+        views += [each.view if each else InstanceView(MachineId(name), "terminated") for name, each in others.items()]
+        return [await self._explained(each) for each in views]
 
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
         self._ended.update(machines)
@@ -126,8 +126,8 @@ async def instances(
     hidden = sorted({*known}.difference(each.id for each in listed))
 
     async def look(machine: str) -> ListedMachine | None:
-        found = await unless_unknown(api.call("GET", path_of(machine)), *UNKNOWN)
-        return None if found is None else read(found)
+        answer = await unless_unknown(api.call("GET", path_of(machine)), *UNKNOWN)
+        return None if answer is None else read(answer)
 
     return listed, dict(zip(hidden, await each_of(hidden, look), strict=True))
 
@@ -151,7 +151,7 @@ def read(instance: Mapping[str, Any]) -> ListedMachine:
         zone=zone,
         market="spot" if spot else "on-demand",
         launched_at=time_of(instance["creationTimestamp"]),
-        hourly_usd=labels.said_by(instance).get("usd") if status != "TERMINATED" else None,
+        hourly_usd=labels.fields_of(instance).get("usd") if status != "TERMINATED" else None,
         public=next(iter(public), ""),
         private=first.get("networkIP") or "",
         reason=status,

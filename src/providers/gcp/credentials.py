@@ -16,30 +16,30 @@ _SIGN_IN = "run 'gcloud auth application-default login', or give GCP(credentials
 
 
 class Credentials(Expiring):
-    """The credentials that were ``found``. ``project``: theirs or that of the surroundings; empty: they name none."""
+    """``credentials`` with a lock. ``project``: theirs or that of the surroundings; empty: they name none."""
 
-    def __init__(self, found: Any, project: str) -> None:
+    def __init__(self, credentials: Any, project: str) -> None:
         super().__init__()
-        self.project, self._found = project, found
+        self.project, self._credentials = project, credentials
 
     @property
     def token(self) -> str:
-        return self._found.token or ""
+        return self._credentials.token or ""
 
     @property
     def expired(self) -> bool:
-        return bool(self._found.expired)  # it is so some minutes before its end
+        return bool(self._credentials.expired)  # it is so some minutes before its end
 
     async def refresh(self) -> None:
         from google.auth.exceptions import GoogleAuthError, TransportError
 
         try:
-            await in_thread(self._found.refresh, _request)
+            await in_thread(self._credentials.refresh, _request)
         except TransportError as error:
             raise ProviderError(f"Google does not answer with a token ({error})", retry_after_s=2.0) from None
         except GoogleAuthError as error:
-            said = str(error.args[0] if error.args else error)
-            raise NotAuthorized(f"the Google credentials are not valid any more: {_SIGN_IN} ({said})") from None
+            reason = str(error.args[0] if error.args else error)
+            raise NotAuthorized(f"the Google credentials are not valid any more: {_SIGN_IN} ({reason})") from None
 
 
 def find(file: str | None) -> tuple[Any, str]:
@@ -57,13 +57,13 @@ def find(file: str | None) -> tuple[Any, str]:
     in_file = f", in {file}" if file else ""
     try:
         if file is not None:
-            found = service_account.Credentials.from_service_account_file(file, scopes=SCOPES)
-            project = found.project_id
+            credentials = service_account.Credentials.from_service_account_file(file, scopes=SCOPES)
+            project = credentials.project_id
         else:
-            found, project = google.auth.default(scopes=SCOPES, request=_request)
+            credentials, project = google.auth.default(scopes=SCOPES, request=_request)
     except (GoogleAuthError, OSError, ValueError) as error:
         raise NotAuthorized(f"there are no Google credentials: {_SIGN_IN} ({error}{in_file})") from None
-    return found, project or ""
+    return credentials, project or ""
 
 
 def _request(
@@ -79,7 +79,7 @@ def _request(
     from google.auth.exceptions import TransportError
 
     try:
-        said = httpx.request(method, url, content=body, headers=headers, timeout=timeout)
+        response = httpx.request(method, url, content=body, headers=headers, timeout=timeout)
     except httpx.HTTPError as error:
         raise TransportError(f"{type(error).__name__} at {url}") from error
-    return SimpleNamespace(status=said.status_code, headers=said.headers, data=said.content)
+    return SimpleNamespace(status=response.status_code, headers=response.headers, data=response.content)

@@ -56,8 +56,8 @@ def words_of(body: object) -> tuple[str, str]:
         return "", ""
     details = [each for each in error.get("details") or () if isinstance(each, Mapping)]
     reasons = [each["reason"] for each in [*details, *(error.get("errors") or ())] if each.get("reason")]
-    found = [each for each in reasons if each in THROTTLED or meaning(str(each), MEANINGS)] or reasons
-    return str((found or [error.get("status") or ""])[0]), str(error.get("message") or "")
+    candidates = [each for each in reasons if each in THROTTLED or meaning(str(each), MEANINGS)] or reasons
+    return str((candidates or [error.get("status") or ""])[0]), str(error.get("message") or "")
 
 
 def of_operation(errors: Sequence[Mapping[str, Any]], api: Api, what: str, where: str = "") -> ProviderError:
@@ -65,8 +65,8 @@ def of_operation(errors: Sequence[Mapping[str, Any]], api: Api, what: str, where
 
     ``what``: was asked for, as in ``spot g2-standard-4``. ``where``: the zone; empty: any of the region.
     """
-    told = [each for each in errors if each.get("code") != SUMMARY] or errors
-    return most_telling([_one(each, api, what, where or api.region) for each in told])
+    details = [each for each in errors if each.get("code") != SUMMARY] or errors
+    return most_telling([_one(each, api, what, where or api.region) for each in details])
 
 
 def _one(error: Mapping[str, Any], api: Api, what: str, where: str) -> ProviderError:
@@ -83,8 +83,8 @@ def _quota(error: Mapping[str, Any], message: str, api: Api) -> str:
     """The quota's name, its limit and its region: in the details, or in words."""
     details = (each["quotaInfo"] for each in error.get("errorDetails") or () if each.get("quotaInfo"))
     info: Mapping[str, Any] = next(details, {})
-    said = re.search(r"Quota '([^']+)' exceeded\.\s+Limit: ([\d.]+)(?: in region ([\w-]+))?", message)
-    words = said.groups() if said else (None, None, None)
+    match = re.search(r"Quota '([^']+)' exceeded\.\s+Limit: ([\d.]+)(?: in region ([\w-]+))?", message)
+    words = match.groups() if match else (None, None, None)
     name, limit = info.get("limitName") or words[0], info.get("limit", words[1])
     place = (info.get("dimensions") or {}).get("region") or words[2] or api.region
     if not name:

@@ -24,7 +24,7 @@ from ..cloud.keys import host_key
 from ..cloud.labels import labels_of
 from ..cloud.machine import new_machine
 from ..cloud.offers import Offer
-from ..cloud.port import Answer, Made, Order, Plan
+from ..cloud.port import Answer, Created, Order, Plan
 from ..cloud.single_flight import Shared
 from ..cloud.userdata import user_data_for
 from ..cloud.written import FLEET, FLEET_S
@@ -70,7 +70,7 @@ class GCPLauncher:
 
     def __init__(self, provider: GCP, api: Api, recorder: Recorder, tasks: TaskGroup) -> None:
         self._provider, self._api, self._recorder = provider, api, recorder
-        self._told = labels_of(recorder.pool, {})
+        self._pool_labels = labels_of(recorder.pool, {})
         self._tags = Shared(tasks, lambda: network.prepare(api, provider, recorder))
 
     def start(self) -> None:
@@ -80,9 +80,9 @@ class GCPLauncher:
         await self._tags.stop()
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
-        found = await plan(self._api, self._provider, request, cooldowns, living)
+        prepared = await plan(self._api, self._provider, request, cooldowns, living)
         await self._tags.get()
-        return found
+        return prepared
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> BulkOrder:
         request, provider, token, key, offer = plan.request, self._provider, uuid4().hex, host_key(), chosen[0]
@@ -98,8 +98,8 @@ class GCPLauncher:
             "perInstanceProperties": {f"{begin}-{number}": {} for number in range(count)},
             "instanceProperties": {
                 **machine(provider, request, offer, self._api.region, config),
-                "description": labels.description(self._told, token, usd=usd),
-                "labels": labels.of_machines(self._told, dict(provider.labels), token),
+                "description": labels.description(self._pool_labels, token, usd=usd),
+                "labels": labels.of_machines(self._pool_labels, dict(provider.labels), token),
                 "tags": {"items": list(await self._tags.get())},
             },
             "locationPolicy": {"locations": zones, "targetShape": "ANY"},
@@ -118,11 +118,13 @@ class GCPLauncher:
 
     async def create(self, order: BulkOrder) -> Answer:
         ids, errors = await self._recorder.create(
-            FLEET, order.token, {"count": str(order.count)}, lambda: self._ask(order), lambda found: found[0]
+            FLEET, order.token, {"count": str(order.count)}, lambda: self._ask(order), lambda names: names[0]
         )
         by_zone = {offer.zone: offer for offer in order.offers}
         which = [(name, by_zone.get(name.rpartition(".")[2], order.offers[0])) for name in ids]
-        return Answer([Made(order.machine(name, offer), offer, self._provider.user) for name, offer in which], errors)
+        return Answer(
+            [Created(order.machine(name, offer), offer, self._provider.user) for name, offer in which], errors
+        )
 
     def is_unknown_yet(self, error: ProviderError) -> bool:
         return error.code in NOT_READY
@@ -137,10 +139,10 @@ class GCPLauncher:
             ProviderError: nothing was created, or nobody knows.
         """
         path = f"/regions/{self._api.region}/instances/bulkInsert"
-        asked = await self._api.call("POST", path, body=order.body, token=order.token)
+        started = await self._api.call("POST", path, body=order.body, token=order.token)
         order.carried_out = True
         try:
-            operation = await self._api.done(asked, timeout_s=FLEET_S - LISTED_S)
+            operation = await self._api.done(started, timeout_s=FLEET_S - LISTED_S)
             status = (operation.get("instancesBulkInsertOperationMetadata") or {}).get("perLocationStatus") or {}
             count = sum(each.get("createdVmCount", 0) - each.get("deletedVmCount", 0) for each in status.values())
             if (errors := failures(operation)) and not count:
@@ -149,8 +151,8 @@ class GCPLauncher:
                 return [], refused
             return await self._listed(order, count if status else order.count), []
         except ProviderError as error:  # whatever it says, it is not about the machines
-            told = f"{error}: whether Google has made the machines is not known"
-            raise CallRefused(told, retry_after_s=AGAIN_S, code=error.code) from error
+            reason = f"{error}: whether Google has made the machines is not known"
+            raise CallRefused(reason, retry_after_s=AGAIN_S, code=error.code) from error
 
     async def _listed(self, order: BulkOrder, count: int) -> list[MachineId]:
         """The machines of an order, once the list shows all ``count`` of them: it says in which zones they are.
@@ -160,8 +162,10 @@ class GCPLauncher:
         """
         with anyio.move_on_after(LISTED_S):
             while True:
-                found, _ = await instances(self._api, f"labels.{labels.LAUNCH} = {order.token}")
-                mine = [each.id for each in found if each.id.partition(".")[0] in order.body["perInstanceProperties"]]
+                machines, _ = await instances(self._api, f"labels.{labels.LAUNCH} = {order.token}")
+                mine = [
+                    each.id for each in machines if each.id.partition(".")[0] in order.body["perInstanceProperties"]
+                ]
                 if len(mine) >= count:
                     return sorted(mine)
                 await anyio.sleep(AGAIN_S / 4)
@@ -170,18 +174,18 @@ class GCPLauncher:
     async def _refusals(
         self, order: BulkOrder, operation: Mapping[str, Any], errors: Sequence[Mapping[str, Any]]
     ) -> list[tuple[Sequence[Offer], ProviderError]]:
-        """The reasons why there is no machine, for each zone if the operations on single machines say it."""
-        found: list[tuple[Sequence[Offer], ProviderError]] = []
+        """The reasons for a failed launch: one per zone, if the operations on single machines have them."""
+        refusals: list[tuple[Sequence[Offer], ProviderError]] = []
         group, kind = operation.get("operationGroupId"), order.offers[0]
         what = f"spot {kind.type.name}" if kind.market == "spot" else kind.type.name
         if group and all(each.get("code") == SUMMARY for each in errors):
             for offer in order.offers:
-                path, asked = f"/zones/{offer.zone}/operations", {"filter": f'operationGroupId eq "{group}"'}
-                told = [error for part in await self._api.pages(path, asked) for error in failures(part)]
-                if told:
-                    found.append(([offer], of_operation(told, self._api, what, offer.zone)))
+                path, query = f"/zones/{offer.zone}/operations", {"filter": f'operationGroupId eq "{group}"'}
+                zone_errors = [error for part in await self._api.pages(path, query) for error in failures(part)]
+                if zone_errors:
+                    refusals.append(([offer], of_operation(zone_errors, self._api, what, offer.zone)))
         where = kind.zone if len(order.offers) == 1 else ""
-        return found or [(order.offers, of_operation(errors, self._api, what, where))]
+        return refusals or [(order.offers, of_operation(errors, self._api, what, where))]
 
 
 async def plan(
@@ -212,10 +216,10 @@ async def plan(
 # --- a machine --------------------------------------------------------------------------------------------------------
 
 
-def image_of(offer: Offer, given: str | None) -> str:
+def image_of(offer: Offer, option: str | None) -> str:
     """The image of machines of this offer: the user's, which may be a family or a whole path, or a current Ubuntu."""
-    if given is not None:
-        return given if "/" in given else f"global/images/family/{given}"
+    if option is not None:
+        return option if "/" in option else f"global/images/family/{option}"
     processor = "arm64" if offer.type.architecture == "arm64" else "amd64"
     return f"{UBUNTU_GPU}-{processor}-with-nvidia-580" if offer.type.accelerator else f"{UBUNTU}-{processor}"
 

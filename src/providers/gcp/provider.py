@@ -118,8 +118,8 @@ class GCP(CloudProvider["GCPCloud"]):
         region = self.region or next(filter(None, map(os.environ.get, REGION)), "")
         if not region:  # before credentials are looked for, which may take seconds where there are none
             raise BadRequest("no region is known: give GCP('us-central1'), or set CLOUDSDK_COMPUTE_REGION")
-        given = {"project": self.project, "credentials": self.credentials, "endpoint_url": self.endpoint_url}
-        return reach({name: value for name, value in given.items() if value}, region)
+        options = {"project": self.project, "credentials": self.credentials, "endpoint_url": self.endpoint_url}
+        return reach({name: value for name, value in options.items() if value}, region)
 
     async def _first_plan(self, cloud: GCPCloud, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
         from .launcher import plan

@@ -31,5 +31,5 @@ class GCPSurveyor(CloudSurveyor["GCPCloud"]):
 
         # Of known machines that are not listed somebody has removed the labels, or they are gone.
         listed, others = await instances(cloud.api, ANY_POOL, known)
-        found = [each.found for each in (*listed, *others.values()) if each is not None]
-        return found, await network.shown(cloud.api)
+        machines = [each.summary for each in (*listed, *others.values()) if each is not None]
+        return machines, await network.shown(cloud.api)

@@ -98,8 +98,8 @@ def accelerator_of(gpu: str) -> tuple[str, float]:
     """Name and GB of a GPU: ``H100-80G-PCIe-NVLink`` is an H100 of 80, ``RTX-PRO6000-SE-spot`` an RTXPRO6000 of 96."""
     words = gpu.removesuffix(SPOT).split("-")
     name = "".join(words[:2]) if words[0] == "RTX" else words[0]
-    said = re.search(r"-(\d+)G\b", gpu)
-    return name, float(said[1]) if said else float(_MEMORY_GB.get(name, 0))
+    match = re.search(r"-(\d+)G\b", gpu)
+    return name, float(match[1]) if match else float(_MEMORY_GB.get(name, 0))
 
 
 def usd_of(flavor: Mapping[str, Any], book: Mapping[str, float]) -> float | None:

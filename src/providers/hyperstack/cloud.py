@@ -70,9 +70,9 @@ class HyperstackCloud(AccountCloud):
         self._known_from: dict[str, float] = {}  # by machine: when Hyperstack knows it, if it exists
 
     async def machines(self) -> list[ListedMachine]:
-        found = [read(each, self.book) for each in await listed(self.api, MACHINES, "instances")]
-        self._known_from |= {each.id: 0.0 for each in found}
-        return found
+        machines = [read(each, self.book) for each in await listed(self.api, MACHINES, "instances")]
+        self._known_from |= {each.id: 0.0 for each in machines}
+        return machines
 
     async def unlisted(self, machine: str) -> InstanceView | None:
         """See `AccountCloud.unlisted`. A machine that was deleted is in no list, and is asked for by its id.
@@ -82,8 +82,8 @@ class HyperstackCloud(AccountCloud):
         now = anyio.current_time()
         if now < self._known_from.setdefault(machine, now + LAG_S):
             return None
-        found = await unless_unknown(self.api.call("GET", f"{MACHINES}/{machine}"), UNKNOWN)
-        return InstanceView(MachineId(machine), "terminated") if found is None else None
+        instance = await unless_unknown(self.api.call("GET", f"{MACHINES}/{machine}"), UNKNOWN)
+        return InstanceView(MachineId(machine), "terminated") if instance is None else None
 
     async def end(self, machines: Sequence[str]) -> Sequence[InstanceView]:
         for each in machines:
@@ -120,10 +120,10 @@ def name_of(pool: str, token: str) -> str:
     return f"{labels.name_of(pool)[: NAME_LENGTH - TOKEN_LENGTH - 1]}-{token}"
 
 
-def labels_said(pool: str, token: str, max_lifetime_s: float | None) -> list[str]:
-    """A machine's labels as Hyperstack has them: texts without spaces, which would divide them."""
-    given = labels.of_machine(pool, {}, token, max_lifetime_s)
-    return [f"{key}={value}".replace(" ", "_") for key, value in given.items()]
+def label_list(pool: str, token: str, max_lifetime_s: float | None) -> list[str]:
+    """A machine's labels as Hyperstack takes them: a space would end a label, so they have none."""
+    tags = labels.of_machine(pool, {}, token, max_lifetime_s)
+    return [f"{key}={value}".replace(" ", "_") for key, value in tags.items()]
 
 
 def labels_in(machine: Mapping[str, Any]) -> dict[str, str]:
@@ -133,11 +133,11 @@ def labels_in(machine: Mapping[str, Any]) -> dict[str, str]:
 
 def read(machine: Mapping[str, Any], book: Mapping[str, float]) -> ListedMachine:
     """A machine in an answer, with its price by the price list."""
-    status, said = str(machine["status"]), labels_in(machine)
+    status, tags = str(machine["status"]), labels_in(machine)
     flavor, environment = machine.get("flavor") or {}, machine.get("environment") or {}
     usd = usd_of(flavor, book) if flavor else None
     return ListedMachine(
-        labels.thing(str(machine["id"]), said),
+        labels.thing(str(machine["id"]), tags),
         _STATES.get(status, "pending"),
         status=status.lower(),
         kind=str(flavor.get("name") or ""),
@@ -145,7 +145,7 @@ def read(machine: Mapping[str, Any], book: Mapping[str, float]) -> ListedMachine
         market="spot" if str(flavor.get("gpu") or "").endswith(SPOT) else "on-demand",
         launched_at=time_of(machine.get("created_at")),
         hourly_usd=None if usd is None else usd + ADDRESS_USD,
-        until=labels.number(said.get(labels.UNTIL, "")),
+        until=labels.number(tags.get(labels.UNTIL, "")),
         public=str(machine.get("floating_ip") or ""),
         private=str(machine.get("fixed_ip") or ""),
         reason=status,

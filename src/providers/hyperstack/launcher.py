@@ -18,14 +18,14 @@ from ..cloud.keys import host_key
 from ..cloud.machine import new_machine
 from ..cloud.offers import Offer, choose, in_one_place
 from ..cloud.own_address import let_in
-from ..cloud.port import Made, Plan
+from ..cloud.port import Created, Plan
 from ..cloud.recorder import Recorder
 from ..cloud.single_flight import OncePerKey
 from ..cloud.single_launch import SingleLauncher, SingleOrder
 from ..cloud.userdata import user_data_for
 from ..errors import BadRequest, ProviderError
 from .catalogue import ADDRESS_USD, market
-from .cloud import KEY_PAIR, KEY_PAIRS, MACHINES, TOKEN_LENGTH, HyperstackCloud, labels_said, name_of
+from .cloud import KEY_PAIR, KEY_PAIRS, MACHINES, TOKEN_LENGTH, HyperstackCloud, label_list, name_of
 from .vendor import UNKNOWN, VENDOR
 
 if TYPE_CHECKING:
@@ -50,11 +50,15 @@ class HyperstackOrder(SingleOrder):
 
 
 async def planned(
-    api: HttpApi, given: Hyperstack, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
+    api: HttpApi,
+    provider: Hyperstack,
+    request: LaunchRequest,
+    cooldowns: Cooldowns,
+    living: Collection[tuple[str, str]],
 ) -> HyperstackPlan:
-    """Rounds of one offer each, as one call takes one; all in one environment, where private addresses reach."""
-    there, regions = await market(api, given.environments, request.disk_gb)
-    now, types = anyio.current_time(), given.instance_types
+    """Rounds of one offer each (one call takes one), all in one environment, where private addresses work."""
+    there, regions = await market(api, provider.environments, request.disk_gb)
+    now, types = anyio.current_time(), provider.instance_types
     rounds = choose(request, there, cooldowns, now, instance_types=types, extras_usd=EXTRAS_USD)
     return HyperstackPlan(request, in_one_place(rounds, living), EXTRAS_USD, regions=regions)
 
@@ -62,19 +66,19 @@ async def planned(
 class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
     """Implements `port.Launcher`."""
 
-    def __init__(self, cloud: HyperstackCloud, given: Hyperstack, recorder: Recorder) -> None:
+    def __init__(self, cloud: HyperstackCloud, provider: Hyperstack, recorder: Recorder) -> None:
         super().__init__(cloud, recorder)
-        self._api, self._given = cloud.api, given
+        self._api, self._provider = cloud.api, provider
         self._key_pairs = OncePerKey(self._key_pair)  # by environment and client key
         self._images = OncePerKey(self._image)  # by region
         self._sources: OncePerKey[str, tuple[str, ...]] = OncePerKey(
-            lambda owner: let_in(owner, given.ssh_from, given.endpoint_url)
+            lambda owner: let_in(owner, provider.ssh_from, provider.endpoint_url)
         )
 
     async def plan(
         self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
     ) -> HyperstackPlan:
-        return await planned(self._api, self._given, request, cooldowns, living)
+        return await planned(self._api, self._provider, request, cooldowns, living)
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> HyperstackOrder:  # noqa: ARG002
         assert isinstance(plan, HyperstackPlan)
@@ -83,14 +87,14 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
         body = {
             "name": name_of(self._recorder.pool, token),
             "environment_name": offer.zone,
-            "image_name": self._given.image or await self._images.get(plan.regions[offer.zone]),
+            "image_name": self._provider.image or await self._images.get(plan.regions[offer.zone]),
             "flavor_name": offer.type.name,
             "key_name": await self._key_pairs.get((offer.zone, client_key)),
             "count": 1,
             "assign_floating_ip": True,
             "enable_port_randomization": False,  # else SSH would be at another port than 22
             "user_data": user_data_for(VENDOR, plan.request, host_key=key, user=USER),
-            "labels": labels_said(self._recorder.pool, token, plan.request.max_lifetime_s),
+            "labels": label_list(self._recorder.pool, token, plan.request.max_lifetime_s),
             "security_rules": rules(await self._sources.get("Hyperstack")),
         }
         await self._api.turn("POST", MACHINES)
@@ -116,15 +120,15 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
 
     async def _launch(self, order: HyperstackOrder) -> list[str]:
         answer = await self._api.call("POST", MACHINES, body=order.body, timeout_s=CREATE_S, turn=True)
-        made = [str(each["id"]) for each in answer.get("instances") or ()]
-        if not made:
+        ids = [str(each["id"]) for each in answer.get("instances") or ()]
+        if not ids:
             raise CallRefused("Hyperstack did not say which machine it made", retry_after_s=AGAIN_S)
-        return made
+        return ids
 
-    def _made(self, order: HyperstackOrder, machine: MachineId) -> Made:
+    def _created(self, order: HyperstackOrder, machine: MachineId) -> Created:
         (offer,), image = order.offers, order.body["image_name"]
-        made = new_machine(machine, offer, host_key=order.host_key, image=image, extras_usd=ADDRESS_USD)
-        return Made(made, offer, USER)
+        created = new_machine(machine, offer, host_key=order.host_key, image=image, extras_usd=ADDRESS_USD)
+        return Created(created, offer, USER)
 
     # --- what a call needs --------------------------------------------------------------------------------------------
 
@@ -155,10 +159,12 @@ def newest(names: Collection[str], region: str) -> str:
         BadRequest: there is none.
     """
     pattern = r"Ubuntu Server (\d+)\.(\d+) LTS.* R(\d+) CUDA (\d+)\.(\d+)"
-    found = {name: [int(each) for each in match.groups()] for name in names if (match := re.fullmatch(pattern, name))}
-    if not found:
+    versions = {
+        name: [int(each) for each in match.groups()] for name in names if (match := re.fullmatch(pattern, name))
+    }
+    if not versions:
         raise BadRequest(f"Hyperstack has no image of Ubuntu with CUDA in {region}: give Hyperstack(image=...)")
-    return max(found, key=lambda name: (found[name], name))
+    return max(versions, key=lambda name: (versions[name], name))
 
 
 def rules(ssh_from: Sequence[str]) -> list[dict[str, Any]]:

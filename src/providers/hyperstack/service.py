@@ -21,7 +21,7 @@ KEYS = ApiKeys(provider="Hyperstack", name="hyperstack", variable=KEY, page=KEYS
 PAGE = 100  # entries of a list in one answer
 
 # The interface has ten reasons, and says what happened in its message. Only two of these messages are documented.
-_SAID = {
+_SENTENCES = {
     "insufficient_balance": r"balance|credit",
     "quota_exceeded": r"quota|limit",
     "no_stock": r"stock|capacity|not enough|not available|unavailable|no valid host|insufficient",
@@ -29,12 +29,12 @@ _SAID = {
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Code and message of ``{"status": false, "message": "...", "error_reason": "..."}``. Codes of ours: `_SAID`."""
+    """Code and message of ``{"status": false, "message": "...", "error_reason": "..."}``. Own codes: `_SENTENCES`."""
     if not isinstance(body, Mapping):
         return "", ""
     message, reason = str(body.get("message") or ""), str(body.get("error_reason") or "")
     if reason in {"", "bad_request"}:  # any of them
-        reason = next((code for code, words in _SAID.items() if re.search(words, message, re.IGNORECASE)), reason)
+        reason = next((code for code, words in _SENTENCES.items() if re.search(words, message, re.IGNORECASE)), reason)
     return reason, message
 
 
@@ -65,10 +65,10 @@ SERVICE = Service(
 
 async def listed(api: HttpApi, path: str, name: str) -> list[Mapping[str, Any]]:
     """All entries of a list, page after page. One that changes meanwhile may show an entry twice, or not at all."""
-    found: dict[int, Mapping[str, Any]] = {}
+    entries: dict[int, Mapping[str, Any]] = {}
     for page in count(1):
         answer = await api.call("GET", path, params={"page": str(page), "pageSize": str(PAGE)})
-        found |= {each["id"]: each for each in answer[name]}
+        entries |= {each["id"]: each for each in answer[name]}
         if len(answer[name]) < (answer.get("page_size") or PAGE):  # it may give fewer than were asked for
             break
-    return list(found.values())
+    return list(entries.values())

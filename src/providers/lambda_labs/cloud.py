@@ -66,10 +66,10 @@ class LambdaCloud(AccountCloud):
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
         body = {"instance_ids": list(machines)}
         answer = await self.api.call("POST", "/instance-operations/terminate", body=body, idempotent=True)
-        said = [read(each).view for each in self.api.part(answer, dict, "data").get("terminated_instances", ())]
-        self._ending |= {each.id for each in said}
+        terminated = [read(each).view for each in self.api.part(answer, dict, "data").get("terminated_instances", ())]
+        self._ending |= {each.id for each in terminated}
         # Its state is from before or after the call; the call itself says that it ends.
-        return [each if each.ends else InstanceView(each.id, "shutting-down") for each in said]
+        return [each if each.ends else InstanceView(each.id, "shutting-down") for each in terminated]
 
     def is_unknown_machine(self, error: ProviderError) -> bool:
         return error.code == UNKNOWN
@@ -82,8 +82,8 @@ class LambdaCloud(AccountCloud):
         Raises:
             ProviderError: Lambda does not answer.
         """
-        found: list[dict[str, Any]] = self.api.part(await self.api.call("GET", "/ssh-keys"), list, "data")
-        return found
+        keys: list[dict[str, Any]] = self.api.part(await self.api.call("GET", "/ssh-keys"), list, "data")
+        return keys
 
     async def others(self) -> list[Thing]:
         return key_things(await self.keys())
@@ -100,16 +100,16 @@ def read(instance: Mapping[str, Any]) -> ListedMachine:
     """A machine in an answer. A state that Lambda has added since is that of one that runs."""
     status, kind = instance["status"], instance.get("instance_type") or {}
     region, cents = instance.get("region") or {}, kind.get("price_cents_per_hour")
-    said = {tag["key"]: tag["value"] for tag in instance.get("tags") or ()}
+    tags = {tag["key"]: tag["value"] for tag in instance.get("tags") or ()}
     return ListedMachine(
-        labels.thing(instance["id"], said),
+        labels.thing(instance["id"], tags),
         _STATES.get(status, "running"),
         status=status,
         kind=kind.get("name", ""),
         zone=region.get("name", ""),
-        launched_at=labels.number(said.get(labels.AT, "")),
+        launched_at=labels.number(tags.get(labels.AT, "")),
         hourly_usd=None if cents is None else cents / 100,
-        until=labels.number(said.get(labels.UNTIL, "")),
+        until=labels.number(tags.get(labels.UNTIL, "")),
         public=instance.get("ip") or "",
         private=instance.get("private_ip") or "",
         reason=status if status in VENDOR.causes else "",
@@ -124,4 +124,4 @@ def key_name(pool: str, mark: str) -> str:
 def key_things(keys: Iterable[Mapping[str, Any]]) -> list[Thing]:
     """The keys of any pools. Keys have no tags: their names say whose they are, the longest of them cut."""
     named = [(each, re.fullmatch(rf"outrider-(.+)-[0-9a-f]{{{MARK}}}", each["name"])) for each in keys]
-    return [Thing(each["id"], pool=found[1], launch=each["name"]) for each, found in named if found]
+    return [Thing(each["id"], pool=match[1], launch=each["name"]) for each, match in named if match]

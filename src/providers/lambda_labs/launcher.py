@@ -17,7 +17,7 @@ from ..cloud.cooldowns import Cooldowns
 from ..cloud.keys import host_key
 from ..cloud.machine import new_machine
 from ..cloud.offers import Offer, choose, in_one_place
-from ..cloud.port import Made, Plan
+from ..cloud.port import Created, Plan
 from ..cloud.recorder import Recorder
 from ..cloud.single_flight import OncePerKey
 from ..cloud.single_launch import SingleLauncher, SingleOrder
@@ -107,22 +107,22 @@ class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
         answer = await api.call("POST", LAUNCH, body=order.body, timeout_s=LAUNCH_S, turn=True)
         return [str(each) for each in api.part(answer, list, "data", "instance_ids")]
 
-    def _made(self, order: LaunchOrder, machine: MachineId) -> Made:
+    def _created(self, order: LaunchOrder, machine: MachineId) -> Created:
         (offer,), image = order.offers, self._provider.image or "Lambda Stack"
-        made = new_machine(machine, offer, host_key=order.host_key, image=image, billed_at_least_s=BILLED_AT_LEAST_S)
-        return Made(made, offer, USER)
+        created = new_machine(machine, offer, host_key=order.host_key, image=image, billed_at_least_s=BILLED_AT_LEAST_S)
+        return Created(created, offer, USER)
 
     def _body(self, request: LaunchRequest, offer: Offer, token: str, key: str, config: str) -> dict[str, Any]:
         provider, pool = self._provider, self._recorder.pool
-        said = labels.of_machine(pool, dict(provider.tags or ()), token, request.max_lifetime_s)
-        name = said.pop("Name")
+        tags = labels.of_machine(pool, dict(provider.tags or ()), token, request.max_lifetime_s)
+        name = tags.pop("Name")
         body: dict[str, Any] = {
             "region_name": offer.zone,
             "instance_type_name": offer.type.name,
             "ssh_key_names": [key],
             "name": name[:NAME_AT_MOST],
             "user_data": config,
-            "tags": [{"key": each, "value": value[:VALUE_AT_MOST]} for each, value in said.items()],
+            "tags": [{"key": each, "value": value[:VALUE_AT_MOST]} for each, value in tags.items()],
         }
         if provider.image:
             body["image"] = {"id" if _IMAGE_ID.fullmatch(provider.image) else "family": provider.image}

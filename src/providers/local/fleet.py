@@ -208,18 +208,18 @@ class LocalFleet:
                 if done is not None:
                     done.set()
 
-    def _machine(self, said: dict[str, Any]) -> Machine:
-        directory = self._directory.path.parent / said["id"]
+    def _machine(self, state: dict[str, Any]) -> Machine:
+        directory = self._directory.path.parent / state["id"]
         executor = str(directory / EXECUTOR_SOCKET)
         return Machine(
-            id=MachineId(said["id"]),
+            id=MachineId(state["id"]),
             address=Address(path=str(directory / SSH_SOCKET) if self._as_remote else executor, user="node"),
-            host_key=self._host_keys.get(said["id"], ""),
+            host_key=self._host_keys.get(state["id"], ""),
             executor_socket=EXECUTOR_SOCKET if self._as_remote else executor,  # as its SSH server calls it
             ssh=self._as_remote,
             notices=NOTICES,
             same_host=self._shared_memory,
-            facts={"pid": str(said["pid"]), "group": str(said["group"]), "directory": str(directory)},
+            facts={"pid": str(state["pid"]), "group": str(state["group"]), "directory": str(directory)},
         )
 
     def _launched(self, name: str, machine: Machine | None, cause: str) -> None:

@@ -66,7 +66,7 @@ def ignore_hangups() -> None:
     _on_hangup.append(signal.signal(signal.SIGHUP, signal.SIG_IGN))
 
 
-_had: list[tuple[int, int]] = []  # limits of descriptors: what this process had, when it has raised its own
+_limits_before: list[tuple[int, int]] = []  # the limit of descriptors before this process raised it, if it did
 
 
 def raise_descriptors() -> None:
@@ -74,15 +74,15 @@ def raise_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        _had.append((soft, hard))
+        _limits_before.append((soft, hard))
 
 
 def give_back_descriptors() -> None:
     """Restore the limit of descriptors for users' code: programs that use select() break with numbers above 1,023."""
-    if _had:
+    if _limits_before:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(_had[0][0], hard), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(_limits_before[0][0], hard), hard))
 
 
 def receive(sock: socket.socket, size_bytes: int) -> tuple[bytes, int | None]:

@@ -84,8 +84,8 @@ def living_pools(state: Path) -> list[LivingPool]:
         names = sorted(os.listdir(state / "local"))  # noqa: PTH208  names
     except FileNotFoundError:
         return []
-    found = (_living(state / "local" / name) for name in names)
-    return [each for each in found if each is not None]
+    pools = (_living(state / "local" / name) for name in names)
+    return [each for each in pools if each is not None]
 
 
 def _living(directory: Path) -> LivingPool | None:
@@ -94,12 +94,12 @@ def _living(directory: Path) -> LivingPool | None:
         with (directory / "owner").open("rb") as owner:
             if not _is_locked(owner.fileno()):
                 return None
-            said = owner.read(32).strip()
+            text = owner.read(32).strip()
             since = os.fstat(owner.fileno()).st_mtime
         nodes = sum(is_node(name) for name in os.listdir(directory))  # noqa: PTH208  names
     except OSError:  # it has ended meanwhile, or is another user's
         return None
-    return LivingPool(directory.name, int(said) if said.isdigit() else None, since, nodes, directory)
+    return LivingPool(directory.name, int(text) if text.isdigit() else None, since, nodes, directory)
 
 
 def _is_text(path: Path) -> bool:

@@ -28,58 +28,58 @@ class StartedSupervisor(NamedTuple):
 def start_supervisor(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> StartedSupervisor:
     """Start the supervisor in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool.
 
-    What it is given stays closed to other children, also to those that another thread starts meanwhile.
+    No other child inherits its descriptors, even if another thread starts one meanwhile.
 
     Raises:
         OSError: it cannot be started.
     """
     paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
-    given: list[tuple[int, int]] = []  # our number of it, and the supervisor's
+    fds: list[tuple[int, int]] = []  # (fd in this process, fd in the supervisor)
     control, theirs = socket.socketpair()
     try:
         with theirs:
-            _give(given, theirs.fileno(), CONTROL_FD)
-        client = _give_ourselves(given)
-        _give_opened(given, os.open(os.devnull, os.O_RDWR), 0, 1)
-        _give_opened(given, os.open(directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+            _give(fds, theirs.fileno(), CONTROL_FD)
+        client = _give_ourselves(fds)
+        _give_opened(fds, os.open(os.devnull, os.O_RDWR), 0, 1)
+        _give_opened(fds, os.open(directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
         arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(entry_points))
-        found = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # it collects nothing while it only imports
-        code = f"{found}; from {__package__}.watchdog import main; main{arguments!r}"
+        start = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # no garbage collection during imports
+        code = f"{start}; from {__package__}.watchdog import main; main{arguments!r}"
         control.setblocking(False)
         keep_here(control)
         watchdog = os.posix_spawn(
             sys.executable,
             [sys.executable, "-c", code],
             os.environ,
-            file_actions=[(os.POSIX_SPAWN_DUP2, ours, there) for ours, there in given],
+            file_actions=[(os.POSIX_SPAWN_DUP2, ours, there) for ours, there in fds],
             setsid=True,
         )
     except BaseException:
         control.close()
         raise
     finally:
-        for ours in {ours for ours, _ in given}:
+        for ours in {ours for ours, _ in fds}:
             os.close(ours)
     return StartedSupervisor(control, watchdog)
 
 
-def _give(given: list[tuple[int, int]], fd: int, *there: int) -> None:
+def _give(fds: list[tuple[int, int]], fd: int, *there: int) -> None:
     ours = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST_FD)
-    given += [(ours, number) for number in there]
+    fds += [(ours, number) for number in there]
 
 
-def _give_opened(given: list[tuple[int, int]], fd: int, *there: int) -> None:
+def _give_opened(fds: list[tuple[int, int]], fd: int, *there: int) -> None:
     try:
-        _give(given, fd, *there)
+        _give(fds, fd, *there)
     finally:
         os.close(fd)
 
 
-def _give_ourselves(given: list[tuple[int, int]]) -> int:
-    """A pidfd: a pid would mean another process one day."""
+def _give_ourselves(fds: list[tuple[int, int]]) -> int:
+    """Give a pidfd of this process: a pid may be reused by another process."""
     try:
         ourselves = os.pidfd_open(os.getpid())
     except OSError:  # before Linux 5.3, and in sandboxes: then the socket alone tells
         return -1
-    _give_opened(given, ourselves, CLIENT_FD)
+    _give_opened(fds, ourselves, CLIENT_FD)
     return CLIENT_FD

@@ -43,8 +43,8 @@ async def load(
         ProviderError: RunPod does not answer.
     """
     if request.allocation == "spot":
-        told = "RunPod's interface v2 sells no spot pods"
-        raise BadRequest(f"{told}: use allocation='on-demand', or 'spot-if-available'")
+        reason = "RunPod's interface v2 sells no spot pods"
+        raise BadRequest(f"{reason}: use allocation='on-demand', or 'spot-if-available'")
     wanted = {"include": "AVAILABILITY", "product": "POD"}
     gpus: Sequence[Mapping[str, Any]] = ()
     cpus: Sequence[Mapping[str, Any]] = ()
@@ -80,32 +80,32 @@ def catalogue(
     prices: dict[str, float] = {}
     stock: dict[tuple[str, str], str] = {}
     for each in [*gpus, *cpus]:
-        found = _gpu(each, request, cloud.lower()) if "manufacturer" in each else _cpu(each, request)
-        if found is not None:
-            types[found[0].name], prices[found[0].name] = found
-            stock |= {(found[0].name, zone): said for zone, said in _stock(each, data_centers, among).items()}
+        priced = _gpu(each, request, cloud.lower()) if "manufacturer" in each else _cpu(each, request)
+        if priced is not None:
+            types[priced[0].name], prices[priced[0].name] = priced
+            stock |= {(priced[0].name, zone): level for zone, level in _stock(each, data_centers, among).items()}
     zones = {name: frozenset(zone for each, zone in stock if each == name) for name in types}
     return Catalogue(VENDOR, WHERE, types, zones, on_demand=prices, stock=stock)
 
 
-def _gpu(said: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[InstanceType, float] | None:
-    """A GPU in the number of the request, and its price. None: this cloud does not have it, whatever its price says."""
-    if not said[cloud] or not said["price"][cloud] or said["manufacturer"] == "UNKNOWN":
+def _gpu(gpu: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[InstanceType, float] | None:
+    """The GPUs that the request needs, and their price. None: this cloud has none, even if it has a price."""
+    if not gpu[cloud] or not gpu["price"][cloud] or gpu["manufacturer"] == "UNKNOWN":
         return None
     wanted = request.accelerator.count if request.accelerator else 1
-    count = min(wanted, said["maxCount"][cloud]) or wanted
-    model = model_of(said["name"])
+    count = min(wanted, gpu["maxCount"][cloud]) or wanted
+    model = model_of(gpu["name"])
     kind = InstanceType(
-        said["id"],
+        gpu["id"],
         request.vcpus,
         request.memory_gb,
         "arm64" if _ARM.match(model) else "x86_64",
         accelerator=model,
         accelerators=count,
-        accelerator_memory_gb=float(said["memory"]),
+        accelerator_memory_gb=float(gpu["memory"]),
         on_demand=True,
     )
-    return kind, said["price"][cloud] * count
+    return kind, gpu["price"][cloud] * count
 
 
 def model_of(name: str) -> str:
@@ -113,20 +113,20 @@ def model_of(name: str) -> str:
     return "".join(_FORM.sub(" ", name).split())
 
 
-def _cpu(said: Mapping[str, Any], request: LaunchRequest) -> tuple[InstanceType, float]:
+def _cpu(cpu: Mapping[str, Any], request: LaunchRequest) -> tuple[InstanceType, float]:
     """A CPU flavor with as many vCPUs as the request needs: a power of two. Memory comes with them."""
-    memory_gb, per_vcpu = max(request.memory_gb, LEAST_MEMORY_GB), said["ramGbPerVcpu"]
-    least = max(request.vcpus, LEAST_VCPUS, said["vcpu"]["min"], ceil(memory_gb / per_vcpu))
-    vcpus = min(1 << (least - 1).bit_length(), said["vcpu"]["max"])
-    kind = InstanceType(said["id"], vcpus, vcpus * per_vcpu, "x86_64", on_demand=True)
-    return kind, vcpus * said["price"]["securePerVcpu"]
+    memory_gb, per_vcpu = max(request.memory_gb, LEAST_MEMORY_GB), cpu["ramGbPerVcpu"]
+    least = max(request.vcpus, LEAST_VCPUS, cpu["vcpu"]["min"], ceil(memory_gb / per_vcpu))
+    vcpus = min(1 << (least - 1).bit_length(), cpu["vcpu"]["max"])
+    kind = InstanceType(cpu["id"], vcpus, vcpus * per_vcpu, "x86_64", on_demand=True)
+    return kind, vcpus * cpu["price"]["securePerVcpu"]
 
 
-def _stock(said: Mapping[str, Any], wanted: Collection[str] | None, among: Collection[str] | None) -> dict[str, str]:
-    """The stock of a type by data center, in RunPod's words. Where it is sold out, there is one all the same."""
-    overall = said.get("availability", "NONE").lower()
-    found = {each["id"]: each["availability"].lower() for each in said.get("dataCenters") or ()}
-    if not found and overall != SOLD_OUT and wanted is None and among is None:
+def _stock(entry: Mapping[str, Any], wanted: Collection[str] | None, among: Collection[str] | None) -> dict[str, str]:
+    """The stock of a type by data center, in RunPod's words. A sold-out type has an entry, too."""
+    overall = entry.get("availability", "NONE").lower()
+    levels = {each["id"]: each["availability"].lower() for each in entry.get("dataCenters") or ()}
+    if not levels and overall != SOLD_OUT and wanted is None and among is None:
         return {ANYWHERE: overall}
-    found = {zone: level for zone, level in found.items() if among is None or zone in among}
-    return dict.fromkeys(wanted or (() if found else (NOWHERE,)), SOLD_OUT) | found
+    levels = {zone: level for zone, level in levels.items() if among is None or zone in among}
+    return dict.fromkeys(wanted or (() if levels else (NOWHERE,)), SOLD_OUT) | levels

@@ -21,7 +21,7 @@ from ..cloud.failures import ELSEWHERE
 from ..cloud.keys import HostKey, host_key
 from ..cloud.machine import new_machine
 from ..cloud.offers import Offer, choose, in_one_place, of_one_type
-from ..cloud.port import Answer, Made, Plan
+from ..cloud.port import Answer, Created, Plan
 from ..cloud.recorder import Recorder
 from ..cloud.rented_container import USER, first_process
 from ..cloud.single_launch import SingleLauncher, SingleOrder
@@ -125,9 +125,9 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
             ) from error
         wanted, landed = self._provider.data_centers, order.pod.get("dataCenterId")
         if wanted is not None and landed is not None and landed not in wanted:  # "preferred", says the document
-            await self._cloud.end([each.machine.id for each in answer.made])
-            told = f"RunPod has placed a pod in {landed}, and not in {' or '.join(wanted)}: it is ended"
-            return Answer([], [(order.offers, NoCapacity(told, retry_after_s=CAPACITY_AGAIN_S, advice=ELSEWHERE))])
+            await self._cloud.end([each.machine.id for each in answer.created])
+            reason = f"RunPod has placed a pod in {landed}, and not in {' or '.join(wanted)}: it is ended"
+            return Answer([], [(order.offers, NoCapacity(reason, retry_after_s=CAPACITY_AGAIN_S, advice=ELSEWHERE))])
         return answer
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -138,15 +138,15 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
         return [api.part(order.pod, str, "id")]
 
     async def _launched(self, order: PodOrder) -> list[str]:
-        found = [each for each in await self._cloud.pods() if thing(each).launch == order.token]
-        order.pod = found[0] if found else {}
-        return [each["id"] for each in found]
+        pods = [each for each in await self._cloud.pods() if thing(each).launch == order.token]
+        order.pod = pods[0] if pods else {}
+        return [each["id"] for each in pods]
 
-    def _made(self, order: PodOrder, machine: MachineId) -> Made:
+    def _created(self, order: PodOrder, machine: MachineId) -> Created:
         pod, zone = order.pod, order.pod.get("dataCenterId")
         offer = next((each for each in order.offers if each.zone == zone), order.offers[0])
         what = pod.get("gpu") or pod.get("cpu") or {}
-        made = new_machine(
+        created = new_machine(
             machine,
             offer,
             host_key=order.host_key,
@@ -154,12 +154,12 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
             facts={name: f"{what[key]:g}" for name, key in _FACTS.items() if key in what},
         )
         cost = float(pod.get("cost") or 0.0)  # what is billed, whatever the catalogue has said
-        return Made(replace(made, hourly_cost=cost) if cost else made, offer, USER)
+        return Created(replace(created, hourly_cost=cost) if cost else created, offer, USER)
 
     def _body(self, request: LaunchRequest, chosen: Sequence[Offer], token: str, key: HostKey) -> dict[str, Any]:
         provider, kind = self._provider, chosen[0].type
         image = request.container or provider.image or IMAGE
-        said: dict[str, Any] = {
+        body: dict[str, Any] = {
             "name": name_of(self._recorder.pool, token),
             "image": image,
             "entrypoint": ["sh", "-c"],
@@ -171,7 +171,7 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
             "dataCenterIds": [offer.zone for offer in chosen if offer.zone != ANYWHERE],
         }
         if request.max_lifetime_s is not None:
-            said["env"][UNTIL] = f"{time.time() + request.max_lifetime_s:.0f}"
+            body["env"][UNTIL] = f"{time.time() + request.max_lifetime_s:.0f}"
         if kind.accelerators:
             gpu: dict[str, Any] = {"id": kind.name, "count": kind.accelerators}
             if request.vcpus:
@@ -179,14 +179,14 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
             if request.memory_gb:
                 gpu["minRamPerGpu"] = ceil(request.memory_gb / kind.accelerators)
             cuda = provider.min_cuda or (IMAGE_CUDA if image == IMAGE else None)
-            said["gpu"] = gpu | ({"minCudaVersion": cuda} if cuda else {})
+            body["gpu"] = gpu | ({"minCudaVersion": cuda} if cuda else {})
         else:
-            said["cpu"] = {"id": kind.name, "vcpuCount": kind.vcpus}
-        if networked(request, said["cloud"]):
-            said["globalNetworking"] = True
+            body["cpu"] = {"id": kind.name, "vcpuCount": kind.vcpus}
+        if networked(request, body["cloud"]):
+            body["globalNetworking"] = True
         if provider.network_volume:
-            said["mounts"] = {"network": [{"volumeId": provider.network_volume, "path": "/workspace"}]}
-        return said | ({"registry": provider.registry} if provider.registry else {})
+            body["mounts"] = {"network": [{"volumeId": provider.network_volume, "path": "/workspace"}]}
+        return body | ({"registry": provider.registry} if provider.registry else {})
 
     def _command(self, request: LaunchRequest, key: HostKey) -> str:
         address = f"{base(self._provider.endpoint_url)}{VERSION}{PODS}/$RUNPOD_POD_ID"

@@ -26,5 +26,5 @@ def name_of(pool: str, token: str) -> str:
 
 def thing(pod: Mapping[str, Any]) -> Thing:
     """The owner of a pod by its name. A pod that somebody has renamed is nobody's, but for the journal."""
-    found = _NAME.fullmatch(pod["name"])
-    return Thing(pod["id"]) if found is None else Thing(pod["id"], **found.groupdict())
+    match = _NAME.fullmatch(pod["name"])
+    return Thing(pod["id"]) if match is None else Thing(pod["id"], **match.groupdict())

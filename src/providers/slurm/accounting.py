@@ -96,9 +96,9 @@ def read(answer: str) -> dict[str, JobUse]:
     """Return the jobs of an answer. A line that is none is left out, and so is a node of which no step was counted."""
     jobs: dict[str, list[_Row]] = {}
     for line in answer.splitlines():
-        found = _row(line)
-        if found is not None:
-            jobs.setdefault(found[0], []).append(found[1])
+        row = _row(line)
+        if row is not None:
+            jobs.setdefault(row[0], []).append(row[1])
     return {job: use for job, rows in jobs.items() if (use := _use(job, rows)) is not None}
 
 
@@ -134,32 +134,32 @@ def _node_use(node: str, each: _Sum) -> NodeUse:
 
 def _newest(records: Sequence[_Row]) -> Iterable[_Row]:
     """Return the records of the newest job, the first first (SACCT-1, SACCT-2)."""
-    found: list[_Row] = []
+    newest: list[_Row] = []
     for row in sorted(records, key=lambda row: row.start, reverse=True):
-        if found and row.state != RESIZED:
+        if newest and row.state != RESIZED:
             break
-        found.append(row)
-    return reversed(found)
+        newest.append(row)
+    return reversed(newest)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
 def _row(line: str) -> tuple[str, _Row] | None:
-    """Return a job's number and a row of it."""
-    said = line.rstrip("\r").split("|")
-    if len(said) != len(FIELDS):
+    """Return the number of the job and its row. None: the line is no row."""
+    columns = line.rstrip("\r").split("|")
+    if len(columns) != len(FIELDS):
         return None
-    job, _, step = said[0].partition(".")
+    job, _, step = columns[0].partition(".")
     if not job.isdecimal() or not job.isascii():
         return None
-    value = dict(zip(FIELDS, said, strict=True))
+    value = dict(zip(FIELDS, columns, strict=True))
     try:
         nodes = tuple(expand(value["NodeList"]))
     except ValueError:
         nodes = ()
     allocated, used = _counts(value["AllocTRES"]), _counts(value["TRESUsageInTot"])
-    asked = size_bytes(allocated.get("mem", ""), "M")
+    memory_bytes = size_bytes(allocated.get("mem", ""), "M")
     cpus = int(_number(value["AllocCPUS"]))
     row = _Row(
         step,
@@ -168,7 +168,7 @@ def _row(line: str) -> tuple[str, _Row] | None:
         _number(value["ElapsedRaw"]),
         nodes,
         cpus,
-        _per_node(value["ReqMem"], cpus, len(nodes)) if asked is None else asked // max(1, len(nodes)),
+        _per_node(value["ReqMem"], cpus, len(nodes)) if memory_bytes is None else memory_bytes // max(1, len(nodes)),
         cpu_seconds(value["TotalCPU"]),
         size_bytes(used.get("mem", "") or value["MaxRSS"], ""),
     )
@@ -191,17 +191,17 @@ def _pairs(text: str) -> Iterator[tuple[str, str, str]]:
 
 def cpu_seconds(text: str) -> float | None:
     """Return the seconds of a processor time: "00:01.250", "01:02:03", "1-02:03:04"; None: it is none."""
-    found = _CPU_TIME.fullmatch(text)
-    if found is None:
+    match = _CPU_TIME.fullmatch(text)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (float(each or 0) for each in found.groups())
+    days, hours, minutes, seconds = (float(each or 0) for each in match.groups())
     return days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds
 
 
 def size_bytes(text: str, unit: str) -> int | None:
     """Return the bytes of a size: "12345K", "1.5G". ``unit``: of a number without one; None: it is no size, or 0."""
-    found = _SIZE.fullmatch(text)
-    return None if found is None else round(float(found[1]) * _UNITS[found[2] or unit]) or None
+    match = _SIZE.fullmatch(text)
+    return None if match is None else round(float(match[1]) * _UNITS[match[2] or unit]) or None
 
 
 def _per_node(text: str, cpus: int, nodes: int) -> int | None:

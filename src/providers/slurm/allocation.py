@@ -152,7 +152,7 @@ class AllocationFleet:
             lifetime_s=request.max_lifetime_s,
             python=allocation.python,
         )
-        made: list[Machine] = []
+        machines: list[Machine] = []
         with anyio.CancelScope(shield=True):
             try:
                 await in_thread(self._make_folder, request.client_key)
@@ -164,8 +164,8 @@ class AllocationFleet:
                 self._begun = True
                 self._tasks.start_soon(self._follow)
                 self._tasks.start_soon(self._warn_of_the_limit)
-            made += [await in_thread(self._start, script, node) for node in free]
-        return made
+            machines += [await in_thread(self._start, script, node) for node in free]
+        return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         """End the steps of these machines. Their nodes stay with the job, and are used again.
@@ -269,44 +269,44 @@ class AllocationFleet:
                 if step.srun.poll() is not None and not step.ending:
                     del self._steps[step.machine.id]
                     self._tell(MachineGone(step.machine.id, self._cause(step)))
-                elif not step.reached and (said := await in_thread(self._said, step.node)):
-                    self._reachable(step, said)
+                elif not step.reached and (facts := await in_thread(self._facts_of, step.node)):
+                    self._reachable(step, facts)
             await anyio.sleep(LOOK_S)
 
-    def _said(self, node: str) -> dict[str, str]:
+    def _facts_of(self, node: str) -> dict[str, str]:
         try:
             list((self._folder / NODES).iterdir())  # with which NFS looks at the disk
             return dict(json.loads((self._folder / NODES / node).read_text()))
         except (OSError, ValueError):
             return {}
 
-    def _reachable(self, step: _Step, said: Mapping[str, str]) -> None:
-        if "host_key" not in said:
+    def _reachable(self, step: _Step, facts: Mapping[str, str]) -> None:
+        if "host_key" not in facts:
             return  # it says why in its log, and ends
         step.reached = True
         allocation, machine = self._allocation, step.machine
-        made = Machine(
+        reachable = Machine(
             machine.id,
             Address(
                 step.node,
-                user=said["user"],
+                user=facts["user"],
                 command=relay(allocation.job, step.node, str(self._folder), python=allocation.python, here=True),
             ),
-            said["host_key"],
-            private_address=said.get("address", ""),
-            notices=(f"file,path={said['notice']}",) if "notice" in said else (),
-            lease=said.get("lease", ""),
+            facts["host_key"],
+            private_address=facts.get("address", ""),
+            notices=(f"file,path={facts['notice']}",) if "notice" in facts else (),
+            lease=facts.get("lease", ""),
             facts=machine.facts,
             ordered=machine.ordered,
         )
-        self._tell(MachineReachable(made))
+        self._tell(MachineReachable(reachable))
 
     def _cause(self, step: _Step) -> str:
         try:
-            said = " ".join(step.log.read_text(errors="replace")[-LAST_BYTES:].split())
+            text = " ".join(step.log.read_text(errors="replace")[-LAST_BYTES:].split())
         except OSError:
-            said = ""
-        return f"its step on {step.node} ended with status {step.srun.returncode}{f': {said}' if said else ''}"
+            text = ""
+        return f"its step on {step.node} ended with status {step.srun.returncode}{f': {text}' if text else ''}"
 
     async def _warn_of_the_limit(self) -> None:
         """Tell the steps of the job's time limit, as our own batch scripts do."""

@@ -21,15 +21,15 @@ def seconds_of(text: str) -> float:
     Raises:
         ValueError: it is no duration of Slurm's.
     """
-    said = text.strip()
-    if said.lower() in WITHOUT_END:
+    stripped = text.strip()
+    if stripped.lower() in WITHOUT_END:
         return math.inf
-    found = _TIME.fullmatch(said)
-    if found is None:
+    match = _TIME.fullmatch(stripped)
+    if match is None:
         raise ValueError(f"{text!r} is no duration of Slurm's: write {FORMS}")
-    parts = [int(each) for each in found["rest"].split(":")]
-    if found["days"] is not None:
-        return float(int(found["days"]) * DAY_S + _sum(parts, HOUR_S, MINUTE_S, 1))
+    parts = [int(each) for each in match["rest"].split(":")]
+    if match["days"] is not None:
+        return float(int(match["days"]) * DAY_S + _sum(parts, HOUR_S, MINUTE_S, 1))
     return float(_sum(parts, *((MINUTE_S, 1) if len(parts) < 3 else (HOUR_S, MINUTE_S, 1))))
 
 

@@ -67,7 +67,7 @@ class Endings:
             await anyio.sleep(_pause_s(lasts_s))
             if lasts_s >= SILENT_S:
                 await self._poll()  # a node without power is taken from the job, after minutes
-        job.given_back |= dict.fromkeys(free, inf)
+        job.released |= dict.fromkeys(free, inf)
 
     async def _keep(self, job: Job, free: set[str]) -> None:
         """Give nodes back whose steps have ended."""
@@ -78,7 +78,7 @@ class Endings:
     async def _steps(self, job: Job) -> set[str]:
         """Return the nodes whose steps have not said that they have ended. One that has left an error has."""
         files = await self._slurm.node_files([job.folder])
-        return {node for node, said in files.items() if "host_key" in said}
+        return {node for node, facts in files.items() if "host_key" in facts}
 
     async def end_whole(self, jobs: Sequence[Job]) -> None:
         """End jobs whose machines have been ended, or lost. See `end`."""
@@ -129,7 +129,7 @@ class Endings:
         """Return the jobs of which nothing runs any more, and those that are left. Both are asked for at once, as each
         call takes its time on a login host that is busy.
         """
-        around, asked_at = await self._submitter.site(), anyio.current_time()
+        around, sent_at = await self._submitter.site(), anyio.current_time()
         views: list[JobView] = []
         quiet: set[str] = set()
 
@@ -140,21 +140,21 @@ class Endings:
             quiet.update(await self._quiet(jobs, by_word))
 
         await side_by_side([ask_squeue, ask_steps])
-        return quiet, ends.answer([view for view in views if view.id in jobs], asked_at, quiet)
+        return quiet, ends.answer([view for view in views if view.id in jobs], sent_at, quiet)
 
     async def _quiet(self, jobs: Mapping[str, str], by_word: set[str]) -> set[str]:
         """Return the jobs of which nothing runs on any node that answers: those that have lost nodes, and those of
         ``by_word`` that have ended by their own. Of the others Slurm says soon that they have ended.
         """
-        found: set[str] = set()
+        quiet: set[str] = set()
         for job in self._of_book(jobs):
             now = anyio.current_time()
             word = job.id in by_word
             if word or job.may_be_quiet(now):
                 steps = await self._steps(job)
                 if job.steps_seen(steps, now) or (word and job.has_ended(steps)):
-                    found.add(job.id)
-        return found
+                    quiet.add(job.id)
+        return quiet
 
     def _of_book(self, jobs: Mapping[str, str]) -> list[Job]:
         return [self._book.jobs[each] for each in jobs if each in self._book.jobs]

@@ -12,7 +12,7 @@ from ..command_errors import Meaning, interrupted, meant
 from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from ..login_host import AGAIN_S, Ended
 
-NOT_FOUND = 127
+NO_COMMAND = 127
 MOST = 600  # characters of a command's words in an error
 
 
@@ -137,15 +137,15 @@ _MEANINGS = (
 
 def error_of(command: str, ended: Ended, where: str = "here") -> ProviderError:
     """Return the error for a command that has failed. ``where``: "here", or "on login"."""
-    said = " ".join(f"{ended.stderr}\n{ended.stdout}".split())[:MOST]
-    quoted = f": {command} says {said!r}" if said else f": {command} ended with status {ended.status}, and says nothing"
-    if ended.status == NOT_FOUND or re.search(rf"\b{re.escape(command)}\b.*(?:not found|no such file)", said, re.I):
+    text = " ".join(f"{ended.stderr}\n{ended.stdout}".split())[:MOST]
+    quoted = f": {command} says {text!r}" if text else f": {command} ended with status {ended.status}, and says nothing"
+    if ended.status == NO_COMMAND or re.search(rf"\b{re.escape(command)}\b.*(?:not found|no such file)", text, re.I):
         return BadRequest(
             f"There is no {command} {where}{quoted}",
             code="NoSlurm",
             advice="Name the login host, Slurm(host='login'), or have its PATH lead to Slurm without a terminal.",
         )
-    error = interrupted(command, ended, where, quoted) or meant(said, _MEANINGS, lambda words: f"{words}{quoted}")
+    error = interrupted(command, ended, where, quoted) or meant(text, _MEANINGS, lambda words: f"{words}{quoted}")
     return error or ProviderError(f"Slurm refuses what it is asked for{quoted}")
 
 

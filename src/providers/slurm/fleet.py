@@ -97,21 +97,21 @@ class SlurmFleet:
             raise BadRequest(f"the jobs of pool {self._pool} are in {there}, not in {where}: attach to it there")
         around, now = await self._submitter.site(), anyio.current_time()
         views = await self._slurm.jobs(around.user, None)
-        found = left_jobs.left(views, Claim.of(self._pool, here, hosts), known, most)
+        adopted = left_jobs.left(views, Claim.of(self._pool, here, hosts), known, most)
         self._submitter.left(here)
         self._places += [each.place for each in here if each.place not in self._places]
-        for view in found.keeps:
-            mine = {each.id: each.facts["node"] for each in found.machines if left_jobs.job_of(each) == view.id}
+        for view in adopted.keeps:
+            mine = {each.id: each.facts["node"] for each in adopted.machines if left_jobs.job_of(each) == view.id}
             self._book.adopted(view, left_jobs.folder_of(view, here, around.root), mine, now)
-        self._machines |= {machine.id: machine for machine in found.machines}
+        self._machines |= {machine.id: machine for machine in adopted.machines}
         self._reached |= self._machines.keys()
-        if found.surplus:
-            self._tell(Warned.of_surplus(found.surplus, most))
-        if found.ends:
-            ends = {view.id: left_jobs.folder_of(view, here, around.root) for view in found.ends}
+        if adopted.surplus:
+            self._tell(Warned.of_surplus(adopted.surplus, most))
+        if adopted.ends:
+            ends = {view.id: left_jobs.folder_of(view, here, around.root) for view in adopted.ends}
             self._tasks.start_soon(self._end_others, ends)
         self._changed()
-        return found.machines
+        return adopted.machines
 
     async def _end_others(self, jobs: Mapping[str, str]) -> None:
         try:
@@ -203,8 +203,8 @@ class SlurmFleet:
         for machine in ids:
             facts = {"job": submission.job, "partition": self._provider.partition or ""}
             known = {key: value for key, value in facts.items() if value}
-            made = Machine(machine, None, "", ordered=self._provider.together, facts=known)
-            self._machines.setdefault(machine, made)
+            machine_record = Machine(machine, None, "", ordered=self._provider.together, facts=known)
+            self._machines.setdefault(machine, machine_record)
             self._tell(MachineQueued(machine, f"job {submission.job} pending"))
         self._changed()
         return ids
@@ -243,7 +243,7 @@ class SlurmFleet:
         for job in self._book.open_jobs:
             if not job.machines and (job.requeued or (job.never and not job.running)):
                 await self._slurm.cancel([job.id])
-            elif job.machines and not job.shrinking and not job.given_back.keys() >= {*job.unused_nodes}:
+            elif job.machines and not job.shrinking and not job.released.keys() >= {*job.unused_nodes}:
                 self._tasks.start_soon(self._give_back_unused, job)
             elif job.is_left(anyio.current_time(), (await self._submitter.site()).grace_s):
                 await self._slurm.end_jobs({job.id: job.folder})
@@ -264,10 +264,10 @@ class SlurmFleet:
 
     async def _poll(self) -> None:
         async with self._polling:
-            around, asked_at = await self._submitter.site(), anyio.current_time()
+            around, sent_at = await self._submitter.site(), anyio.current_time()
             views = await self._slurm.jobs(around.user, self._pool)
             self._polled_at = anyio.current_time()
-            events = self._book.answer(views, asked_at)
+            events = self._book.answer(views, sent_at)
             with anyio.CancelScope(shield=True):  # the book tells an event once
                 for event in events:
                     self._handle(await self._with_limits(await self._with_output(event)))
@@ -279,20 +279,20 @@ class SlurmFleet:
         if job is None or not isinstance(event, Gone) or event.machine in self._reached:
             return event
         try:
-            said = await self._slurm.output(job.folder)
+            output = await self._slurm.output(job.folder)
         except ProviderError:
             return event
-        return replace(event, cause=f"{event.cause}; its output ends with: {said}") if said else event
+        return replace(event, cause=f"{event.cause}; its output ends with: {output}") if output else event
 
     async def _with_limits(self, event: JobEvent) -> JobEvent:
         """Add what the partition allows to the reason of a job that is too large for it, or wants too much time."""
         if not isinstance(event, Never) or not event.reason.word.startswith("Partition"):
             return event
         try:
-            said = await self._slurm.limits(self._provider.partition or "")
+            limit = await self._slurm.limits(self._provider.partition or "")
         except ProviderError:
             return event
-        return replace(event, reason=replace(event.reason, words=f"{event.reason.words}; {said}")) if said else event
+        return replace(event, reason=replace(event.reason, words=f"{event.reason.words}; {limit}")) if limit else event
 
     def _handle(self, event: JobEvent) -> None:
         if not isinstance(event, Queued):  # another reason, or another expected start, is no start
@@ -300,7 +300,7 @@ class SlurmFleet:
         match event:
             case Queued(job, machines, reason, starts_at):
                 for machine in machines:
-                    self._tell(MachineQueued(machine, f"job {job} pending: {reason.said}", starts_at))
+                    self._tell(MachineQueued(machine, f"job {job} pending: {reason.text}", starts_at))
             case Never(job, machines, reason):
                 error = reason.error(job)
                 for machine in machines:
@@ -327,15 +327,15 @@ class SlurmFleet:
     async def _ask_nodes(self) -> None:
         """Look whether nodes that run can be reached."""
         for job in self._waiting:
-            said = await self._slurm.node_files([job.folder])
+            answers = await self._slurm.node_files([job.folder])
             for machine in list(job.machines):
                 node = job.node_of.get(machine, "")
-                if machine in self._reached or node not in said:
+                if machine in self._reached or node not in answers:
                     continue
                 by_ssh = self._ways_in.by_ssh(node, anyio.current_time()) if self._provider.reach == "auto" else None
-                if by_ssh is None and self._provider.reach == "auto" and "host_key" in said[node]:
+                if by_ssh is None and self._provider.reach == "auto" and "host_key" in answers[node]:
                     continue  # it is about to be known
-                self._reachable(job, machine, node, said[node], by_ssh=by_ssh or self._provider.reach == "ssh")
+                self._reachable(job, machine, node, answers[node], by_ssh=by_ssh or self._provider.reach == "ssh")
 
     async def _ask_the_way(self, nodes: Sequence[str]) -> None:
         """Find out which nodes let the user in by SSH, while their steps begin."""
@@ -345,13 +345,13 @@ class SlurmFleet:
             self._ways_in.failed(nodes)
 
     def _reachable(
-        self, job: Job, machine: MachineId, node: str, said: Mapping[str, str], *, by_ssh: bool = False
+        self, job: Job, machine: MachineId, node: str, facts: Mapping[str, str], *, by_ssh: bool = False
     ) -> None:
         self._changed_at = anyio.current_time()
         self._reached.add(machine)
-        if "host_key" not in said:
+        if "host_key" not in facts:
             self._tell(
-                MachineGone(machine, said.get("error", f"the step on node {node} does not say how it is reached"))
+                MachineGone(machine, facts.get("error", f"the step on node {node} does not say how it is reached"))
             )
             self._book.ending([machine])  # so that its job gives the node back
             return
@@ -364,16 +364,16 @@ class SlurmFleet:
             command = script.ssh_or_srun_relay(job.id, node, job.folder, python=provider.python, here=here)
         else:
             command = script.relay(job.id, node, job.folder, python=provider.python, here=here)
-        self._machines[machine] = made = replace(
+        self._machines[machine] = reachable = replace(
             self._machines[machine],
-            address=Address(node, user=said.get("user"), command=command),
-            host_key=said["host_key"],
-            private_address=said.get("address", ""),
+            address=Address(node, user=facts.get("user"), command=command),
+            host_key=facts["host_key"],
+            private_address=facts.get("address", ""),
             login=None if provider.host is None else replace(provider.login(), jump=provider.place().text),
-            notices=(f"file,path={said['notice']}",) if "notice" in said else (),
-            lease=said.get("lease", ""),
+            notices=(f"file,path={facts['notice']}",) if "notice" in facts else (),
+            lease=facts.get("lease", ""),
         )
-        self._tell(MachineReachable(made))
+        self._tell(MachineReachable(reachable))
 
     def _tell(self, event: MachineEvent) -> None:
         self._events.append(event)

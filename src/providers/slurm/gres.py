@@ -10,7 +10,7 @@ from ..errors import BadRequest
 
 MB_IN_GB = 1000
 _WORD = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
-NOT_ASKED_HERE = {
+UNSUPPORTED = {
     "architecture": "name the partition, or the feature that such nodes have, with Slurm(constraint=...)",
     "interconnect": "name the partition, or the feature that such nodes have, with Slurm(constraint=...)",
 }
@@ -36,15 +36,15 @@ def arguments(request: LaunchRequest, gres: str | None) -> list[str]:
     Raises:
         BadRequest: Slurm cannot be asked for something of it.
     """
-    for option, instead in NOT_ASKED_HERE.items():
+    for option, instead in UNSUPPORTED.items():
         if getattr(request, option):
             raise BadRequest(f"Slurm cannot be asked for {option}: {instead}")
-    said = gres if gres is not None or request.accelerator is None else gres_of(request.accelerator)
-    found = [f"--gres={said}"] if said else []
+    devices = gres if gres is not None or request.accelerator is None else gres_of(request.accelerator)
+    options = [f"--gres={devices}"] if devices else []
     if request.vcpus:
-        found.append(f"--cpus-per-task={request.vcpus}")
+        options.append(f"--cpus-per-task={request.vcpus}")
     if request.memory_gb:
-        found.append(f"--mem={math.ceil(request.memory_gb * MB_IN_GB)}M")
+        options.append(f"--mem={math.ceil(request.memory_gb * MB_IN_GB)}M")
     if request.disk_gb:
-        found.append(f"--tmp={request.disk_gb}G")
-    return found
+        options.append(f"--tmp={request.disk_gb}G")
+    return options

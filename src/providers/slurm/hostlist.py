@@ -47,11 +47,11 @@ def _split(text: str) -> Iterator[str]:
 def _expanded(text: str) -> list[str]:
     pieces: list[Sequence[str]] = []
     at = 0
-    for found in _PIECE.finditer(text):
-        if found.start() != at:
+    for match in _PIECE.finditer(text):
+        if match.start() != at:
             break
-        at = found.end()
-        pieces.append([found[2]] if found[2] is not None else list(_numbers(found[1])))
+        at = match.end()
+        pieces.append([match[2]] if match[2] is not None else list(_numbers(match[1])))
     if at != len(text) or not pieces:
         raise ValueError(f"{text!r} is no list of nodes")
     many = 1
@@ -64,11 +64,11 @@ def _expanded(text: str) -> list[str]:
 
 def _numbers(text: str) -> Iterator[str]:
     for each in text.split(","):
-        found = _RANGE.fullmatch(each)
-        if found is None:
+        match = _RANGE.fullmatch(each)
+        if match is None:
             raise ValueError(f"[{text}] is no list of numbers")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if not 0 <= last - first < MOST:
             raise ValueError(f"[{text}] is no list of numbers")
         for number in range(first, last + 1):
-            yield f"{number:0{len(found[1])}}"
+            yield f"{number:0{len(match[1])}}"

@@ -30,8 +30,8 @@ class JobEnds:
         """The jobs that are not over."""
         return list(self._lacked)
 
-    def answer(self, views: Iterable[JobView], asked_at: float, quiet: Container[str] = ()) -> list[str]:
-        """Take in the jobs that squeue showed when it was asked at ``asked_at``: of them, ``views`` has all that are
+    def answer(self, views: Iterable[JobView], sent_at: float, quiet: Container[str] = ()) -> list[str]:
+        """Take in the jobs that squeue showed when it was asked at ``sent_at``: of them, ``views`` has all that are
         to end. ``quiet``: those of which nothing ran any more. Return those that are left.
         """
         shown = {view.id: view for view in views}
@@ -39,9 +39,9 @@ class JobEnds:
             if job in shown:
                 view = shown[job]
                 self._shown(job, over=view.over or (view.state in ENDS and job in quiet))
-            elif asked_at - self._lacked_at.get(job, -inf) >= APART_S:
+            elif sent_at - self._lacked_at.get(job, -inf) >= APART_S:
                 self._lacked[job] += 1
-                self._lacked_at[job] = asked_at
+                self._lacked_at[job] = sent_at
                 if self._lacked[job] >= MISSING:
                     del self._lacked[job]
         return self.left

@@ -97,17 +97,17 @@ class Job:
     confirmed: bool = False  # it is over by Slurm's word, or was cancelled; else answers merely lacked it
     nodes: tuple[str, ...] = ()  # that it has at present
     first_node: str | None = None
-    given_back: dict[str, float] = field(default_factory=dict)  # since when; inf: its step has ended
-    silent: set[str] = field(default_factory=set)  # nodes that were given back, and do not answer
+    released: dict[str, float] = field(default_factory=dict)  # node -> when; inf: its step has ended
+    silent: set[str] = field(default_factory=set)  # released nodes that do not answer
     began: set[str] = field(default_factory=set)  # nodes whose steps have said how they are reached
     left_s: float | None = None
-    told: tuple[str, float | None] | None = None
+    last_reported: tuple[str, float | None] | None = None  # (reason, expected start)
     never: bool = False
     persists_since: float | None = None  # since when it waits for a reason that ends soon or never
     missing: int = 0
     ending_since: float | None = None
-    told_to_end: bool = False
-    shrinking: bool = False  # somebody is about to give back what it has too much
+    is_end_sent: bool = False
+    shrinking: bool = False  # a call that releases its surplus nodes is running
 
     @property
     def unused_nodes(self) -> list[str]:
@@ -123,15 +123,15 @@ class Job:
     def give_back(self, nodes: Iterable[str], now: float) -> None:
         """Note that the steps on nodes are told to end, also on the node of the batch shell, which stays."""
         for node in nodes:
-            self.given_back[node] = min(now, self.given_back.get(node, now))
+            self.released[node] = min(now, self.released.get(node, now))
 
     def may_be_quiet(self, now: float) -> bool:
-        """Return whether it is worth looking which steps have ended."""
-        return bool(self.silent) or any(now - at >= SILENT_S for at in self.given_back.values())
+        """Return whether to check which steps have ended."""
+        return bool(self.silent) or any(now - at >= SILENT_S for at in self.released.values())
 
     def steps_seen(self, steps: Collection[str], now: float) -> bool:
         """Take in the nodes whose steps have not said that they have ended. Return whether the job is quiet."""
-        self.silent |= {node for node in steps if now - self.given_back.get(node, inf) >= SILENT_S}
+        self.silent |= {node for node in steps if now - self.released.get(node, inf) >= SILENT_S}
         return bool(self.silent) and self.silent.issuperset(steps)
 
     def has_ended(self, steps: Collection[str]) -> bool:
@@ -144,9 +144,9 @@ class Job:
         ``grace_s``: the time of which tasks were told. Slurm itself kills nothing for 5 s at least.
         """
         since = self.ending_since
-        if since is None or self.over or self.machines or self.told_to_end or now - since < grace_s:
+        if since is None or self.over or self.machines or self.is_end_sent or now - since < grace_s:
             return False
-        self.told_to_end = True
+        self.is_end_sent = True
         return True
 
 
@@ -166,8 +166,8 @@ class JobBook:
         """Take in a job that sbatch has just made. Returns its machines; the same job again is no news."""
         if job not in self.jobs:
             machines = machine_ids(self._pool, job, count)
-            self.jobs[job] = made = Job(job, folder, now, machines)
-            self._job_of |= dict.fromkeys(machines, made)
+            self.jobs[job] = new = Job(job, folder, now, machines)
+            self._job_of |= dict.fromkeys(machines, new)
         return list(self.jobs[job].machines)
 
     def adopted(self, view: JobView, folder: str, nodes: Mapping[MachineId, str], now: float) -> None:
@@ -196,7 +196,7 @@ class JobBook:
         """Note that machines are being ended, of which nothing is told any more. Returns their jobs, if their end is
         not confirmed yet.
         """
-        found: dict[str, Job] = {}
+        ending: dict[str, Job] = {}
         for machine in ids:
             job = self._job_of.get(machine)
             if job is None or job.over:
@@ -205,8 +205,8 @@ class JobBook:
                 job.machines.remove(machine)
                 job.ending.append(machine)
             if machine in job.ending:
-                found[job.id] = job
-        return list(found.values())
+                ending[job.id] = job
+        return list(ending.values())
 
     def expects_news(self, now: float) -> bool:
         """Return whether something is about to be known: the start of a job, or why one ends."""
@@ -218,16 +218,16 @@ class JobBook:
 
     # --- answers of squeue --------------------------------------------------------------------------------------------
 
-    def answer(self, views: Iterable[JobView], asked_at: float) -> list[JobEvent]:
-        """Take in all jobs that squeue showed when it was asked at ``asked_at``."""
+    def answer(self, views: Iterable[JobView], sent_at: float) -> list[JobEvent]:
+        """Process all jobs in an answer of squeue. ``sent_at``: time of the request."""
         shown = {view.id: view for view in views}
         events: list[JobEvent] = []
         for job in self.open_jobs:
             view = shown.get(job.id)
             if view is not None:
                 job.missing = 0
-                events += [] if job.requeued and not view.over else self._seen(job, view, asked_at)
-            elif asked_at > job.submitted_at:
+                events += [] if job.requeued and not view.over else self._seen(job, view, sent_at)
+            elif sent_at > job.submitted_at:
                 job.missing += 1
                 if job.missing >= MISSING:
                     events += self._over(job, f"Slurm does not know job {job.id} any more")
@@ -258,11 +258,11 @@ class JobBook:
         elif job.persists_since is None:
             job.persists_since = now
         if reason.never_ends or (job.persists_since is not None and now - job.persists_since >= PERSISTS_S):
-            told, job.never = job.never, True
-            return [] if told else [Never(job.id, tuple(job.machines), reason)]
-        before, job.told = job.told, (reason.word, view.starts_at)
+            was_reported, job.never = job.never, True
+            return [] if was_reported else [Never(job.id, tuple(job.machines), reason)]
+        before, job.last_reported = job.last_reported, (reason.word, view.starts_at)
         if before is not None and before[0] == reason.word and not _moved(before[1], view.starts_at):
-            job.told = before
+            job.last_reported = before
             return []
         return [Queued(job.id, tuple(job.machines), reason, view.starts_at)]
 

@@ -137,7 +137,7 @@ class Slurm:
         if not isinstance(setup, Sequence) or not all(isinstance(line, str) for line in setup):
             raise ValueError(f"Slurm(setup=...) takes a list of lines, not {shown(setup)}")
         login = login_of("Slurm", key=key, known_hosts=known_hosts, config=config)
-        given: dict[str, object] = {
+        values: dict[str, object] = {
             "host": host,
             "partition": partition,
             "time": _time(time),
@@ -157,7 +157,7 @@ class Slurm:
             "config": login.config,
             "python": python,
         }
-        for name, value in given.items():
+        for name, value in values.items():
             if value == "" or (isinstance(value, str) and "\n" in value):
                 raise ValueError(f"Slurm({name}=...) is empty or has several lines: leave it out for its default")
             object.__setattr__(self, name, value)
@@ -239,9 +239,9 @@ class Slurm:
             "qos": self.qos,
             "account": self.account,
         }
-        found = [f"--{name}={value}" for name, value in named.items() if value is not None]
-        found += ["--exclusive"] if self.exclusive else []
-        return found + as_words(self.options)
+        options = [f"--{name}={value}" for name, value in named.items() if value is not None]
+        options += ["--exclusive"] if self.exclusive else []
+        return options + as_words(self.options)
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SlurmFleet]:  # noqa: ARG002
@@ -274,10 +274,10 @@ class Slurm:
             await uninterrupted(ownership.close)
 
 
-def _time(given: str | int | None) -> str | None:
-    if given is None:
+def _time(option: str | int | None) -> str | None:
+    if option is None:
         return None
-    text = str(given)
+    text = str(option)
     try:
         seconds = seconds_of(text)
     except (ValueError, OverflowError) as error:

@@ -15,34 +15,34 @@ ASK_S = 3.0  # for which a question lasts: a firewall may drop what it does not 
 
 
 class WaysIn:
-    """The knowledge of which nodes let the user in."""
+    """A record of the nodes that let the user in."""
 
     def __init__(self) -> None:
-        self._asked: set[str] = set()
+        self._probing: set[str] = set()
         self._open: set[str] = set()
         self._ready_at: dict[str, float] = {}
         self._closed = False
 
     def ask(self, nodes: Iterable[str]) -> list[str]:
-        """Return the nodes that are to be asked now; `answered` or `failed` comes after that."""
-        new = [] if self._closed else [node for node in nodes if node not in self._asked | self._open]
-        self._asked.update(new)
+        """Return the nodes to probe now; call `answered` or `failed` afterwards."""
+        new = [] if self._closed else [node for node in nodes if node not in self._probing | self._open]
+        self._probing.update(new)
         return new
 
-    def answered(self, asked: Collection[str], lets_in: Collection[str]) -> None:
-        self._asked.difference_update(asked)
+    def answered(self, nodes: Collection[str], lets_in: Collection[str]) -> None:
+        self._probing.difference_update(nodes)
         self._open.update(lets_in)
         self._closed = not self._open
 
-    def failed(self, asked: Collection[str]) -> None:
-        """Note that nobody knows whether these nodes let one in."""
-        self._asked.difference_update(asked)
+    def failed(self, nodes: Collection[str]) -> None:
+        """Note that the probe of these nodes gave no answer."""
+        self._probing.difference_update(nodes)
 
     def by_ssh(self, node: str, now: float) -> bool | None:
         """Return whether a node whose step can be reached is reached by SSH; None: this is not known yet."""
         if node in self._open:
             return True
         ready_at = self._ready_at.setdefault(node, now)
-        if node in self._asked and now - ready_at < PATIENCE_S:
+        if node in self._probing and now - ready_at < PATIENCE_S:
             return None
         return False

@@ -31,8 +31,8 @@ class Reason:
         return self.fate in {"quota", "impossible"}
 
     @property
-    def said(self) -> str:
-        """Slurm's word and what it means: people search for the one, and understand the other."""
+    def text(self) -> str:
+        """Slurm's word, for a search, and its meaning, for the reader."""
         return self.word if self.words == self.word else f"{self.word} ({self.words})"
 
     def error(self, job: str) -> ProviderError:

@@ -161,8 +161,8 @@ def signal_s(time_s: float | None) -> float:
 
 
 def own_arguments(*, name: str, count: int, comment: str, folder: str, time_s: float | None) -> list[str]:
-    """Return the arguments of sbatch without which its job is no job of ours."""
-    found = [
+    """Return the sbatch arguments of every job of the pool."""
+    options = [
         "--parsable",
         f"--job-name={name}",
         f"--nodes={count}-{count}",
@@ -177,5 +177,5 @@ def own_arguments(*, name: str, count: int, comment: str, folder: str, time_s: f
         "--export=ALL",
     ]
     if time_s is not None:
-        found.append(f"--time={text_of(time_s)}")
-    return found
+        options.append(f"--time={text_of(time_s)}")
+    return options

@@ -105,13 +105,13 @@ class Slurm:
         """
         ended = await self._commands.run(["sh", "-c", _LOOK_AROUND, "look", partition])
         refuse_failed("sbatch", ended, self.where)
-        found = _marked(ended.stdout)
-        if "exposed" in found:
-            raise untrusted(f"{found['exposed']} {self.where}")
+        parts = _marked(ended.stdout)
+        if "exposed" in parts:
+            raise untrusted(f"{parts['exposed']} {self.where}")
         try:
-            times = (found.get(name, "0") for name in ("grace", "kill"))
+            times = (parts.get(name, "0") for name in ("grace", "kill"))
             grace_s, kill_s = (float(each) if each.isdecimal() else 0.0 for each in times)
-            return Around(found["root"], found["user"], grace_s or kill_s or GRACE_S)
+            return Around(parts["root"], parts["user"], grace_s or kill_s or GRACE_S)
         except KeyError:
             raise ProviderError(f"A shell {self.where} says nothing where it should: {ended.stdout[-200:]!r}") from None
 
@@ -125,12 +125,12 @@ class Slurm:
         ended = await self._commands.run(["sh", "-c", _SUBMIT, "submit", folder, *arguments], stdin=packed)
         refuse_failed("sbatch", ended, self.where)
         for line in reversed(ended.stdout.splitlines()):
-            if found := _JOB.fullmatch(line.strip()):
-                if found[2]:
-                    await self._end_elsewhere(found[1], found[2])
-                return found[1]
-        said = f"{ended.stderr}\n{ended.stdout}".strip()[:MOST]
-        raise HostAway(f"sbatch {self.where} does not say which job it made: {said!r}", retry_after_s=AGAIN_S)
+            if match := _JOB.fullmatch(line.strip()):
+                if match[2]:
+                    await self._end_elsewhere(match[1], match[2])
+                return match[1]
+        output = f"{ended.stderr}\n{ended.stdout}".strip()[:MOST]
+        raise HostAway(f"sbatch {self.where} does not say which job it made: {output!r}", retry_after_s=AGAIN_S)
 
     async def _end_elsewhere(self, job: str, cluster: str) -> None:
         """End a job that sbatch has given to another cluster than its own, where nobody would find it.
@@ -159,10 +159,10 @@ class Slurm:
         """
         ended = await self._commands.run(["scontrol", "--oneliner", "show", "partition", *filter(None, [partition])])
         for line in ended.stdout.splitlines():
-            said = dict(word.split("=", 1) for word in line.split() if "=" in word)
-            if "PartitionName" in said and (partition or said.get("Default") == "YES"):
-                found = [f"{name}={said[name]}" for name in LIMITS if name in said]
-                return f"partition {said['PartitionName']}: {', '.join(found)}"
+            fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            if "PartitionName" in fields and (partition or fields.get("Default") == "YES"):
+                limits = [f"{name}={fields[name]}" for name in LIMITS if name in fields]
+                return f"partition {fields['PartitionName']}: {', '.join(limits)}"
         return ""
 
     async def lets_in(self, nodes: Sequence[str], within_s: float) -> set[str]:
@@ -180,17 +180,17 @@ class Slurm:
         """Return what step servers have written, by node. To list the folder has NFS look at the disk."""
         places = [f"{folder}/{NODES}" for folder in folders]
         ended = await self._commands.run(["sh", "-c", _NODE_FILES, "nodes", *places])
-        found: dict[str, Mapping[str, str]] = {}
+        files: dict[str, Mapping[str, str]] = {}
         for line in ended.stdout.splitlines():
             if line.startswith("outrider:node:"):
                 node, _, text = line.removeprefix("outrider:node:").partition(":")
                 try:
-                    said = json.loads(text)
+                    content = json.loads(text)
                 except ValueError:
                     continue
-                if isinstance(said, dict):
-                    found[node] = {str(key): str(value) for key, value in said.items()}
-        return found
+                if isinstance(content, dict):
+                    files[node] = {str(key): str(value) for key, value in content.items()}
+        return files
 
     async def output(self, folder: str) -> str:
         """Return the end of what a job has written, in one line; empty: nothing."""

@@ -63,9 +63,9 @@ def command(*, user: str, name: str | None = None) -> list[str]:
 
 
 def read(answer: str) -> list[JobView]:
-    """Return the jobs. A line that is none, such as a warning, is left out."""
-    found = (_view(line) for line in answer.split("\n"))
-    return [each for each in found if each is not None]
+    """Return the jobs. Other lines, such as warnings, are left out."""
+    views = (_view(line) for line in answer.split("\n"))
+    return [each for each in views if each is not None]
 
 
 def _view(line: str) -> JobView | None:

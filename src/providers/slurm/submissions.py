@@ -30,7 +30,7 @@ class Submission:
     folder: str
     count: int
     job: str | None = None
-    asked: bool = False
+    is_sent: bool = False
     refused: bool = False
     lost_at: float | None = None
     nothing: bool = False
@@ -44,7 +44,7 @@ class Submission:
             return "refused"
         if self.nothing:
             return "nothing"
-        return "look" if self.asked else "submit"
+        return "look" if self.is_sent else "submit"
 
     @property
     def open(self) -> bool:
@@ -53,7 +53,7 @@ class Submission:
 
     def submitting(self) -> None:
         assert self.next_step == "submit", f"the submission {self.token} is under way, or has been answered"
-        self.asked = True
+        self.is_sent = True
 
     def answered(self, job: str) -> None:
         self.job = job
@@ -66,12 +66,12 @@ class Submission:
         """Note that its answer will not come."""
         self.lost_at = now
 
-    def looked(self, views: Iterable[JobView], asked_at: float) -> None:
-        """Take in an answer of squeue, which was asked at ``asked_at``."""
+    def looked(self, views: Iterable[JobView], sent_at: float) -> None:
+        """Process an answer of squeue. ``sent_at``: time of the request."""
         for view in views:
             label = label_of(view.comment)
             if label is not None and label.token == self.token:
                 self.job = view.id
                 return
-        if self.next_step == "look" and self.lost_at is not None and asked_at - self.lost_at >= OVER_S:
+        if self.next_step == "look" and self.lost_at is not None and sent_at - self.lost_at >= OVER_S:
             self.nothing = True

@@ -66,8 +66,8 @@ class Submitter:
         with anyio.CancelScope(shield=True):
             submission.submitting()
             try:
-                files, said = self._job(submission, request, arguments, around)
-                submission.answered(await self._slurm.submit(submission.folder, files, said))
+                files, words = self._job(submission, request, arguments, around)
+                submission.answered(await self._slurm.submit(submission.folder, files, words))
             except ProviderError as error:
                 if is_refusal(error):
                     submission.was_refused()
@@ -94,15 +94,15 @@ class Submitter:
         """Take in the submissions of a dead client, so that what they have made is ended with this one's."""
         ago_s = time.time() - anyio.current_time()
         for each in intents:
-            made = Submission(each.token, each.facts.get("folder", ""), int(each.facts.get("count", "1")))
-            made.submitting()
+            submission = Submission(each.token, each.facts.get("folder", ""), int(each.facts.get("count", "1")))
+            submission.submitting()
             if each.ids is None:
-                made.lost(each.at - ago_s)
+                submission.lost(each.at - ago_s)
             elif each.ids:
-                made.answered(each.ids[0])
+                submission.answered(each.ids[0])
             else:
-                made.was_refused()
-            self.submissions.append(made)
+                submission.was_refused()
+            self.submissions.append(submission)
 
     async def look_for_lost(self) -> None:
         """Look for the jobs of all calls whose answer was lost, until it is known of each what it made.
@@ -158,8 +158,8 @@ class Submitter:
             HostAway: nothing is known yet.
         """
         await anyio.sleep(LOOK_S)
-        around, asked_at = await self.site(), anyio.current_time()
-        submission.looked(await self._slurm.jobs(around.user, self._pool), asked_at)
+        around, sent_at = await self.site(), anyio.current_time()
+        submission.looked(await self._slurm.jobs(around.user, self._pool), sent_at)
 
     async def _intend(self, submission: Submission) -> Intent:
         facts = {"folder": submission.folder, "count": str(submission.count)}

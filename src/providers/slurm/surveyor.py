@@ -44,8 +44,8 @@ class SlurmSurveyor:
         ids = {each for intent in known for each in intent.ids or ()}
         async with _commands(place) as (slurm, around):
             views = await slurm.jobs(around.user, None)
-        found = [_machine(view) for view in views if not view.over and (label_of(view.comment) or view.id in ids)]
-        return PlaceAnswer("slurm", place, tuple(found))
+        machines = [_machine(view) for view in views if not view.over and (label_of(view.comment) or view.id in ids)]
+        return PlaceAnswer("slurm", place, tuple(machines))
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> str:  # noqa: ARG002
         """End all jobs of the pool, confirmed, and mark it as settled in the journal. Return what Slurm still shows.
@@ -89,23 +89,23 @@ async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool],
     """
     began, ends = anyio.current_time(), JobEnds(known)
     killed_at: dict[str, float] = {}  # by then Slurm has killed a job on every node that answers
-    told: set[str] = set()
+    signalled: set[str] = set()
     while True:
-        asked_at = anyio.current_time()
+        sent_at = anyio.current_time()
         views = [view for view in await slurm.jobs(around.user, None) if ours(thing_of(view))]
         living = [view for view in views if not view.over]
-        killed = {job for job, at in killed_at.items() if asked_at >= at}
-        if not (left := ends.answer(views, asked_at, killed)):
+        killed = {job for job, at in killed_at.items() if sent_at >= at}
+        if not (left := ends.answer(views, sent_at, killed)):
             return _shown_still(living)
         lasts_s = anyio.current_time() - began
         if lasts_s > CONFIRM_S:
             named = [f"job {job}{_on(living, job)}" for job in left]
             raise NotGone("Slurm has not ended all jobs of the pool", machines=named)
         if news := {
-            view.id: _folder(around, view) for view in living if view.id not in told and label_of(view.comment)
+            view.id: _folder(around, view) for view in living if view.id not in signalled and label_of(view.comment)
         }:
             await slurm.end_jobs(news)
-            told.update(news)
+            signalled.update(news)
         if due := [view.id for view in living if view.id not in killed_at and lasts_s > FORCE_AFTER_S]:
             await slurm.cancel(due)
             within_s = max(around.grace_s, KILL_S) + SILENT_S

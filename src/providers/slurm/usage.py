@@ -68,10 +68,10 @@ def _failure(ended: Ended, where: str) -> str:
     """Return why sacct has failed; empty: it has not."""
     if ended.status == 0:
         return ""
-    said = " ".join(ended.stderr.split()) or "nothing"
-    if DISABLED in said:
-        return f"the cluster keeps no accounting (sacct {where}: {said})"
-    return f"sacct {where} failed, and said: {said[:300]}"
+    message = " ".join(ended.stderr.split()) or "nothing"
+    if DISABLED in message:
+        return f"the cluster keeps no accounting (sacct {where}: {message})"
+    return f"sacct {where} failed, and said: {message[:300]}"
 
 
 def _jobs(jobs: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask
         NoCapacity: there are none now.
         ProviderError: Vast.ai does not answer, or refuses.
     """
-    found: dict[int, Ask] = {}
+    asks: dict[int, Ask] = {}
     for market in ("ondemand", "bid"):
         if request.allocation == {"ondemand": "spot", "bid": "on-demand"}[market]:
             continue
@@ -65,9 +65,9 @@ async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask
         for offer in api.part(answer, list, "offers"):
             if not _holds(offer, provider, request, market):
                 continue
-            known = found.get(offer["id"])
-            found[offer["id"]] = ask(offer, request, market, provider.bid, known)
-    if not found:
+            known = asks.get(offer["id"])
+            asks[offer["id"]] = ask(offer, request, market, provider.bid, known)
+    if not asks:
         what = "machine" if request.accelerator is None else str(request.accelerator)
         raise NoCapacity(
             f"Vast.ai has no offer of {what} now that fits this pool, and what Vast(reliability=..., verified=..., "
@@ -75,7 +75,7 @@ async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask
             retry_after_s=AGAIN_S,
             advice=ELSEWHERE,
         )
-    return list(found.values())
+    return list(asks.values())
 
 
 def query(provider: Vast, request: LaunchRequest, market: str) -> dict[str, Any]:

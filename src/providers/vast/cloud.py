@@ -45,17 +45,17 @@ async def reach(place: Mapping[str, str]) -> AsyncIterator[VastCloud]:
     key_file = place.get("key_file")
     key = await in_thread(KEYS.read, key_file, os.environ)
     async with HttpApi.open(service(place.get("endpoint_url")), Key(key)) as api:
-        said = api.part(await api.call("GET", ACCOUNT), dict)
-        if "id" not in said:
+        user = api.part(await api.call("GET", ACCOUNT), dict)
+        if "id" not in user:
             raise BadRequest(f"{api.service.host} does not answer as Vast.ai does: check endpoint_url")
-        account = str(said["id"])
+        account = str(user["id"])
         wanted = place.get("account", account)
         if wanted != account:
             raise NotAuthorized(
                 f"these instances are of the Vast.ai account {wanted}, and {key_file or KEY} has a key of {account}: "
                 f"use a key of that account"
             )
-        yield VastCloud(api, {"account": account, **place}, credit_usd=_credit(said))
+        yield VastCloud(api, {"account": account, **place}, credit_usd=_credit(user))
 
 
 class VastCloud(AccountCloud):
@@ -88,8 +88,8 @@ class VastCloud(AccountCloud):
         order = '[{"col":"id","dir":"asc"}]'
 
         async def page(token: str) -> tuple[list[dict[str, Any]], str]:
-            asked = {"limit": str(PAGE), "order_by": order, **({"after_token": token} if token else {})}
-            answer = await self.api.call("GET", LIST, params=asked)
+            query = {"limit": str(PAGE), "order_by": order, **({"after_token": token} if token else {})}
+            answer = await self.api.call("GET", LIST, params=query)
             return self.api.part(answer, list, "instances"), answer.get("next_token") or ""
 
         return [read(each) for each in await every_page(page)]
@@ -107,26 +107,26 @@ class VastCloud(AccountCloud):
         return error.code in UNKNOWN
 
 
-def _credit(said: Mapping[str, Any]) -> float:
-    return sum(float(said.get(name) or 0.0) for name in ("balance", "credit"))
+def _credit(user: Mapping[str, Any]) -> float:
+    return sum(float(user.get(name) or 0.0) for name in ("balance", "credit"))
 
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
     """An instance in an answer. It is reached at the port that its host has mapped to its own."""
     state = _STATES.get(instance.get("actual_status") or "", "pending")
-    said, is_bid = labels.of_text(instance.get("label") or ""), bool(instance.get("is_bid"))
+    tags, is_bid = labels.of_text(instance.get("label") or ""), bool(instance.get("is_bid"))
     mapped = (instance.get("ports") or {}).get(f"{PORT}/tcp") or ()
     port = next((int(each["HostPort"]) for each in mapped if each.get("HostPort")), 0)
     return ListedMachine(
-        labels.thing(str(instance["id"]), said),
+        labels.thing(str(instance["id"]), tags),
         state,
         status=instance.get("actual_status") or "being made",
         kind=f"{instance.get('num_gpus') or 1}x {instance.get('gpu_name') or 'GPU'}",
         zone=country(instance.get("geolocation")),
         market="spot" if is_bid else "on-demand",
-        launched_at=labels.number(said.get(labels.AT, "")) or instance.get("start_date"),
+        launched_at=labels.number(tags.get(labels.AT, "")) or instance.get("start_date"),
         hourly_usd=instance.get("dph_total"),
-        until=labels.number(said.get(labels.UNTIL, "")),
+        until=labels.number(tags.get(labels.UNTIL, "")),
         public=(instance.get("public_ipaddr") or "").strip() if port else "",
         port=port or PORT,
         reason="" if state != "stopped" else OUTBID if is_bid else STOPPED,

@@ -22,7 +22,7 @@ from ..cloud.keys import HostKey, host_key
 from ..cloud.lost_launch import look_for
 from ..cloud.machine import new_machine
 from ..cloud.offers import Offer, choose
-from ..cloud.port import Answer, Made, Order, PlainLauncher, Plan
+from ..cloud.port import Answer, Created, Order, PlainLauncher, Plan
 from ..cloud.recorder import Recorder
 from ..cloud.rented_container import USER, first_process
 from ..cloud.written import FLEET
@@ -111,15 +111,15 @@ class VastLauncher(PlainLauncher):
                 return await look_for("Vast.ai", order.sent_at, lambda: self._cloud.launched(order.token))
             return await self._rent(order, refusals)
 
-        made: Sequence[str] = ()
+        machine_ids: Sequence[str] = ()
         try:
-            made = await self._recorder.create(FLEET, order.token, {"count": "1"}, ask, lambda ids: ids)
+            machine_ids = await self._recorder.create(FLEET, order.token, {"count": "1"}, ask, lambda ids: ids)
         finally:
             self._release(order.offers)
             now = anyio.current_time()
             gone = [offer for offers, _ in refusals for offer in offers]
             self._taken |= {each.type.name: now + GRACE_S for each in ([*gone, order.tried])}
-        return Answer([self._made(order, each) for each in made], refusals)
+        return Answer([self._created(order, each) for each in machine_ids], refusals)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -141,23 +141,23 @@ class VastLauncher(PlainLauncher):
             return [str(self._cloud.api.part(answer, int, "new_contract"))]
         return []
 
-    def _made(self, order: RentOrder, name: str) -> Made:
+    def _created(self, order: RentOrder, name: str) -> Created:
         offer = order.tried
         facts = {"offer": str(order.asks[offer.type.name].id), "kind": order.asks[offer.type.name].kind}
         machine = new_machine(
             MachineId(name), offer, host_key=order.host_key.public, image=order.body["image"], facts=facts
         )
-        return Made(machine, offer, USER)
+        return Created(machine, offer, USER)
 
     def _release(self, offers: Sequence[Offer]) -> None:
         for each in offers:
             self._taken.pop(each.type.name, None)
 
     def _body(self, request: LaunchRequest, token: str) -> dict[str, Any]:
-        said = labels.of_machine(self._recorder.pool, {}, token, request.max_lifetime_s)
+        tags = labels.of_machine(self._recorder.pool, {}, token, request.max_lifetime_s)
         return {
             "image": request.container or self._provider.image or IMAGE,
-            "label": labels.as_text(said, LABEL_AT_MOST),
+            "label": labels.as_text(tags, LABEL_AT_MOST),
             "disk": catalogue.disk_gb(request),
             # The image's own entry point is not called: with "args", `onstart` is what runs in its place, as the
             # example of `vastai create instance` has it. Vast.ai's own SSH server has a host key that nobody knows.

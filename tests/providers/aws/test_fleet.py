@@ -476,7 +476,7 @@ async def test_a_journal_that_cannot_be_written_at_the_end_is_a_warning(
     cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(journal: Journal, pool: str, place: object = None) -> None:
-        with journal._told("what is gone could not be struck out", "nothing of it is left in its cloud"):
+        with journal._explained_errors("what is gone could not be struck out", "nothing of it is left in its cloud"):
             raise OSError("No space left on device")
 
     monkeypatch.setattr(Journal, "settled", full)

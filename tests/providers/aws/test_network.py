@@ -114,7 +114,7 @@ class EC2:
         for each in Filters:
             name, values = each["Name"], each["Values"]
             field = {"group-name": "GroupName", "vpc-id": "VpcId"}.get(name)
-            found = [g for g in found if (g[field] if field else tags.told(g).get(name[4:])) in values]
+            found = [g for g in found if (g[field] if field else tags.tags_of(g).get(name[4:])) in values]
         return {"SecurityGroups": [g for g in found if GroupIds is None or g["GroupId"] in GroupIds]}
 
     def authorize_security_group_ingress(self, GroupId: str, IpPermissions: list[dict[str, Any]]) -> None:  # noqa: N803
@@ -171,8 +171,8 @@ async def prepare(ec2: EC2, pool: str = "p", **options: Any) -> Network:
 # --- subnets ----------------------------------------------------------------------------------------------------------
 
 
-def place(*subnets: Mapping[str, Any], given: bool = False) -> VpcSubnets:
-    return VpcSubnets("vpc-1", ("172.31.0.0/16",), subnets, given)
+def place(*subnets: Mapping[str, Any], are_chosen: bool = False) -> VpcSubnets:
+    return VpcSubnets("vpc-1", ("172.31.0.0/16",), subnets, are_chosen)
 
 
 def test_each_zone_has_its_roomiest_subnet() -> None:
@@ -194,7 +194,7 @@ def test_private_machines_need_no_public_subnet() -> None:
 
 def test_a_given_subnet_is_the_users_word() -> None:
     private = subnet("a", "z1", MapPublicIpOnLaunch=False)
-    assert choose(place(private, given=True), zones=None, public=True) == {"z1": "a"}
+    assert choose(place(private, are_chosen=True), zones=None, public=True) == {"z1": "a"}
 
 
 def test_zones_are_chosen_among_those_there_are() -> None:
@@ -256,7 +256,7 @@ def test_nothing_is_open_but_port_22_for_the_client(given_: list[str], efa: bool
 async def test_the_pools_group_is_tagged_as_it_is_made(ec2: EC2) -> None:
     made = await prepare(ec2)
     assert made == Network("vpc-1", {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}, "sg-1", (CLIENT,))
-    assert tags.told(ec2.groups["sg-1"])[labels.POOL] == "p"
+    assert tags.tags_of(ec2.groups["sg-1"])[labels.POOL] == "p"
     assert ec2.rules == {Rule("ingress", "sg-1"), Rule("ingress", CLIENT, 22), *OUT}
 
 
@@ -334,7 +334,7 @@ async def test_public_machines_are_open_to_this_computer(ec2: EC2, monkeypatch: 
         assert url == "https://checkip.amazonaws.com"
         return "203.0.113.7\n"
 
-    monkeypatch.setattr(own_addresses, "_asked", asked)
+    monkeypatch.setattr(own_addresses, "_text_at", asked)
     assert (await prepare(ec2, ssh_from="auto")).ssh_from == (CLIENT,)
 
 
@@ -347,7 +347,7 @@ async def test_an_address_that_cannot_be_learnt_is_asked_for(
             raise said
         return said
 
-    monkeypatch.setattr(own_addresses, "_asked", asked)
+    monkeypatch.setattr(own_addresses, "_text_at", asked)
     with pytest.raises(BadRequest, match=r"give AWS\(ssh_from='203.0.113.7/32'\)"):
         await prepare(ec2, ssh_from="auto")
     assert not ec2.groups
@@ -427,7 +427,7 @@ async def test_the_test_cloud_takes_what_is_asked(cloud: WholeEC2) -> None:
         assert moved.group == made.group
         (group,) = (await api.call("describe_security_groups", GroupIds=[made.group]))["SecurityGroups"]
         assert rules_of(group) == wanted(made.group, moved.ssh_from, efa=True) | OUT
-        assert tags.told(group)["team"] == "ü"
+        assert tags.tags_of(group)["team"] == "ü"
         with pytest.raises(BadRequest, match="describe-vpcs"):
             await network.prepare(api, claim("q"), {}, vpc="vpc-12345678", ssh_from=CLIENT)
         with pytest.raises(BadRequest, match="describe-subnets"):

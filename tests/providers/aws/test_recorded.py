@@ -95,7 +95,7 @@ async def test_all_that_a_pool_creates_is_written_down(
     await api.call(operation)
     (intent,) = written(journal)
     assert (intent.kind, intent.ids) == (kind, (name,))
-    assert [each.kind for each in api.recorder.made] == [kind]
+    assert [each.kind for each in api.recorder.intents] == [kind]
 
 
 async def test_what_is_created_has_the_token_of_its_intent(
@@ -126,7 +126,7 @@ async def test_reads_and_deletions_are_not_recorded(
     await api.call("terminate_instances", InstanceIds=["i-1"])
     assert asked == ["describe_instances", "terminate_instances"]
     assert written(journal) == []
-    assert api.recorder.made == []
+    assert api.recorder.intents == []
 
 
 @pytest.mark.parametrize(("error", "ids"), [(NoCapacity("none", retry_after_s=1.0), ()), (LOST, None)])

@@ -83,7 +83,7 @@ async def swept(ec2: HandMade, told: list[str], machines: Sequence[str] = MACHIN
         EC2Cloud(cast("Api", ec2)),
         "p",
         journal=None,
-        made=made,
+        own_intents=made,
         known=machines,
         lease_s=LEASE_S,
         patience_s=patience_s(LEASE_S),
@@ -147,5 +147,7 @@ async def test_machines_that_are_known_to_have_ended_are_not_named() -> None:
     ec2.refuses["*"] = (anyio.current_time() + 3600, AWAY)
     made = [Intent("p", "any", "token", {}, ids=MACHINES)]
     with pytest.raises(NotGone) as caught:
-        await sweep(EC2Cloud(cast("Api", ec2)), "p", journal=None, made=made, known=(), ended=MACHINES, lease_s=LEASE_S)
+        await sweep(
+            EC2Cloud(cast("Api", ec2)), "p", journal=None, own_intents=made, known=(), ended=MACHINES, lease_s=LEASE_S
+        )
     assert not caught.value.costs

@@ -25,7 +25,7 @@ from outrider.providers.cloud.keys import host_key
 from outrider.providers.cloud.machine import new_machine
 from outrider.providers.cloud.offers import Catalogue, InstanceType, Offer, choose
 from outrider.providers.cloud.opening import open_fleet
-from outrider.providers.cloud.port import Answer, Leftover, Made, Order, Plan
+from outrider.providers.cloud.port import Answer, Created, Leftover, Order, Plan
 from outrider.providers.cloud.recorder import Recorder
 from outrider.providers.cloud.userdata import user_data
 from outrider.providers.cloud.vendor import Vendor
@@ -164,7 +164,7 @@ class SkyLauncher:
         )
         (offer, *_) = order.offers
         return Answer(
-            [Made(new_machine(each, offer, host_key=order.host_key, image="ours"), offer, "ubuntu") for each in made]
+            [Created(new_machine(each, offer, host_key=order.host_key, image="ours"), offer, "ubuntu") for each in made]
         )
 
     def is_unknown_yet(self, error: ProviderError) -> bool:

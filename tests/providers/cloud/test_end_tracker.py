@@ -49,7 +49,7 @@ def test_who_gives_up_names_every_machine_and_no_sooner_than_its_lease(
         tracker.full_answer([InstanceView(machine, state) for machine, state in what.items()], now)
         ended |= {machine for machine, state in what.items() if state == "terminated"}
         ever |= what.keys()
-    error = tracker.given_up("why", now, 1e9 + now)
+    error = tracker.not_gone_error("why", now, 1e9 + now)
     shown_alive = {each for each in ever - ended if each in tracker.left}
     assert set(error.machines) == tracker.left == shown_alive  # TEARDOWN-1
     assert tracker.left >= {each for each in ever - ended if now < 60.0}

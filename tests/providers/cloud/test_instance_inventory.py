@@ -258,7 +258,7 @@ def test_no_machine_is_gone_because_an_answer_missed_it(answers: list[tuple[floa
 
 @given(st.booleans(), st.integers(0, 10_000))
 def test_pauses_are_short_at_first_and_never_long(busy: bool, asked: int) -> None:
-    pause = pause_s(busy=busy, asked=asked)
+    pause = pause_s(busy=busy, requests=asked)
     assert 0.25 <= pause <= 5
     if busy:
         assert pause <= 1

@@ -27,7 +27,7 @@ def test_a_pool_sees_state_and_addresses_and_ps_what_it_costs() -> None:
     assert machine.view == InstanceView(
         MachineId("m-1"), "running", "198.51.100.7", "10.0.0.7", "code", "words", "t", 2222
     )
-    assert machine.found == FoundMachine(
+    assert machine.summary == FoundMachine(
         "m-1", "small", "spot", "moon", "ACTIVE", 10.0, "198.51.100.7:2222", 2.0, 20.0,
         pool="p", owner="ada@here", launch="t",
     )  # fmt: skip
@@ -43,11 +43,11 @@ def test_a_pool_sees_state_and_addresses_and_ps_what_it_costs() -> None:
     ],
 )
 def test_the_address_of_a_machine_is_where_it_is_reached(said: dict[str, Any], address: str) -> None:
-    assert listed(**said).found.address == address
+    assert listed(**said).summary.address == address
 
 
 def test_a_machine_without_a_time_was_launched_at_an_unknown_one() -> None:
-    assert listed().found.launched_at == 0.0
+    assert listed().summary.launched_at == 0.0
 
 
 @pytest.mark.parametrize(

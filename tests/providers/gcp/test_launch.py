@@ -77,7 +77,7 @@ async def test_a_launch_that_stays_without_an_answer_is_repeated_by_the_next(
 async def test_what_google_is_asked_for(cloud: GCE, gcp: Provided) -> None:
     request = LaunchRequest("ssh-ed25519 CLIENT", 2, accelerator=AcceleratorRequest("T4"), max_lifetime_s=3600)
     made = await one(cloud, gcp(labels={"team": "vision"}), request)
-    said = made.said
+    said = made.body
     assert made.type == "n1-standard-1+nvidia-tesla-t4:1"
     assert said["machineType"] == "n1-standard-1"
     assert said["guestAccelerators"] == [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 1}]
@@ -104,7 +104,7 @@ async def test_what_google_is_asked_for(cloud: GCE, gcp: Provided) -> None:
 async def test_a_pools_machines_let_ssh_in_from_here_and_each_other_and_nobody_else(cloud: GCE, gcp: Provided) -> None:
     async with opened(gcp(ssh_from=["203.0.113.0/24"])) as fleet:
         (machine,) = await fleet.launch(REQUEST, 1)
-        tags = cloud.machine(machine.id).said["tags"]["items"]
+        tags = cloud.machine(machine.id).body["tags"]["items"]
         rules = list(cloud.firewalls.values())
         assert {tag for rule in rules for tag in rule["targetTags"]} == set(tags)
         (ssh,) = [rule for rule in rules if rule.get("sourceRanges") == ["203.0.113.0/24"]]
@@ -113,7 +113,7 @@ async def test_a_pools_machines_let_ssh_in_from_here_and_each_other_and_nobody_e
         assert (deny["sourceRanges"], deny["priority"] > ssh["priority"]) == (["0.0.0.0/0"], True)
     assert cloud.firewalls == {}
     made = await one(cloud, gcp(network_tags=["mine"]))
-    assert made.said["tags"]["items"] == ["mine"]
+    assert made.body["tags"]["items"] == ["mine"]
     assert cloud.calls["firewalls.insert"] == 3
 
 
@@ -161,7 +161,7 @@ async def test_a_machine_that_ends_says_why_and_nothing_of_it_is_left(
 async def test_a_machine_that_is_being_preempted_is_not_gone_before_its_end(
     cloud: GCE, gcp: Provided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poller, "pause_s", lambda *, busy, asked: 0.1)
+    monkeypatch.setattr(poller, "pause_s", lambda *, busy, requests: 0.1)
     async with opened(gcp()) as fleet:
         (machine,) = await fleet.launch(REQUEST, 1)
         while cloud.machine(machine.id).state != "running":
@@ -228,7 +228,7 @@ async def test_spot_without_room_is_asked_for_on_demand(cloud: GCE, gcp: Provide
     cloud.faults.add(NoCapacity(market="spot"))
     made = await one(cloud, gcp(), L4)
     assert made.market == "on-demand"
-    assert made.said["scheduling"]["provisioningModel"] == "STANDARD"
+    assert made.body["scheduling"]["provisioningModel"] == "STANDARD"
 
 
 async def test_a_quota_is_named_with_its_limit_its_region_and_where_to_ask(cloud: GCE, gcp: Provided) -> None:

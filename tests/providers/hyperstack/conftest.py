@@ -46,10 +46,10 @@ def calls() -> int:
 @pytest.fixture
 def subject(cloud: HyperstackCloud, provider: Provider) -> Subject:
     def mark(name: str, pool: str, owner: str) -> None:
-        said = cloud.machine(name).said
+        said = cloud.machine(name).body
         others = [each for each in said["labels"] if not each.startswith((labels.POOL, labels.OWNER))]
         marked = [*others, f"{labels.POOL}={pool}", f"{labels.OWNER}={owner}"]
-        cloud.store._put(name, said={**said, "labels": marked})
+        cloud.store._put(name, body={**said, "labels": marked})
 
     return Subject(
         front=cloud,
@@ -66,9 +66,9 @@ def subject(cloud: HyperstackCloud, provider: Provider) -> Subject:
         no_room="Not enough stock",
         take=lambda name: cloud.store.stop(name, "taken"),
         cause="it was powered off, and costs money until it is deleted",
-        whose=lambda machine: labels.thing(machine.id, labels_in(machine.said)),
+        whose=lambda machine: labels.thing(machine.id, labels_in(machine.body)),
         mark=mark,
-        found_with={"instance_types": ["n3-RTX-A6000x1-spot"]},
+        survey_options={"instance_types": ["n3-RTX-A6000x1-spot"]},
         kind="n3-RTX-A6000x1-spot",
         market="spot",
         hourly_usd=0.4067,

@@ -24,7 +24,7 @@ async def test_a_machine_is_asked_for_with_all_that_a_pool_needs(provider: Provi
     async with provider(instance_types=["n3-L40x1"]).open("p", EntryPoints()) as fleet:
         request = LaunchRequest("ssh-ed25519 CLIENT", 1, max_lifetime_s=3600)
         (machine,) = await fleet.launch(request, 1)
-        said = cloud.machine(machine.id).said
+        said = cloud.machine(machine.id).body
         assert said["environment_name"] == "default-CANADA-1"
         assert said["image_name"] == "Ubuntu Server 24.04 LTS R570 CUDA 12.8"
         assert said["assign_floating_ip"]

@@ -71,7 +71,7 @@ def subject(cloud: LambdaCloud, provider: Provider) -> Subject:
         cause="Lambda has taken it back",
         whose=lambda machine: labels.thing(machine.id, machine.labels),
         mark=mark,
-        found_with={"instance_types": ["gpu_1x_a10"]},
+        survey_options={"instance_types": ["gpu_1x_a10"]},
         kind="gpu_1x_a10",
         market="on-demand",
         hourly_usd=1.29,

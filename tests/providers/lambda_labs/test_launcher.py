@@ -39,7 +39,7 @@ async def test_a_launch_of_several_makes_one_call_for_each(cloud: LambdaCloud, p
             assert each.labels[labels.POOL] == "pool"
             assert each.labels["team"] == "ml"
             assert each.user_data.startswith("#cloud-config")
-            assert each.said["name"] == "outrider-pool"
+            assert each.body["name"] == "outrider-pool"
         told = await events(fleet, 4)
         warned, *reachable = told
         assert isinstance(warned, Warned)

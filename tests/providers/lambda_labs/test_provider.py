@@ -69,7 +69,7 @@ async def test_what_a_user_chooses_is_in_the_launch(cloud: LambdaCloud, provider
     )
     async with chosen.open("x" * 63, ENTRY_POINTS) as fleet:
         (machine,) = await fleet.launch(LaunchRequest("ssh-ed25519 C", 1, max_lifetime_s=3600.0), 1)
-        said = cloud.machine(machine.id).said
+        said = cloud.machine(machine.id).body
     assert said["image"] == {"family": "lambda-stack-22-04"}
     assert said["file_system_names"] == ["data"]
     assert said["firewall_rulesets"] == [{"id": "c4d2"}]
@@ -83,7 +83,7 @@ async def test_an_images_id_is_told_from_a_family(cloud: LambdaCloud, provider: 
     name = "43336648-096d-4cba-9aa2-f9bb7727639d"
     async with provider(image=name).open("pool", ENTRY_POINTS) as fleet:
         (machine,) = await fleet.launch(REQUEST, 1)
-        assert cloud.machine(machine.id).said["image"] == {"id": name}
+        assert cloud.machine(machine.id).body["image"] == {"id": name}
 
 
 @pytest.mark.anyio

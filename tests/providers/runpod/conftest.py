@@ -52,8 +52,8 @@ def calls() -> int:
 @pytest.fixture
 def subject(cloud: RunPodCloud, provider: Provider) -> Subject:
     def mark(name: str, pool: str, owner: str) -> None:
-        said = {**cloud.machine(name).said, "name": f"outrider:{pool}:{owner}:{'0' * 32}"}
-        cloud.store._put(name, said=said)
+        said = {**cloud.machine(name).body, "name": f"outrider:{pool}:{owner}:{'0' * 32}"}
+        cloud.store._put(name, body=said)
 
     return Subject(
         front=cloud,
@@ -68,7 +68,7 @@ def subject(cloud: RunPodCloud, provider: Provider) -> Subject:
         no_room="left there now (no-instances: There are no longer any instances",
         take=cloud.stop,
         cause="its container was stopped, as RunPod does where the account has no balance left",
-        whose=lambda machine: thing({"id": machine.id, "name": machine.said["name"]}),
+        whose=lambda machine: thing({"id": machine.id, "name": machine.body["name"]}),
         mark=mark,
         kind="2 x NVIDIA GeForce RTX 4090",
         market="on-demand",

@@ -44,12 +44,12 @@ async def test_a_launch_of_several_makes_one_call_for_each_and_they_are_reached_
             assert each.address is not None
             assert (each.address.host, each.address.port, each.address.user) == (
                 there.public_ip,
-                there.said["port"],
+                there.body["port"],
                 "root",
             )
             assert each.rotate_host_key
             assert each.private_address == there.private_ip  # by RunPod's own network, as there are several
-            assert thing({"id": each.id, "name": there.said["name"]}).pool == "pool"
+            assert thing({"id": each.id, "name": there.body["name"]}).pool == "pool"
         assert len({each.facts["zone"] for each in reached}) == 1
     assert cloud.left() == []
 
@@ -61,7 +61,7 @@ async def test_pods_of_several_nodes_are_where_runpod_has_a_network_for_them(
     async with provider().open("pool", EntryPoints()) as fleet:
         (machine,) = await fleet.launch(TWO, 2)
         assert cloud.machine(machine.id).zone == "US-KS-2"
-        assert cloud.machine(machine.id).said["globalNetworking"] is True
+        assert cloud.machine(machine.id).body["globalNetworking"] is True
         with pytest.raises(NoCapacity, match="RunPod says that it has no NVIDIA GeForce RTX 4090 left"):
             await fleet.launch(TWO, 1)
 
@@ -81,7 +81,7 @@ async def test_the_pods_command_has_its_host_key_the_pools_key_and_a_way_to_end_
 ) -> None:
     async with provider().open("pool", EntryPoints()) as fleet:
         (machine,) = await fleet.launch(REQUEST, 1)
-        (command,) = cloud.machine(machine.id).said["cmd"]
+        (command,) = cloud.machine(machine.id).body["cmd"]
     packed = re.search(r"echo (\S+) \|", command)
     assert packed is not None
     script = gzip.decompress(b64decode(packed[1])).decode()
@@ -102,7 +102,7 @@ async def test_the_pod_of_a_lost_answer_is_found_in_a_list_of_several_pages(
             await fleet.launch(REQUEST, 1)
         await other.launch(REQUEST, 2)
         (machine,) = await fleet.launch(REQUEST, 1)
-        mine = [each.id for each in cloud.machines() if ":pool:" in each.said["name"]]
+        mine = [each.id for each in cloud.machines() if ":pool:" in each.body["name"]]
         assert mine == [machine.id]
         assert machine.hourly_cost == 0.06
         told = [type(each) for each in await events(fleet, 3)]

@@ -85,7 +85,7 @@ async def test_what_a_user_chooses_is_in_the_launch(cloud: RunPodCloud, provider
     )
     async with chosen.open("x" * 63, ENTRY_POINTS) as fleet:
         (machine,) = await fleet.launch(request, 1)
-        said = cloud.machine(machine.id).said
+        said = cloud.machine(machine.id).body
     assert (said["image"], said["registry"], said["disk"], said["cloud"]) == ("org/image:tag", "cred", 77, "SECURE")
     assert said["mounts"] == {"network": [{"volumeId": "vol", "path": "/workspace"}]}
     assert said["dataCenterIds"] == ["US-TX-3"]
@@ -104,10 +104,10 @@ async def test_the_image_of_a_pool_comes_before_the_providers_and_that_before_ru
     async with provider(image="mine").open("pool", ENTRY_POINTS) as fleet:
         (one,) = await fleet.launch(REQUEST, 1)
         (two,) = await fleet.launch(LaunchRequest("k", 1, container="of-the-pool"), 1)
-        assert [cloud.machine(each.id).said["image"] for each in (one, two)] == ["mine", "of-the-pool"]
+        assert [cloud.machine(each.id).body["image"] for each in (one, two)] == ["mine", "of-the-pool"]
     async with provider().open("pool", ENTRY_POINTS) as fleet:
         (machine,) = await fleet.launch(REQUEST, 1)
-        assert cloud.machine(machine.id).said["image"] == IMAGE
+        assert cloud.machine(machine.id).body["image"] == IMAGE
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ async def test_a_pod_of_another_pool_or_of_nobody_is_left_alone(cloud: RunPodClo
     async with provider().open("mine", EntryPoints()) as fleet:
         await fleet.launch(REQUEST, 1)
         (pod,) = cloud.machines()
-        cloud.store._put(pod.id, said={**pod.said, "name": "renamed"})
+        cloud.store._put(pod.id, body={**pod.body, "name": "renamed"})
         place = {"account": "any", "endpoint_url": cloud.endpoint_url}
         assert (await RunPodSurveyor().survey(place, ())).machines == ()
         (found,) = (await RunPodSurveyor().survey(place, Journal.open().records()[0].intents)).machines

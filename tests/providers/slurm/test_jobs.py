@@ -306,7 +306,7 @@ def test_a_step_that_has_ended_in_time_is_never_silent() -> None:
     job.give_back(Told.NODES, 1.0)
     assert not job.steps_seen([], 9.0)
     assert job.may_be_quiet(9.0)
-    job.given_back |= dict.fromkeys(Told.NODES, inf)
+    job.released |= dict.fromkeys(Told.NODES, inf)
     assert not job.may_be_quiet(9.0)
 
 

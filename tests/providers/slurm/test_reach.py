@@ -54,12 +54,12 @@ def test_ssh_is_taken_where_a_node_has_let_one_in_and_nobody_waits_long(
 
 class Trusts(WaysIn):
     def by_ssh(self, node: str, now: float) -> bool | None:
-        return node not in self._asked
+        return node not in self._probing
 
 
 class WaitsForEver(WaysIn):
     def by_ssh(self, node: str, now: float) -> bool | None:
-        return None if node in self._asked else super().by_ssh(node, now)
+        return None if node in self._probing else super().by_ssh(node, now)
 
 
 class AsksAgain(WaysIn):

@@ -55,7 +55,7 @@ def subject(cloud: VastCloud, provider: Provider) -> Subject:
     def mark(name: str, pool: str, owner: str) -> None:
         there = cloud.machine(name)
         said = {**there.labels, labels.POOL: pool, labels.OWNER: owner}
-        cloud.store._put(name, labels=said, said={**there.said, "label": labels.as_text(said, 256)})
+        cloud.store._put(name, labels=said, body={**there.body, "label": labels.as_text(said, 256)})
 
     return Subject(
         front=cloud,
@@ -72,7 +72,7 @@ def subject(cloud: VastCloud, provider: Provider) -> Subject:
         cause="somebody bid more",
         whose=lambda machine: labels.thing(machine.id, machine.labels),
         mark=mark,
-        found_with={"regions": ["US"]},
+        survey_options={"regions": ["US"]},
         kind="1x RTX 4090",
         market="spot",
         hourly_usd=0.2 * 1.1 + 32 * 0.15 / 720,

@@ -50,8 +50,8 @@ async def test_each_machine_is_another_offer_and_is_reached_at_its_mapped_port(
             assert event.machine.rotate_host_key
             assert there.labels[labels.POOL] == "my-pool"
             assert float(there.labels[labels.UNTIL]) - float(there.labels[labels.AT]) == pytest.approx(3600, abs=1)
-            assert there.said["runtype"] == "args"
-            assert "price" not in there.said
+            assert there.body["runtype"] == "args"
+            assert "price" not in there.body
             assert event.machine.hourly_cost == pytest.approx(there.hourly_usd)
     assert cloud.left() == []
 
@@ -61,7 +61,7 @@ async def test_a_spot_machine_is_bid_for_and_counts_with_its_disk(cloud: VastClo
     async with provider(bid=1.5).open("pool", EntryPoints()) as fleet:
         (machine,) = await fleet.launch(LaunchRequest(CLIENT, 1, allocation="spot", disk_gb=72), 1)
         there = cloud.machine(machine.id)
-        assert (there.said["price"], there.said["disk"], there.market) == (0.3, 72, "spot")
+        assert (there.body["price"], there.body["disk"], there.market) == (0.3, 72, "spot")
         assert machine.hourly_cost == pytest.approx(0.3 + 0.15 * 72 / 720)
         assert machine.hourly_cost == pytest.approx(there.hourly_usd)
 
@@ -69,7 +69,7 @@ async def test_a_spot_machine_is_bid_for_and_counts_with_its_disk(cloud: VastClo
 async def test_an_outbid_machine_is_lost_and_deleted(
     cloud: VastCloud, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poller, "pause_s", lambda *, busy, asked: 0.1)
+    monkeypatch.setattr(poller, "pause_s", lambda *, busy, requests: 0.1)
     async with provider().open("pool", EntryPoints()) as fleet:
         (machine,) = await fleet.launch(LaunchRequest(CLIENT, 1, allocation="spot"), 1)
         await events(fleet, 1)
@@ -124,7 +124,7 @@ async def test_the_image_is_the_pools_or_the_providers_and_a_long_name_fits(
     async with provider(image="pytorch/pytorch:2.9.1").open("pool", EntryPoints()) as fleet:
         (one,) = await fleet.launch(REQUEST, 1)
         (two,) = await fleet.launch(LaunchRequest(CLIENT, 1, container="ubuntu:24.04"), 1)
-        images = [cloud.machine(each.id).said["image"] for each in (one, two)]
+        images = [cloud.machine(each.id).body["image"] for each in (one, two)]
         assert images == ["pytorch/pytorch:2.9.1", "ubuntu:24.04"]
     async with provider().open("x" * 63, EntryPoints()) as fleet:
         (machine,) = await fleet.launch(LaunchRequest(CLIENT, 1, max_lifetime_s=60.0), 1)

@@ -42,15 +42,15 @@ def check(region: Region, pool: Pool, planned: Sequence[Pool], max_usd: float | 
     taken = [Pool(each.type, each.zone, each.market) for each in region.living()] + list(planned)
     _check_quota(region, pool, size, taken)
     for fault in state.faults.of(NoCapacity):
-        asked = (fault.type, fault.zone, fault.market)
-        full = sum(_covers(asked, each) for each in taken) >= fault.machines
-        if _covers(asked, pool) and full and state.faults.happens(fault):
+        limit = (fault.type, fault.zone, fault.market)
+        full = sum(_covers(limit, each) for each in taken) >= fault.machines
+        if _covers(limit, pool) and full and state.faults.happens(fault):
             raise no_capacity(region, pool)
 
 
-def _covers(asked: tuple[str | None, str | None, str | None], pool: Pool) -> bool:
+def _covers(limit: tuple[str | None, str | None, str | None], pool: Pool) -> bool:
     return all(
-        wanted in (None, given) for wanted, given in zip(asked, (pool.type, pool.zone, pool.market), strict=True)
+        wanted in (None, actual) for wanted, actual in zip(limit, (pool.type, pool.zone, pool.market), strict=True)
     )
 
 

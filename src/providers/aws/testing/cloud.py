@@ -65,7 +65,7 @@ class EC2:
     ) -> None:
         self.behaviour, self.region = behaviour, region
         self.hypervisor: Hypervisor = Paper() if hypervisor is None else hypervisor
-        self._given = tuple(faults)
+        self._first_faults = tuple(faults)
 
     def __enter__(self) -> EC2:
         own = self.behaviour.vpc_cidr if self.behaviour.default_vpc else None
@@ -74,7 +74,7 @@ class EC2:
             self._state = CloudState(self.behaviour, self.hypervisor, self._moto)
             closing.callback(self._unplug)
             closing.callback(self._state.close)
-            self._state.faults.add(*self._given)
+            self._state.faults.add(*self._first_faults)
             try:
                 self._state.region(self.region)
             except KeyError:
@@ -133,8 +133,8 @@ class EC2:
     def instances(self, *states: str) -> list[Instance]:
         """Return all instances, including terminated ones that EC2 still describes; or only those in these states."""
         with self._state.lock:
-            found = [each for region in self._state.regions.values() for each in region.instances.all()]
-        return [each for each in found if not states or each.state in states]
+            instances = [each for region in self._state.regions.values() for each in region.instances.all()]
+        return [each for each in instances if not states or each.state in states]
 
     def instance(self, instance_id: str) -> Instance:
         """Return one instance."""
@@ -179,8 +179,8 @@ class EC2:
             ("launch template", region.templates.all()),
             ("placement group", region.placement_groups.all()),
         ]
-        found = [Left(kind, each.id, name, dict(each.tags)) for kind, things in ours for each in things]
-        return found + [Left(kind, each, name, tags) for kind, each, tags in self._moto.left(name)]
+        leftovers = [Left(kind, each.id, name, dict(each.tags)) for kind, things in ours for each in things]
+        return leftovers + [Left(kind, each, name, tags) for kind, each, tags in self._moto.left(name)]
 
     def _unplug(self) -> None:
         for region in self._state.regions.values():

@@ -18,8 +18,8 @@ def describe_instances(call: CloudCall) -> Answer:
     if ids and call.ask.get("MaxResults"):
         words = "The parameter instancesSet cannot be used with the parameter maxResults"
         raise EC2Error("InvalidParameterCombination", words)
-    found = named(call, ids) if ids else call.region.instances.all(call.ago)
-    fitting = chosen(found, call.ask.get("Filters"), _FACTS, TAGS)
+    instances = named(call, ids) if ids else call.region.instances.all(call.ago)
+    fitting = chosen(instances, call.ask.get("Filters"), _FACTS, TAGS)
     shown, following = page(fitting, call.ask)
     by_reservation: dict[str, list[Instance]] = {}
     for each in shown:
@@ -32,30 +32,30 @@ def describe_instances(call: CloudCall) -> Answer:
 
 def describe_instance_status(call: CloudCall) -> Answer:
     ids = call.ask.get("InstanceIds") or []
-    found = named(call, ids) if ids else call.region.instances.all(call.ago)
+    instances = named(call, ids) if ids else call.region.instances.all(call.ago)
     if not call.ask.get("IncludeAllInstances"):
-        found = [each for each in found if each.state == "running"]
-    shown, following = page(chosen(found, call.ask.get("Filters"), _FACTS, TAGS), call.ask)
+        instances = [each for each in instances if each.state == "running"]
+    shown, following = page(chosen(instances, call.ask.get("Filters"), _FACTS, TAGS), call.ask)
     return {"InstanceStatuses": [_status(each) for each in shown], "NextToken": following}
 
 
 def describe_volumes(call: CloudCall) -> Answer:
-    found, ids = call.region.volumes.all(call.ago), call.ask.get("VolumeIds") or []
+    volumes, ids = call.region.volumes.all(call.ago), call.ask.get("VolumeIds") or []
     for wanted in ids:
-        if wanted not in [each.id for each in found]:
+        if wanted not in [each.id for each in volumes]:
             raise EC2Error("InvalidVolume.NotFound", f"The volume '{wanted}' does not exist.")
-    found = [each for each in found if not ids or each.id in ids]
-    shown, following = page(chosen(found, call.ask.get("Filters"), _VOLUME_FACTS, TAGS), call.ask)
+    volumes = [each for each in volumes if not ids or each.id in ids]
+    shown, following = page(chosen(volumes, call.ask.get("Filters"), _VOLUME_FACTS, TAGS), call.ask)
     return {"Volumes": [_volume(call.region, each) for each in shown], "NextToken": following}
 
 
 def describe_spot_instance_requests(call: CloudCall) -> Answer:
-    found, ids = call.region.spot_requests.all(call.ago), call.ask.get("SpotInstanceRequestIds") or []
+    requests, ids = call.region.spot_requests.all(call.ago), call.ask.get("SpotInstanceRequestIds") or []
     for wanted in ids:
-        if wanted not in [each.id for each in found]:
+        if wanted not in [each.id for each in requests]:
             raise unknown_spot_request(wanted)
-    found = [each for each in found if not ids or each.id in ids]
-    shown, following = page(chosen(found, call.ask.get("Filters"), _SPOT_FACTS, TAGS), call.ask)
+    requests = [each for each in requests if not ids or each.id in ids]
+    shown, following = page(chosen(requests, call.ask.get("Filters"), _SPOT_FACTS, TAGS), call.ask)
     return {"SpotInstanceRequests": [_spot_request(call.region, each) for each in shown], "NextToken": following}
 
 
@@ -65,7 +65,7 @@ def named(call: CloudCall, ids: Sequence[str]) -> list[Instance]:
     Raises:
         EC2Error: one of them does not exist.
     """
-    found, missing = list[Instance](), list[str]()
+    instances, missing = list[Instance](), list[str]()
     for malformed in (each for each in ids if not re.fullmatch(r"i-[0-9a-f]{8,17}", each)):
         raise EC2Error("InvalidInstanceID.Malformed", f'Invalid id: "{malformed}"')
     for instance_id in dict.fromkeys(ids):
@@ -73,12 +73,12 @@ def named(call: CloudCall, ids: Sequence[str]) -> list[Instance]:
         if instance is None:
             missing.append(instance_id)
         else:
-            found.append(instance)
+            instances.append(instance)
     if len(missing) == 1:
         raise EC2Error("InvalidInstanceID.NotFound", f"The instance ID '{missing[0]}' does not exist")
     if missing:
         raise EC2Error("InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(missing)}' do not exist")
-    return found
+    return instances
 
 
 def unknown_spot_request(name: str) -> EC2Error:

@@ -25,8 +25,8 @@ def chosen(
     Raises:
         EC2Error: a filter has no name, or an unknown one, even if there are no resources.
     """
-    asked = [(_fact(each.get("Name"), facts, tags), each.get("Values", ())) for each in filters or ()]
-    return [thing for thing in things if all(_fits(fact(thing), values) for fact, values in asked)]
+    conditions = [(_fact(each.get("Name"), facts, tags), each.get("Values", ())) for each in filters or ()]
+    return [thing for thing in things if all(_fits(fact(thing), values) for fact, values in conditions)]
 
 
 def _fact(name: str | None, facts: Facts[T], tags: Tags[T] | None) -> Fact[T]:
@@ -71,8 +71,8 @@ def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
-def given_tags(ask: Mapping[str, Any], kind: str) -> dict[str, str]:
-    """The tags that a call gives to the resources of ``kind`` that it makes."""
+def launch_tags(ask: Mapping[str, Any], kind: str) -> dict[str, str]:
+    """The tags in a launch call for its resources of ``kind``."""
     return {
         tag["Key"]: tag.get("Value", "")
         for each in ask.get("TagSpecifications") or ()

@@ -111,24 +111,24 @@ def _checked(options: Mapping[str, Any], units: int) -> None:
 
 
 def _candidates(call: CloudCall, market: Market, fleet_id: str) -> tuple[list[Candidate], list[Error]]:
-    found, unfit = list[Candidate](), list[Error]()
+    candidates, unfit = list[Candidate](), list[Error]()
     for config in call.ask["LaunchTemplateConfigs"]:
         named = config["LaunchTemplateSpecification"]
         template = templates.find(call.region, named, call.ago)
-        said = templates.data(call.region, named, call.ago)
+        data = templates.data(call.region, named, call.ago)
         at = {"LaunchTemplateId": template.id, "Version": named.get("Version") or "$Default"}
         for override in config.get("Overrides") or [{}]:
             if "InstanceRequirements" in override:
                 raise EC2Error("UnsupportedOperation", "The test cloud takes overrides by InstanceType only.")
-            spec = _spec(call, said, override, {"aws:ec2:fleet-id": fleet_id, "aws:ec2launchtemplate:id": template.id})
+            spec = _spec(call, data, override, {"aws:ec2:fleet-id": fleet_id, "aws:ec2launchtemplate:id": template.id})
             try:
-                found += [
+                candidates += [
                     _candidate(call, market, spec, override=override, template=at, subnet=each)
                     for each in subnets(call, spec)
                 ]
             except EC2Error as error:
                 unfit.append(({"LaunchTemplateSpecification": at, "Overrides": override}, market, error))
-    return found, unfit
+    return candidates, unfit
 
 
 def _spec(call: CloudCall, template: Ask, override: Mapping[str, Any], system: Mapping[str, str]) -> Ask:
@@ -260,7 +260,7 @@ def _done(call: CloudCall, fleet_id: str, taken: Sequence[tuple[Candidate, int]]
     if taken and refused("RunInstances") is not None:
         denied = unauthorized("RunInstances")
         errors, taken = [*errors, *((_where(it), it.launch_spec.pool.market, denied) for it, _ in taken)], []
-    made = [
+    started = [
         {
             "LaunchTemplateAndOverrides": _where(each),
             "Lifecycle": each.launch_spec.pool.market,
@@ -269,19 +269,24 @@ def _done(call: CloudCall, fleet_id: str, taken: Sequence[tuple[Candidate, int]]
         }
         for each, count in taken
     ]
-    told = [
-        {"LaunchTemplateAndOverrides": where, "Lifecycle": market, "ErrorCode": said.code, "ErrorMessage": said.message}
-        for where, market, said in errors
+    failures = [
+        {
+            "LaunchTemplateAndOverrides": where,
+            "Lifecycle": market,
+            "ErrorCode": error.code,
+            "ErrorMessage": error.message,
+        }
+        for where, market, error in errors
     ]
     call.region.fleets[fleet_id] = {
         "FleetId": fleet_id,
         "FleetState": "active",
         "Type": "instant",
         "ClientToken": call.ask.get("ClientToken", ""),
-        "Instances": made,
-        "Errors": told,
+        "Instances": started,
+        "Errors": failures,
     }
-    return {"FleetId": fleet_id, "Instances": made, "Errors": told}
+    return {"FleetId": fleet_id, "Instances": started, "Errors": failures}
 
 
 def _known_fleets(call: CloudCall, ids: Iterable[str]) -> None:

@@ -29,9 +29,9 @@ def check(call: CloudCall, parameters: Mapping[str, str]) -> None:
 def heard(call: CloudCall, answer: bytes) -> bytes:
     """Remove what this call cannot see yet from moto's answer, and remember when a group was made."""
     if call.action == "CreateSecurityGroup":
-        made = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - moto's
-        if made:
-            call.region.young[made] = call.region.state.clock.now()
+        group_id = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - moto's
+        if group_id:
+            call.region.young[group_id] = call.region.state.clock.now()
     if call.action != "DescribeSecurityGroups" or not call.ago:
         return answer
     root = ET.fromstring(answer)  # noqa: S314 - moto's

@@ -105,15 +105,15 @@ def deregister_image(call: CloudCall) -> Answer:
 def _known(region: Region) -> list[Image]:
     for name in WELL_KNOWN:
         parameter(region, name)
-    found: list[Image] = []
+    images: list[Image] = []
     for image_id, name in region.images.items():
         described = _described(name)
         assert described is not None, "only such names are kept"
         architecture, (root_device, size_gb, owner) = described
         root = {"VolumeSize": size_gb, "VolumeType": "gp3", "DeleteOnTermination": True, "Encrypted": False}
         called = name.strip("/").replace("/", "-")
-        found.append(Image(image_id, called, architecture, root_device, owner, {root_device: root}))
-    return [*found, *region.own_images.values()]
+        images.append(Image(image_id, called, architecture, root_device, owner, {root_device: root}))
+    return [*images, *region.own_images.values()]
 
 
 def _described(name: str) -> tuple[str, tuple[str, int, str]] | None:

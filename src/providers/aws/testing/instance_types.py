@@ -49,10 +49,10 @@ def zones(region: str) -> dict[str, frozenset[str]]:
     """The region's zones that offer each type."""
     from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
-    found: dict[str, set[str]] = {}
+    zones_by_type: dict[str, set[str]] = {}
     for offering in INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ()):
-        found.setdefault(offering["InstanceType"], set()).add(offering["Location"])
-    return {name: frozenset(places) for name, places in found.items()}
+        zones_by_type.setdefault(offering["InstanceType"], set()).add(offering["Location"])
+    return {name: frozenset(places) for name, places in zones_by_type.items()}
 
 
 def known(patterns: tuple[str, ...], region: str, type_name: str) -> Data:
@@ -89,12 +89,12 @@ def describe_instance_types(call: CloudCall) -> Answer:
 def describe_instance_type_offerings(call: CloudCall) -> Answer:
     types, kind = catalogue(call.region.state.behaviour.types), call.ask.get("LocationType", "region")
     if kind == "region":
-        found = [(name, call.region.name) for name in zones(call.region.name) if name in types]
+        pairs = [(name, call.region.name) for name in zones(call.region.name) if name in types]
     elif kind == "availability-zone":
-        found = [(name, zone) for name, places in zones(call.region.name).items() if name in types for zone in places]
+        pairs = [(name, zone) for name, places in zones(call.region.name).items() if name in types for zone in places]
     else:
         raise EC2Error("InvalidParameterValue", f"The location type {kind} is not valid")
-    fitting = chosen(sorted(found), call.ask.get("Filters"), _OFFERING_FACTS)
+    fitting = chosen(sorted(pairs), call.ask.get("Filters"), _OFFERING_FACTS)
     shown, following = page(fitting, call.ask, most=1000)
     offerings = [{"InstanceType": name, "LocationType": kind, "Location": place} for name, place in shown]
     return {"InstanceTypeOfferings": offerings, "NextToken": following}
@@ -137,10 +137,10 @@ def _paths() -> frozenset[str]:
 
 @cache
 def _values(name: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for path, value in _leaves("", catalogue(("*",))[name]):
-        found.setdefault(path, []).append(value)
-    return found
+        values.setdefault(path, []).append(value)
+    return values
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:

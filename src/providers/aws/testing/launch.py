@@ -46,8 +46,8 @@ def run_instances(call: CloudCall) -> Answer:
     launch_spec, count = _where_most(
         call, spec, market, least=least, most=most, max_usd=float(max_usd) if max_usd else None
     )
-    made = launch(call.region, launch_spec, count)
-    return reservation(made, call.region)
+    started = launch(call.region, launch_spec, count)
+    return reservation(started, call.region)
 
 
 def room(region: Region, wanted: LaunchSpec, most: int, planned: Sequence[Pool] = ()) -> tuple[int, EC2Error | None]:
@@ -70,7 +70,7 @@ def room(region: Region, wanted: LaunchSpec, most: int, planned: Sequence[Pool] 
 def launch(region: Region, wanted: LaunchSpec, count: int) -> list[Instance]:
     """Make ``count`` machines, for which there is room."""
     state = region.state
-    reserved, made = state.new_id("r"), []
+    reserved, started = state.new_id("r"), []
     for index, address in enumerate(_free_addresses(region, wanted.subnet, count)):
         instance = _instance(region, wanted, reserved, index, address)
         region.instances.put(instance.id, instance)
@@ -99,10 +99,10 @@ def launch(region: Region, wanted: LaunchSpec, count: int) -> list[Instance]:
         state.ledger.open(bill)
         region.lives[instance.id] = life = Lifecycle(region, instance.id)
         life.begin()
-        made.append(instance)
-    given = region.addresses_given
-    given[wanted.subnet.id] = given.get(wanted.subnet.id, 0) + count
-    return made
+        started.append(instance)
+    assigned = region.assigned_addresses
+    assigned[wanted.subnet.id] = assigned.get(wanted.subnet.id, 0) + count
+    return started
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------
@@ -118,11 +118,11 @@ def _where_most(
     offered = zones(call.region.name).get(spec.get("InstanceType", ""), frozenset())
     for subnet in [each for each in places if each.zone in offered] or places:
         wanted = launch_spec_of(call, spec, subnet, market, max_usd=max_usd)
-        count, said = room(call.region, wanted, most)
-        refusal = refusal or said
+        count, error = room(call.region, wanted, most)
+        refusal = refusal or error
         if best is None or count > best[1]:
             best = wanted, count
-        if said is None or said.code not in OF_A_ZONE:
+        if error is None or error.code not in OF_A_ZONE:
             break
     assert best is not None, "there is a subnet"
     if best[1] < least:
@@ -209,7 +209,7 @@ def _volumes(region: Region, wanted: LaunchSpec, instance: Instance) -> list[Vol
 def _free_addresses(region: Region, subnet: Subnet, count: int) -> list[str]:
     """List up to ``count`` free addresses, beginning after the last one that was given."""
     used = {each.private_ip for each in region.instances.all() if each.state != "terminated"}
-    start = 0 if region.state.behaviour.recycle_addresses else region.addresses_given.get(subnet.id, 0)
+    start = 0 if region.state.behaviour.recycle_addresses else region.assigned_addresses.get(subnet.id, 0)
     hosts = _hosts(subnet.cidr)
     free = (host for place in range(len(hosts)) if (host := hosts[(start + place) % len(hosts)]) not in used)
     return list(islice(free, count))

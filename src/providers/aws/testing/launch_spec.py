@@ -12,7 +12,7 @@ from . import images
 from .call import CloudCall
 from .capacity import Pool, no_capacity
 from .faults import Market
-from .filters import given_tags
+from .filters import launch_tags
 from .instance_types import architecture, known
 from .moto import Subnet
 from .placement import unknown
@@ -39,11 +39,11 @@ class LaunchSpec:
 def merged(template: Mapping[str, Any], ask: Mapping[str, Any]) -> Ask:
     """Merge a template with a call's parameters, which win; tags of both are used."""
     both = [*(template.get("TagSpecifications") or ()), *(ask.get("TagSpecifications") or ())]
-    said = Ask({**template, **ask, "TagSpecifications": both})
+    combined = Ask({**template, **ask, "TagSpecifications": both})
     for key in ("MetadataOptions", "Placement"):
         if template.get(key) and ask.get(key):
-            said[key] = {**template[key], **ask[key]}
-    return said
+            combined[key] = {**template[key], **ask[key]}
+    return combined
 
 
 def launch_spec_of(
@@ -70,7 +70,7 @@ def launch_spec_of(
     profile, key_name = spec.get("IamInstanceProfile"), spec.get("KeyName")
     if profile:
         region.state.moto.check_profile(profile.get("Name"), profile.get("Arn"))
-    tags = {kind: given_tags(spec, kind) for kind in TAGGED}
+    tags = {kind: launch_tags(spec, kind) for kind in TAGGED}
     if market == "on-demand" and tags["spot-instances-request"]:
         words = "You cannot specify tags for spot-instances-request when you do not request Spot Instances."
         raise EC2Error("InvalidParameterCombination", words)
@@ -98,13 +98,13 @@ def subnets(call: CloudCall, spec: Ask) -> list[Subnet]:
     if named:
         return [region.state.moto.subnet(region.name, named)]
     zone = (spec.get("Placement") or {}).get("AvailabilityZone")
-    found = [each for each in region.state.moto.subnets(region.name) if each.default and zone in (None, each.zone)]
-    if not found and zone and zone not in region.state.moto.zones(region.name):
+    candidates = [each for each in region.state.moto.subnets(region.name) if each.default and zone in (None, each.zone)]
+    if not candidates and zone and zone not in region.state.moto.zones(region.name):
         raise EC2Error("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
-    if not found:
+    if not candidates:
         words = "No default VPC for this user. GroupName is only supported for EC2-Classic and default VPC."
         raise EC2Error("VPCIdNotSpecified", words)
-    return sorted(found, key=lambda each: each.zone)
+    return sorted(candidates, key=lambda each: each.zone)
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------

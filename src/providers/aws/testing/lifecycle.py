@@ -31,9 +31,9 @@ class Lifecycle:
 
     @property
     def instance(self) -> Instance:
-        found = self._region.instances.get(self._id)
-        assert found is not None, f"{self._id} was put before its life began"
-        return found
+        instance = self._region.instances.get(self._id)
+        assert instance is not None, f"{self._id} was put before its life began"
+        return instance
 
     def begin(self) -> None:
         """Boot the instance, which is pending."""
@@ -69,8 +69,8 @@ class Lifecycle:
             if rebalance_s is None:
                 noticed()
             else:
-                told = json.dumps({"noticeTime": self._time(0.0)})
-                self._state.hypervisor.metadata(self._id, REBALANCE, told)
+                notice = json.dumps({"noticeTime": self._time(0.0)})
+                self._state.hypervisor.metadata(self._id, REBALANCE, notice)
                 self._state.clock.after(rebalance_s, noticed)
 
     def withdraw(self) -> None:

@@ -125,7 +125,7 @@ class Moto:
             if not wanted:
                 default = backend.get_default_security_group(vpc)
                 return ((default.id, default.name),) if default else ()
-            found = []
+            groups = []
             for each in wanted:
                 group = backend.get_security_group_from_id(each)
                 if group is None:
@@ -133,14 +133,14 @@ class Moto:
                 if group.vpc_id != vpc:
                     words = f"Security group {each} and subnet belong to different networks."
                     raise EC2Error("InvalidParameter", words)
-                found.append((group.id, group.name))
-            return tuple(found)
+                groups.append((group.id, group.name))
+            return tuple(groups)
 
     def tags(self, region: str) -> list[tuple[str, str, str, str]]:
         """(id, kind, key, value) of each tag on resources that moto keeps."""
         with self.lock:
-            found = self.region(region).describe_tags()
-            return [(tag["resource_id"], tag["resource_type"], tag["key"], tag["value"]) for tag in found]
+            listed = self.region(region).describe_tags()
+            return [(tag["resource_id"], tag["resource_type"], tag["key"], tag["value"]) for tag in listed]
 
     def public_key(self, region: str, name: str) -> str:
         with self.lock:
@@ -168,10 +168,10 @@ class Moto:
         with self.lock:
             backend = self.region(region)
             groups = [each for below in backend.groups.values() for each in below.values() if each.name != "default"]
-            found: list[tuple[str, str, Any]] = [("security group", each.id, each) for each in groups]
-            found += [("key pair", each.key_name, each) for each in backend.key_pairs.values()]
-            found += [("address", str(each.allocation_id), each) for each in backend.addresses]
-            return [(kind, name, {tag["key"]: tag["value"] for tag in it.get_tags()}) for kind, name, it in found]
+            things: list[tuple[str, str, Any]] = [("security group", each.id, each) for each in groups]
+            things += [("key pair", each.key_name, each) for each in backend.key_pairs.values()]
+            things += [("address", str(each.allocation_id), each) for each in backend.addresses]
+            return [(kind, name, {tag["key"]: tag["value"] for tag in it.get_tags()}) for kind, name, it in things]
 
 
 @contextmanager
@@ -188,10 +188,10 @@ def _without_images() -> Iterator[None]:
             os.environ[switch] = before
 
 
-def _subnet(found: Any) -> Subnet:
-    public = str(found.map_public_ip_on_launch).lower() == "true"
-    default = str(found.default_for_az).lower() == "true"
-    return Subnet(found.id, found.availability_zone, found.vpc_id, found.cidr_block, public, default)
+def _subnet(subnet: Any) -> Subnet:
+    public = str(subnet.map_public_ip_on_launch).lower() == "true"
+    default = str(subnet.default_for_az).lower() == "true"
+    return Subnet(subnet.id, subnet.availability_zone, subnet.vpc_id, subnet.cidr_block, public, default)
 
 
 def _remove_vpc(backend: EC2Backend) -> None:

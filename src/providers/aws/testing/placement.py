@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .call import CloudCall
-from .filters import TAGS, Facts, chosen, given_tags, tag_list
+from .filters import TAGS, Facts, chosen, launch_tags, tag_list
 from .protocol import Answer, EC2Error
 from .state import PlacementGroup
 
@@ -16,7 +16,7 @@ def create_placement_group(call: CloudCall) -> Answer:
         id=region.state.new_id("pg"),
         name=name,
         strategy=call.ask.get("Strategy", "cluster"),
-        tags=given_tags(call.ask, "placement-group"),
+        tags=launch_tags(call.ask, "placement-group"),
     )
     region.placement_groups.put(name, group)
     return {"PlacementGroup": _rendered(group)}
@@ -33,14 +33,14 @@ def delete_placement_group(call: CloudCall) -> Answer:
 
 
 def describe_placement_groups(call: CloudCall) -> Answer:
-    found = call.region.placement_groups.all(call.ago)
+    groups = call.region.placement_groups.all(call.ago)
     for name in call.ask.get("GroupNames") or ():
-        if name not in [each.name for each in found]:
+        if name not in [each.name for each in groups]:
             raise unknown(name)
-    for asked, attribute in (("GroupNames", "name"), ("GroupIds", "id")):
-        wanted = call.ask.get(asked)
-        found = [each for each in found if not wanted or getattr(each, attribute) in wanted]
-    fitting = chosen(found, call.ask.get("Filters"), _FACTS, TAGS)
+    for key, attribute in (("GroupNames", "name"), ("GroupIds", "id")):
+        wanted = call.ask.get(key)
+        groups = [each for each in groups if not wanted or getattr(each, attribute) in wanted]
+    fitting = chosen(groups, call.ask.get("Filters"), _FACTS, TAGS)
     return {"PlacementGroups": [_rendered(each) for each in fitting]}
 
 

@@ -30,9 +30,9 @@ HISTORY_S = 6 * 3600.0  # how long a price is valid
 
 def on_demand(behaviour: Behaviour, region: str, type_name: str) -> float:
     """USD per hour on demand."""
-    said = behaviour.on_demand_usd.get(type_name)
-    if said is not None:
-        return said
+    usd = behaviour.on_demand_usd.get(type_name)
+    if usd is not None:
+        return usd
     data = known(behaviour.types, region, type_name)
     gpus = data.get("GpuInfo", {}).get("Gpus", ())
     chips = sum(each["Count"] * GPU_USD.get(each["Name"], OTHER_USD) for each in gpus)
@@ -44,9 +44,9 @@ def on_demand(behaviour: Behaviour, region: str, type_name: str) -> float:
 
 def spot(behaviour: Behaviour, region: str, zone: str, type_name: str, period: int = 0) -> float:
     """USD per hour for spot, ``period`` periods ago."""
-    said = behaviour.spot_usd.get(f"{type_name} {zone}", behaviour.spot_usd.get(type_name))
-    if said is not None:
-        return said
+    usd = behaviour.spot_usd.get(f"{type_name} {zone}", behaviour.spot_usd.get(type_name))
+    if usd is not None:
+        return usd
     share = Random(f"{behaviour.seed} {type_name} {zone}").uniform(0.25, 0.6)  # noqa: S311 - to be repeated
     drift = Random(f"{behaviour.seed} {type_name} {zone} {period}").uniform(0.97, 1.03) if period else 1.0  # noqa: S311
     return round(on_demand(behaviour, region, type_name) * share * drift, 4)
@@ -64,8 +64,8 @@ def describe_spot_price_history(call: CloudCall) -> Answer:
         (name, zone) for name in names for zone in sorted(places[name]) if ask.get("AvailabilityZone", zone) == zone
     ]
     pools = [pool for pool in chosen(pools, ask.get("Filters"), _FACTS) if _spot_sold(types[pool[0]])]
-    asked = ask.get("ProductDescriptions")
-    product = next((each for each in asked or _PRODUCTS if each in _PRODUCTS), None)
+    products = ask.get("ProductDescriptions")
+    product = next((each for each in products or _PRODUCTS if each in _PRODUCTS), None)
     periods = list(_periods(now, since, until))
     shown, following = page(range(len(pools) * len(periods) if product else 0), ask)
     history = [

@@ -75,18 +75,18 @@ def parse(action: str, parameters: Mapping[str, str]) -> Ask:
 
 
 def _structure(tree: Mapping[str, Any], shape: StructureShape) -> Ask:
-    found = Ask()
+    ask = Ask()
     for name, member in _fields(shape).items():
-        key = _asked_as(name, member)
+        key = _query_name(name, member)
         if key in tree:
-            found[name] = _value(tree[key], member)
-    return found
+            ask[name] = _value(tree[key], member)
+    return ask
 
 
-def _asked_as(name: str, member: Shape) -> str:
-    said = _wire_names(member)
-    plain = said.get("name", name)
-    return said.get("queryName", plain[0].upper() + plain[1:])
+def _query_name(name: str, member: Shape) -> str:
+    wire_names = _wire_names(member)
+    plain = wire_names.get("name", name)
+    return wire_names.get("queryName", plain[0].upper() + plain[1:])
 
 
 def _value(tree: Any, shape: Shape) -> Any:
@@ -127,17 +127,17 @@ def render_item(shape_name: str, value: Answer) -> Rendered:
 
 
 def render_error(error: EC2Error, request_id: str) -> bytes:
-    told = f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
-    answer = f"<Response><Errors><Error>{told}</Error></Errors><RequestID>{request_id}</RequestID></Response>"
+    detail = f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
+    answer = f"<Response><Errors><Error>{detail}</Error></Errors><RequestID>{request_id}</RequestID></Response>"
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{answer}'.encode()
 
 
 def _members(value: Answer, shape: StructureShape) -> Iterator[str]:
-    for name, given in value.items():
+    for name, item in value.items():
         member = _fields(shape)[name]
-        if given is not None:
+        if item is not None:
             tag = _wire_names(member).get("name", name)
-            yield f"<{tag}>{_text(given, member)}</{tag}>"
+            yield f"<{tag}>{_text(item, member)}</{tag}>"
 
 
 def _text(value: Any, shape: Shape) -> str:
@@ -158,15 +158,15 @@ def _text(value: Any, shape: Shape) -> str:
 
 
 def _fields(shape: StructureShape) -> Mapping[str, Shape]:
-    found: Mapping[str, Shape] = cast("Any", shape).members  # botocore computes it, so type checkers do not see it
-    return found
+    fields: Mapping[str, Shape] = cast("Any", shape).members  # botocore computes it, so type checkers do not see it
+    return fields
 
 
 def _item(shape: ListShape) -> Shape:
-    found: Shape = cast("Any", shape).member
-    return found
+    item: Shape = cast("Any", shape).member
+    return item
 
 
 def _wire_names(shape: Shape) -> Mapping[str, str]:
-    found: Mapping[str, str] = cast("Any", shape).serialization
-    return found
+    names: Mapping[str, str] = cast("Any", shape).serialization
+    return names

@@ -25,16 +25,16 @@ def answer(state: CloudState, service: str, region: str, action: str, body: byte
     Raises:
         EC2Error: the service refuses.
     """
-    asked = json.loads(body) if body.startswith(b"{") else {}
+    request = json.loads(body) if body.startswith(b"{") else {}
     match service, action:
-        case "ssm", "GetParameter" if asked["Name"].startswith("/aws/service/"):
-            return {"Parameter": _parameter(state, region, asked["Name"])}
-        case "ssm", "GetParameters" if all(name.startswith("/aws/service/") for name in asked["Names"]):
-            return _parameters(state, region, asked["Names"])
+        case "ssm", "GetParameter" if request["Name"].startswith("/aws/service/"):
+            return {"Parameter": _parameter(state, region, request["Name"])}
+        case "ssm", "GetParameters" if all(name.startswith("/aws/service/") for name in request["Names"]):
+            return _parameters(state, region, request["Names"])
         case "pricing", "GetProducts":
-            return _products(state, asked)
-        case "servicequotas", "GetServiceQuota" if asked["ServiceCode"] == "ec2":
-            return {"Quota": _quota(state, asked["QuotaCode"])}
+            return _products(state, request)
+        case "servicequotas", "GetServiceQuota" if request["ServiceCode"] == "ec2":
+            return {"Quota": _quota(state, request["QuotaCode"])}
     return None
 
 
@@ -62,18 +62,18 @@ def _parameter(state: CloudState, region: str, name: str) -> Mapping[str, Any]:
 
 
 def _parameters(state: CloudState, region: str, names: list[str]) -> Mapping[str, Any]:
-    found, missing = list[Mapping[str, Any]](), list[str]()
+    parameters, missing = list[Mapping[str, Any]](), list[str]()
     for name in names:
         try:
-            found.append(_parameter(state, region, name))
+            parameters.append(_parameter(state, region, name))
         except EC2Error:
             missing.append(name)
-    return {"Parameters": found, "InvalidParameters": missing}
+    return {"Parameters": parameters, "InvalidParameters": missing}
 
 
-def _products(state: CloudState, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _products(state: CloudState, request: Mapping[str, Any]) -> Mapping[str, Any]:
     """On-demand prices of Linux machines, a product each."""
-    wanted = {each["Field"]: _values(each) for each in asked.get("Filters") or ()}
+    wanted = {each["Field"]: _values(each) for each in request.get("Filters") or ()}
     regions = wanted.get("regionCode") or sorted({*state.regions, "us-east-1"})
     types = instance_types.catalogue(state.behaviour.types)
     names = wanted.get("instanceType") or list(types)
@@ -85,7 +85,7 @@ def _products(state: CloudState, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         for attributes in [_attributes(region, name, types[name])]
         if all(attributes.get(field) in values for field, values in wanted.items())
     ]
-    shown, following = page(fitting, asked, most=100)
+    shown, following = page(fitting, request, most=100)
     listed = [json.dumps(_product(state, region, name, attributes)) for region, name, attributes in shown]
     return {"FormatVersion": "aws_v1", "PriceList": listed, **({"NextToken": following} if following else {})}
 

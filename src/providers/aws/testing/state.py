@@ -125,8 +125,8 @@ class Region:
     lives: dict[str, Lifecycle] = field(default_factory=dict)  # by instance
     fleets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     answered: dict[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)  # by (action, ClientToken)
-    young: dict[str, float] = field(default_factory=dict)  # when resources of moto were made
-    addresses_given: dict[str, int] = field(default_factory=dict)  # by subnet
+    young: dict[str, float] = field(default_factory=dict)  # id -> creation time of a resource of moto
+    assigned_addresses: dict[str, int] = field(default_factory=dict)  # by subnet
     images: dict[str, str] = field(default_factory=dict)  # id -> the parameter that named it
     own_images: dict[str, Image] = field(default_factory=dict)  # registered by users
 

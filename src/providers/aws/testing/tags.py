@@ -19,7 +19,7 @@ KINDS = {
     "lt": "launch-template",
     "pg": "placement-group",
 }
-NOT_FOUND = {
+UNKNOWN_ID_CODES = {
     "i": "InvalidInstanceID.NotFound",
     "vol": "InvalidVolume.NotFound",
     "sir": "InvalidSpotInstanceRequestID.NotFound",
@@ -33,8 +33,8 @@ def ours(resource: str) -> bool:
 
 
 def create_tags(call: CloudCall) -> Answer:
-    given = {tag["Key"]: tag.get("Value", "") for tag in call.ask["Tags"]}
-    return _retagged(call, lambda tags: {**tags, **given})
+    new_tags = {tag["Key"]: tag.get("Value", "") for tag in call.ask["Tags"]}
+    return _retagged(call, lambda tags: {**tags, **new_tags})
 
 
 def delete_tags(call: CloudCall) -> Answer:
@@ -51,15 +51,15 @@ def delete_tags(call: CloudCall) -> Answer:
 
 def describe_tags(call: CloudCall) -> Answer:
     region = call.region
-    found = [
+    listed = [
         _Tag(name, KINDS[prefix], key, value)
         for prefix, (kept, _) in _kept(region).items()
         for thing in kept.all(call.ago)
         for name, tags in [(thing.id, thing.tags)]
         for key, value in tags.items()
     ]
-    found += [_Tag(*each) for each in region.state.moto.tags(region.name)]
-    shown, following = page(chosen(found, call.ask.get("Filters"), _FACTS, lambda it: {it.key: it.value}), call.ask)
+    listed += [_Tag(*each) for each in region.state.moto.tags(region.name)]
+    shown, following = page(chosen(listed, call.ask.get("Filters"), _FACTS, lambda it: {it.key: it.value}), call.ask)
     tags = [{"ResourceId": it.of, "ResourceType": it.kind, "Key": it.key, "Value": it.value} for it in shown]
     return {"Tags": tags, "NextToken": following}
 
@@ -85,10 +85,10 @@ def _retagged(call: CloudCall, change: Callable[[Mapping[str, str]], dict[str, s
     for name in call.ask["Resources"]:
         prefix = name.partition("-")[0]
         versions, key_of = kept[prefix]
-        found = [each for each in versions.all(call.ago) if each.id == name]
-        if not found:
-            raise EC2Error(NOT_FOUND[prefix], f"The ID '{name}' does not exist")
-        things.append((versions, key_of(found[0]), found[0]))
+        matches = [each for each in versions.all(call.ago) if each.id == name]
+        if not matches:
+            raise EC2Error(UNKNOWN_ID_CODES[prefix], f"The ID '{name}' does not exist")
+        things.append((versions, key_of(matches[0]), matches[0]))
     for versions, key, _ in things:
         newest = versions.get(key)
         if newest is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from .call import CloudCall
-from .filters import TAGS, chosen, given_tags, page, tag_list
+from .filters import TAGS, chosen, launch_tags, page, tag_list
 from .moto import ACCOUNT
 from .protocol import Answer, Ask, EC2Error
 from .state import Region, Template
@@ -24,7 +24,7 @@ def create_launch_template(call: CloudCall) -> Answer:
         id=region.state.new_id("lt"),
         name=name,
         created=region.state.clock.now(),
-        tags=given_tags(call.ask, "launch-template"),
+        tags=launch_tags(call.ask, "launch-template"),
         versions=(call.ask.get("LaunchTemplateData") or {},),
     )
     region.templates.put(template.id, template)
@@ -38,7 +38,7 @@ def create_launch_template_version(call: CloudCall) -> Answer:
     versions = (*template.versions, {**base, **(call.ask.get("LaunchTemplateData") or {})})
     template = replace(template, versions=versions)
     call.region.templates.put(template.id, template)
-    return {"LaunchTemplateVersion": _told_version(call, template, len(versions))}
+    return {"LaunchTemplateVersion": _version(call, template, len(versions))}
 
 
 def modify_launch_template(call: CloudCall) -> Answer:
@@ -55,15 +55,15 @@ def delete_launch_template(call: CloudCall) -> Answer:
 
 
 def describe_launch_templates(call: CloudCall) -> Answer:
-    found = call.region.templates.all(call.ago)
+    templates = call.region.templates.all(call.ago)
     for key, attribute in (("LaunchTemplateIds", "id"), ("LaunchTemplateNames", "name")):
         wanted = call.ask.get(key)
         if wanted:
             for each in wanted:
-                if each not in [getattr(template, attribute) for template in found]:
+                if each not in [getattr(template, attribute) for template in templates]:
                     raise _unknown(**{attribute: each})
-            found = [template for template in found if getattr(template, attribute) in wanted]
-    fitting = chosen(found, call.ask.get("Filters"), {"launch-template-name": lambda it: [it.name]}, TAGS)
+            templates = [template for template in templates if getattr(template, attribute) in wanted]
+    fitting = chosen(templates, call.ask.get("Filters"), {"launch-template-name": lambda it: [it.name]}, TAGS)
     shown, following = page(fitting, call.ask, most=200)
     return {"LaunchTemplates": [_rendered(call, each) for each in shown], "NextToken": following}
 
@@ -74,7 +74,7 @@ def describe_launch_template_versions(call: CloudCall) -> Answer:
     numbers = numbers or list(range(len(template.versions), 0, -1))
     shown, following = page(numbers, call.ask, most=200)
     return {
-        "LaunchTemplateVersions": [_told_version(call, template, number) for number in shown],
+        "LaunchTemplateVersions": [_version(call, template, number) for number in shown],
         "NextToken": following,
     }
 
@@ -130,7 +130,7 @@ def _rendered(call: CloudCall, template: Template) -> Answer:
     }
 
 
-def _told_version(call: CloudCall, template: Template, number: int) -> Answer:
+def _version(call: CloudCall, template: Template, number: int) -> Answer:
     return {
         "LaunchTemplateId": template.id,
         "LaunchTemplateName": template.name,

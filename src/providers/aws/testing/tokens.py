@@ -20,17 +20,17 @@ def once(action: Action) -> Action:
         token = call.ask.get("ClientToken")
         if not token:
             return action(call)
-        asked = {name: value for name, value in call.ask.items() if name != "ClientToken"}
+        request = {name: value for name, value in call.ask.items() if name != "ClientToken"}
         known = call.region.answered.get((call.action, token))
         if known is not None:
-            if known[0] != asked:
+            if known[0] != request:
                 words = "The parameters of the request do not match those of an earlier one with the same client token"
                 raise EC2Error("IdempotentParameterMismatch", words)
             answer: Answer = known[1]
             terse = call.action == "CreateFleet" and call.region.state.behaviour.terse_repeats
             return {"FleetId": answer["FleetId"]} if terse else answer
         answer = action(call)
-        call.region.answered[call.action, token] = asked, answer
+        call.region.answered[call.action, token] = request, answer
         return answer
 
     return done_once

@@ -221,14 +221,16 @@ def _read(environ: Environ) -> Request | None:
 
 
 def _forwarded(state: CloudState, request: Request, body: bytes | None = None) -> Reply:
-    told: list[Any] = []
+    response: list[Any] = []
     body = request.body if body is None else body
     environ = {**request.environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
     with state.moto.lock if request.service == "ec2" else nullcontext():
-        said = b"".join(state.moto.app(environ, lambda *status_and_headers: told.extend(status_and_headers)))
-    headers = tuple((name, value) for name, value in told[1] if name.lower() not in ("content-type", "content-length"))
-    kind = {name.lower(): value for name, value in told[1]}.get("content-type", XML)
-    return Reply(int(told[0].split()[0]), said, kind, headers)
+        content = b"".join(state.moto.app(environ, lambda *status_and_headers: response.extend(status_and_headers)))
+    headers = tuple(
+        (name, value) for name, value in response[1] if name.lower() not in ("content-type", "content-length")
+    )
+    kind = {name.lower(): value for name, value in response[1]}.get("content-type", XML)
+    return Reply(int(response[0].split()[0]), content, kind, headers)
 
 
 def _refusal(request: Request, error: EC2Error, request_id: str) -> Reply:
@@ -236,8 +238,8 @@ def _refusal(request: Request, error: EC2Error, request_id: str) -> Reply:
     if request.service == "ec2":
         return Reply(error.status, render_error(error, request_id))
     if request.environ.get("HTTP_X_AMZ_TARGET"):
-        told = json.dumps({"__type": error.code, "message": error.message}).encode()
-        return Reply(error.status, told, JSON, (("x-amzn-ErrorType", error.code),))
+        body = json.dumps({"__type": error.code, "message": error.message}).encode()
+        return Reply(error.status, body, JSON, (("x-amzn-ErrorType", error.code),))
     inside = f"<Type>Sender</Type><Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
     answer = f"<ErrorResponse><Error>{inside}</Error><RequestId>{request_id}</RequestId></ErrorResponse>"
     return Reply(error.status, answer.encode())

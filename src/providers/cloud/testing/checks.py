@@ -48,26 +48,26 @@ async def a_lost_answer_never_makes_two_machines(it: Subject) -> None:
         there, calls = len(it.front.machines()), it.front.calls[it.launch]
         it.front.faults.add(fault)
         async with it.open(f"pool-{number}") as fleet:
-            with raises(ProviderError, f"did not answer {it.call}") as told:
+            with raises(ProviderError, f"did not answer {it.call}") as errors:
                 await fleet.launch(it.request, 1)
-            check(is_lost(told[0]), f"{told[0]!r} does not leave open whether there is a machine")
+            check(is_lost(errors[0]), f"{errors[0]!r} does not leave open whether there is a machine")
             (machine,) = await launched(fleet, it.request, 1)
-            made = [each.id for each in it.front.machines()][there:]
-            check(made == [machine.id], f"{made} were made, and {machine.id} was given")
+            machine_ids = [each.id for each in it.front.machines()][there:]
+            check(machine_ids == [machine.id], f"{machine_ids} were made, and {machine.id} was given")
             check(it.front.calls[it.launch] == calls + 1, "the launch was sent again")
             await event(fleet, LaunchUnsure)
             await event(fleet, LaunchSettled)
     _nothing_is_left(it)
 
 
-async def machines_before_a_lost_answer_are_given(it: Subject) -> None:
+async def machines_before_a_lost_answer_are_returned(it: Subject) -> None:
     it.front.faults.add(LostAnswer(it.launch, after=1))
     async with it.open() as fleet:
         first = await fleet.launch(it.request, 2)
         check(len(first) == 1, f"of two machines, the answer for one of which was lost, {len(first)} were given")
-        given = {each.id for each in [*first, *await launched(fleet, it.request, 1)]}
-        made = {each.id for each in it.front.machines()}
-        check(given == made, f"{made} were made, and {given} were given")
+        returned = {each.id for each in [*first, *await launched(fleet, it.request, 1)]}
+        existing = {each.id for each in it.front.machines()}
+        check(returned == existing, f"{existing} were made, and {returned} were given")
     _nothing_is_left(it)
 
 
@@ -112,7 +112,7 @@ async def a_pool_that_leaves_after_a_lost_answer_leaves_nothing(it: Subject) -> 
     _nothing_is_left(it)
 
 
-async def what_a_lost_answer_has_made_besides_machines_is_removed(it: Subject) -> None:
+async def resources_of_a_lost_answer_are_removed(it: Subject) -> None:
     if not it.makes:
         return
     path = "did not answer POST"
@@ -135,16 +135,16 @@ async def what_a_lost_answer_has_made_besides_machines_is_removed(it: Subject) -
 # --- what the cloud says and does -------------------------------------------------------------------------------------
 
 
-async def no_room_is_told_in_the_clouds_words(it: Subject) -> None:
+async def no_room_is_reported_in_the_clouds_words(it: Subject) -> None:
     it.front.faults.add(Full())
     async with it.open() as fleet:
-        with raises(NoCapacity, it.no_room) as told:
+        with raises(NoCapacity, it.no_room) as errors:
             await fleet.launch(it.request, 1)
-        check(told[0].retry_after_s is not None, "it is not asked again")
+        check(errors[0].retry_after_s is not None, "it is not asked again")
     _nothing_is_left(it)
 
 
-async def a_machine_that_the_cloud_takes_is_told_and_ended(it: Subject) -> None:
+async def a_reclaimed_machine_is_reported_and_ended(it: Subject) -> None:
     with mock.patch.object(poller, "pause_s", return_value=0.1):
         async with it.open() as fleet:
             (machine,) = await fleet.launch(it.request, 1)
@@ -158,7 +158,7 @@ async def a_machine_that_the_cloud_takes_is_told_and_ended(it: Subject) -> None:
     _nothing_is_left(it)
 
 
-async def an_end_that_is_not_confirmed_is_told_and_gc_ends_it(it: Subject) -> None:
+async def an_unconfirmed_end_is_reported_and_gc_ends_it(it: Subject) -> None:
     """The error says of the machines' own end what their lease does, as `vendor.Vendor` has it."""
     it.front.faults.add(it.end_refused)
     machine, error, began = None, None, time.time()
@@ -191,12 +191,12 @@ def _says_when_it_ends(it: Subject, error: NotGone, began: float) -> None:
 # --- keys and places --------------------------------------------------------------------------------------------------
 
 
-async def a_key_that_is_not_accepted_is_told_and_not_shown(it: Subject) -> None:
+async def a_refused_key_is_reported_and_not_shown(it: Subject) -> None:
     wrong = "wrong_0123456789"
-    said = f"does not accept the API key: make one at {it.keys.page}"
-    with mock.patch.dict(os.environ, {it.keys.variable: wrong}), raises(NotAuthorized, said) as told:
+    reason = f"does not accept the API key: make one at {it.keys.page}"
+    with mock.patch.dict(os.environ, {it.keys.variable: wrong}), raises(NotAuthorized, reason) as errors:
         await it.provider(**it.options).offers(it.request)
-    check(wrong not in str(told[0]), "the error shows the key")
+    check(wrong not in str(errors[0]), "the error shows the key")
 
 
 async def a_key_is_in_the_variable_or_in_a_file(it: Subject) -> None:
@@ -236,14 +236,14 @@ async def the_place_of_another_account_is_refused(it: Subject) -> None:
 # --- outrider ps and gc -----------------------------------------------------------------------------------------------
 
 
-async def machines_are_found_with_their_prices_and_ended(it: Subject) -> None:
+async def machines_are_listed_with_their_prices_and_ended(it: Subject) -> None:
     request, surveyor = replace(it.request, nodes=2, max_lifetime_s=3600.0), it.surveyor
     with short(instance_inventory, end_tracker):  # for so long a machine may be hidden that somebody else has ended
-        await _found_and_ended(it, request, surveyor)
+        await _list_and_end(it, request, surveyor)
 
 
-async def _found_and_ended(it: Subject, request: LaunchRequest, surveyor: CloudSurveyor[Any]) -> None:
-    async with it.open("mine", **it.found_with) as fleet:
+async def _list_and_end(it: Subject, request: LaunchRequest, surveyor: CloudSurveyor[Any]) -> None:
+    async with it.open("mine", **it.survey_options) as fleet:
         machines = await fleet.launch(request, 2)
         for _ in machines:
             await event(fleet, MachineReachable)
@@ -255,9 +255,9 @@ async def _found_and_ended(it: Subject, request: LaunchRequest, surveyor: CloudS
         check({each.id for each in answer.machines} == {each.id for each in machines}, f"found was {answer}")
         for each in answer.machines:
             (machine,) = [one for one in machines if one.id == each.id]
-            said = each.kind, each.market, each.pool, each.zone
+            shown = each.kind, each.market, each.pool, each.zone
             wanted = it.kind, it.market, "mine", it.front.machine(each.id).zone
-            check(said == wanted, f"found was {said}, not {wanted}")
+            check(shown == wanted, f"found was {shown}, not {wanted}")
             check(near(each.hourly_usd, it.hourly_usd, 1e-3), f"it costs {it.hourly_usd}, not {each.hourly_usd}")
             check(near(machine.hourly_cost, it.hourly_usd, 1e-3), f"the pool counts {machine.hourly_cost} USD")
             check(near(each.launched_at, time.time(), 60), f"it was launched at {each.launched_at}")
@@ -266,8 +266,8 @@ async def _found_and_ended(it: Subject, request: LaunchRequest, surveyor: CloudS
         check([each.pool for each in answer.others] == ["mine"] * bool(it.makes), f"besides there is {answer.others}")
         check(all(map(claim.has, answer.others)), f"{answer.others} are not the pool's")
         if it.hashes_keys:
-            found = (await surveyor.survey({**place, "account": ANY}, ())).machines
-            check(len(found) == 2, f"with account={ANY}, {len(found)} machines are found")
+            survey = (await surveyor.survey({**place, "account": ANY}, ())).machines
+            check(len(survey) == 2, f"with account={ANY}, {len(survey)} machines are found")
         await _swept(it, forgotten=False)
     _nothing_is_left(it)
 
@@ -317,19 +317,19 @@ async def killed_clients_leave_nothing_that_gc_does_not_end(it: Subject, kills: 
 
 CHECKS: Mapping[Check, Times] = {
     a_lost_answer_never_makes_two_machines: QUICK,
-    machines_before_a_lost_answer_are_given: QUICK,
+    machines_before_a_lost_answer_are_returned: QUICK,
     the_machine_of_a_lost_answer_is_waited_for_where_lists_are_old: OLD_LISTS,
     a_launch_that_did_not_arrive_is_looked_for_and_then_begun_anew: QUICK,
     a_pool_that_leaves_after_a_lost_answer_leaves_nothing: QUICK,
-    what_a_lost_answer_has_made_besides_machines_is_removed: QUICK,
-    no_room_is_told_in_the_clouds_words: QUICK,
-    a_machine_that_the_cloud_takes_is_told_and_ended: QUICK,
-    an_end_that_is_not_confirmed_is_told_and_gc_ends_it: QUICK,
-    a_key_that_is_not_accepted_is_told_and_not_shown: QUICK,
+    resources_of_a_lost_answer_are_removed: QUICK,
+    no_room_is_reported_in_the_clouds_words: QUICK,
+    a_reclaimed_machine_is_reported_and_ended: QUICK,
+    an_unconfirmed_end_is_reported_and_gc_ends_it: QUICK,
+    a_refused_key_is_reported_and_not_shown: QUICK,
     a_key_is_in_the_variable_or_in_a_file: QUICK,
     an_address_that_is_none_says_so: QUICK,
     the_place_of_another_account_is_refused: QUICK,
-    machines_are_found_with_their_prices_and_ended: QUICK,
+    machines_are_listed_with_their_prices_and_ended: QUICK,
     what_is_another_pools_is_left_alone: QUICK,
 }
 
@@ -351,6 +351,6 @@ def _nothing_is_left(it: Subject, *, forgotten: bool = True) -> None:
 
 
 def _record(pool: str) -> PoolRecord:
-    found = Journal.open().record(pool)
-    assert found is not None
-    return found
+    record = Journal.open().record(pool)
+    assert record is not None
+    return record

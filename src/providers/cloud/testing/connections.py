@@ -10,9 +10,9 @@ from typing import Any
 class ClosesConnections(TCPServer):
     """Stands before a server class among the bases: ``class Server(ClosesConnections, ThreadingHTTPServer)``."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         self._open: set[socket.socket] = set()
-        super().__init__(*given, **options)
+        super().__init__(*arguments, **options)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._open.add(request)

@@ -43,13 +43,13 @@ class Extract:
 
     def parts(self, action: str, path: str) -> dict[str, str]:
         """The parts of a request's path that an operation names."""
-        found = self._routes[action].fullmatch(path)
-        assert found is not None
-        return found.groupdict()
+        match = self._routes[action].fullmatch(path)
+        assert match is not None
+        return match.groupdict()
 
     @cached_property
     def _routes(self) -> Mapping[str, re.Pattern[str]]:
         return {
-            name: re.compile("/" + re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", said["path"].lstrip("/")))
-            for name, said in self.operations.items()
+            name: re.compile("/" + re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", operation["path"].lstrip("/")))
+            for name, operation in self.operations.items()
         }

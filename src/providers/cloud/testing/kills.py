@@ -111,12 +111,12 @@ async def kill_all(client: Client, kills: Sequence[Kill], *, at_once: int = 2) -
                 sys.executable, "-c", _CLIENT, *arguments, stderr=subprocess.PIPE
             )
             try:
-                _, said = await asyncio.wait_for(process.communicate(), CLIENT_S)
+                _, output = await asyncio.wait_for(process.communicate(), CLIENT_S)
             finally:
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
-            assert process.returncode in (0, -signal.SIGKILL), f"killed-{number}, {kill}: {said.decode()}"
+            assert process.returncode in (0, -signal.SIGKILL), f"killed-{number}, {kill}: {output.decode()}"
             return process.returncode != 0
 
     return sum(await asyncio.gather(*(run(number, kill) for number, kill in enumerate(kills))))

@@ -41,7 +41,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontMachine:
-    """A machine. ``reason``: why it ended, as the cloud's own code; ``said``: what else its create call asked for."""
+    """A machine. ``reason``: why it ended, as the cloud's own code; ``body``: what else its create call asked for."""
 
     id: str
     type: str
@@ -53,7 +53,7 @@ class FrontMachine:
     user_data: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    said: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
     created: float = 0.0
     state: State = "pending"
     reason: str = ""
@@ -103,10 +103,10 @@ class Machines:
             KeyError: there is no such machine.
         """
         with self.lock:
-            found = self._all.get(name)
-        if found is None:
+            machine = self._all.get(name)
+        if machine is None:
             raise KeyError(name)
-        return found
+        return machine
 
     def shown(self) -> list[FrontMachine]:
         """All machines as a list shows them, which may be outdated."""
@@ -119,11 +119,13 @@ class Machines:
     def create(self, machine: FrontMachine) -> FrontMachine:
         """Add a pending machine, which boots from now on."""
         with self.lock:
-            made = replace(machine, created=self.clock.unix())
-            self._all.put(made.id, made)
-            self.ledger.open(Bill(made.id, made.type, made.zone, made.market, made.hourly_usd, made.created))
-            self.clock.after(self.times.boot_s, partial(self._spawn, partial(self._boot, made.id)))
-            return made
+            created = replace(machine, created=self.clock.unix())
+            self._all.put(created.id, created)
+            self.ledger.open(
+                Bill(created.id, created.type, created.zone, created.market, created.hourly_usd, created.created)
+            )
+            self.clock.after(self.times.boot_s, partial(self._spawn, partial(self._boot, created.id)))
+            return created
 
     def end(self, name: str, reason: str = "") -> None:
         """End a machine; one that has ended stays as it is.

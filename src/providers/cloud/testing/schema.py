@@ -48,13 +48,13 @@ class Schemas:
         self._check({"$ref": name}, value, name)
 
     def _check(self, schema: Mapping[str, Any], value: object, path: str) -> None:
-        for keyword, given in schema.items():
+        for keyword, rule in schema.items():
             if keyword in _WORDS or keyword in _NOT_HERE:
                 continue
             check = getattr(self, f"_{keyword.removeprefix('$')}", None)
             if check is None:
                 raise LookupError(f"{path}: the extract of the schema has the unknown keyword {keyword}")
-            check(given, value, path, schema)
+            check(rule, value, path, schema)
 
     def _ref(self, name: str, value: object, path: str, _: object) -> None:
         self._check(self._schemas[name.rpartition("/")[2]], value, path)
@@ -72,8 +72,8 @@ class Schemas:
         if value not in values:
             raise Invalid(path, f"it is {value!r:.80}, and none of {values}")
 
-    def _const(self, given: object, value: object, path: str, _: object) -> None:
-        self._enum([given], value, path, None)
+    def _const(self, constant: object, value: object, path: str, _: object) -> None:
+        self._enum([constant], value, path, None)
 
     def _required(self, names: list[str] | bool, value: object, path: str, _: object) -> None:
         if isinstance(names, list) and isinstance(value, dict):
@@ -91,11 +91,11 @@ class Schemas:
                 raise Invalid(path, f"it has {key}, which the schema does not know")
 
     def _additionalProperties(  # noqa: N802 - named like its keyword
-        self, given: Mapping[str, Any] | bool, value: object, path: str, schema: Mapping[str, Any]
+        self, rule: Mapping[str, Any] | bool, value: object, path: str, schema: Mapping[str, Any]
     ) -> None:
-        if isinstance(value, dict) and not isinstance(given, bool):
+        if isinstance(value, dict) and not isinstance(rule, bool):
             for key in value.keys() - schema.get("properties", {}).keys():
-                self._check(given, value[key], f"{path}.{key}")
+                self._check(rule, value[key], f"{path}.{key}")
 
     def _items(self, inner: Mapping[str, Any], value: object, path: str, _: object) -> None:
         for place, each in enumerate(value if isinstance(value, list) else ()):

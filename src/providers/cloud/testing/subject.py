@@ -47,7 +47,7 @@ class Subject:
     ``end_refused``: a fault by which no machine is ended. ``no_room``: what a refusal for want of room says. ``take``:
     ends a machine, by its id, as the cloud may do, of which ``cause`` is told. ``whose``: how a machine of the front is
     marked; ``mark``: marks one, by its id, as a pool's of an owner's. ``account``: what a place says of it.
-    ``found_with``: options, ``kind``, ``market`` and ``hourly_usd``: of the machines that a surveyor has to find.
+    ``survey_options``: options, ``kind``, ``market`` and ``hourly_usd``: of the machines that a surveyor has to find.
     ``ends_itself_s``: so many seconds after its launch a machine of ``request`` that nobody has reached has ended
     itself at the latest, and costs nothing; None: it costs money until it is ended. ``ended``: states of machines
     in the front that are as good as ended. ``before``: Python in a client that is killed, which lifts the limits of
@@ -72,7 +72,7 @@ class Subject:
     market: str
     hourly_usd: float
     makes: str = ""
-    found_with: Mapping[str, Any] = field(default_factory=dict)
+    survey_options: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     ends_itself_s: float | None = None
     ended: frozenset[State] = frozenset({"terminated"})
@@ -139,11 +139,11 @@ def short(*modules: ModuleType, to_s: float = GRACE_S) -> Iterator[None]:
 @contextmanager
 def raises(kind: type[E], *words: str) -> Iterator[list[E]]:
     """Check that the block raises an error of this kind that says ``words``; the list has it afterwards."""
-    told: list[E] = []
+    errors: list[E] = []
     try:
-        yield told
+        yield errors
     except kind as error:
-        told.append(error)
+        errors.append(error)
         for each in words:
             check(each in str(error), f"it does not say {each!r}: {error}")
     else:

@@ -30,15 +30,19 @@ def extract(document: dict[str, Any]) -> dict[str, Any]:
     methods, schemas = {}, {}
     for name in METHODS:
         resource, _, method = name.partition(".")
-        said = document["resources"][resource]["methods"][method]
+        description = document["resources"][resource]["methods"][method]
         methods[name] = {
-            "method": said["httpMethod"],
-            "path": said["path"],
-            "parameters": {key: {**_kept(each), "in": each["location"]} for key, each in said["parameters"].items()},
-            "request": said.get("request", {}).get("$ref"),
-            "response": said["response"]["$ref"],
+            "method": description["httpMethod"],
+            "path": description["path"],
+            "parameters": {
+                key: {**_kept(each), "in": each["location"]} for key, each in description["parameters"].items()
+            },
+            "request": description.get("request", {}).get("$ref"),
+            "response": description["response"]["$ref"],
         }
-    wanted = [each for said in methods.values() for each in (said["request"], said["response"]) if each]
+    wanted = [
+        each for description in methods.values() for each in (description["request"], description["response"]) if each
+    ]
     while wanted:
         name = wanted.pop()
         if name not in schemas:
@@ -53,20 +57,20 @@ def extract(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kept(said: Any) -> Any:
-    if not isinstance(said, dict):
-        return said
-    found = {key: _kept(each) for key, each in said.items() if key in KEPT and key != "properties"}
-    if "properties" in said:
-        found["properties"] = {key: _kept(each) for key, each in said["properties"].items()}
-    return found
+def _kept(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _kept(each) for key, each in schema.items() if key in KEPT and key != "properties"}
+    if "properties" in schema:
+        kept["properties"] = {key: _kept(each) for key, each in schema["properties"].items()}
+    return kept
 
 
-def _references(said: Any) -> Iterator[str]:
-    if isinstance(said, dict):
-        if isinstance(said.get("$ref"), str):
-            yield said["$ref"]
-        for each in said.values():
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if isinstance(schema.get("$ref"), str):
+            yield schema["$ref"]
+        for each in schema.values():
             yield from _references(each)
 
 

@@ -91,9 +91,9 @@ class GCE(CloudFront):
     def credentials(self, folder: Path) -> Path:
         """Write the key of a service account, whose tokens come from this cloud, and return its file."""
         file = folder / "service-account.json"
-        said = {"type": "service_account", "project_id": PROJECT, "private_key_id": "1", "private_key": _private_key()}
-        said |= {"client_email": f"tester@{PROJECT}.example", "token_uri": f"{self.endpoint_url}/token"}
-        file.write_text(json.dumps(said))
+        key = {"type": "service_account", "project_id": PROJECT, "private_key_id": "1", "private_key": _private_key()}
+        key |= {"client_email": f"tester@{PROJECT}.example", "token_uri": f"{self.endpoint_url}/token"}
+        file.write_text(json.dumps(key))
         return file
 
     def preempt(self, name: str, notice_s: float = 30.0) -> None:
@@ -121,8 +121,8 @@ class GCE(CloudFront):
             raise Refused("authError", "Invalid Credentials", 401)
         method = COMPUTE.operations[action]
         known = {**method["parameters"], **COMPUTE.document["parameters"]}
-        given = {**COMPUTE.parts(action, request.path), **request.query}
-        for key, value in given.items():
+        parameters = {**COMPUTE.parts(action, request.path), **request.query}
+        for key, value in parameters.items():
             if key not in known:
                 raise Invalid(f"{action}?{key}", "there is no such parameter")
             pattern = known[key].get("pattern")
@@ -132,14 +132,14 @@ class GCE(CloudFront):
             COMPUTE.schemas.check(method["request"], request.json())
         elif request.body:
             raise Invalid(action, "it takes no body")
-        if given["project"] != PROJECT:
-            raise Refused("notFound", f"The resource 'projects/{given['project']}' was not found", 404)
+        if parameters["project"] != PROJECT:
+            raise Refused("notFound", f"The resource 'projects/{parameters['project']}' was not found", 404)
 
     def answer(self, request: Request, action: str) -> Reply:
         if action == "token":
             self.tokens += 1
             return Reply(body={"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"})
-        known = self.operations.asked(request.query.get("requestId", ""))
+        known = self.operations.of_request(request.query.get("requestId", ""))
         if known is not None:
             return Reply(body=known)
         verb = _VERBS[action]
@@ -182,8 +182,8 @@ class GCE(CloudFront):
         return self._listed("compute#machineTypeList", types_in(call.parts["zone"]), call.request)
 
     def _gpus(self, call: Call) -> dict[str, Any]:
-        found = [{"kind": "compute#acceleratorType", "name": each} for each in GPUS.get(call.parts["zone"], ())]
-        return self._listed("compute#acceleratorTypeList", found, call.request)
+        types = [{"kind": "compute#acceleratorType", "name": each} for each in GPUS.get(call.parts["zone"], ())]
+        return self._listed("compute#acceleratorTypeList", types, call.request)
 
     def _instances(self, call: Call) -> dict[str, Any]:
         fits = _label_filter(call.request.query.get("filter", ""))
@@ -195,26 +195,28 @@ class GCE(CloudFront):
         return page | {"items": by_zone}
 
     def _rules(self, call: Call) -> dict[str, Any]:
-        found = re.fullmatch(r'name eq "([\w*.-]+)"', call.request.query.get("filter", 'name eq ".*"'))
-        if found is None:
+        match = re.fullmatch(r'name eq "([\w*.-]+)"', call.request.query.get("filter", 'name eq ".*"'))
+        if match is None:
             raise Invalid("firewalls.list?filter", f"{call.request.query['filter']!r} is not understood here")
-        rules = [each for name, each in sorted(self.firewalls.items()) if re.fullmatch(found[1], name)]
+        rules = [each for name, each in sorted(self.firewalls.items()) if re.fullmatch(match[1], name)]
         return self._listed("compute#firewallList", rules, call.request)
 
     def _zone_operations(self, call: Call) -> dict[str, Any]:
         """Operations of a zone: those that were asked for, and those by which Google ended machines."""
         done = self.operations.of_zone(call.parts["zone"])
         ends = [self._end(each) for each in self.store.all() if each.zone == call.parts["zone"] and each.reason]
-        asked = call.request.query.get("filter", "")
-        target = re.fullmatch(r'\(targetLink eq "\.\*/instances/([\w-]+)"\)', asked)
-        group = re.fullmatch(r'operationGroupId eq "([\w-]+)"', asked)
+        condition = call.request.query.get("filter", "")
+        target = re.fullmatch(r'\(targetLink eq "\.\*/instances/([\w-]+)"\)', condition)
+        group = re.fullmatch(r'operationGroupId eq "([\w-]+)"', condition)
         if target:
-            found = [each for each in [*done, *ends] if each.get("targetLink", "").endswith(f"/instances/{target[1]}")]
+            matches = [
+                each for each in [*done, *ends] if each.get("targetLink", "").endswith(f"/instances/{target[1]}")
+            ]
         elif group:
-            found = [each for each in done if each.get("operationGroupId") == group[1]]
+            matches = [each for each in done if each.get("operationGroupId") == group[1]]
         else:
-            raise Invalid("zoneOperations.list?filter", f"{asked!r} is not understood here")
-        return self._listed("compute#operationList", found, call.request)
+            raise Invalid("zoneOperations.list?filter", f"{condition!r} is not understood here")
+        return self._listed("compute#operationList", matches, call.request)
 
     def _end(self, machine: FrontMachine) -> dict[str, Any]:
         name, user = machine.id.partition(".")[0], "system@google.com" if "." in machine.reason else ""
@@ -231,10 +233,10 @@ class GCE(CloudFront):
         } | target
 
     def _operation(self, call: Call) -> dict[str, Any]:
-        found = self.operations.get(call.parts["operation"])
-        if found is None:
+        operation = self.operations.get(call.parts["operation"])
+        if operation is None:
             raise Refused("notFound", f"The resource '{call.request.path}' was not found", 404)
-        return found
+        return operation
 
     # --- firewall rules -----------------------------------------------------------------------------------------------
 
@@ -263,21 +265,21 @@ class GCE(CloudFront):
 
     def _existing(self, parts: Mapping[str, str]) -> FrontMachine:
         try:
-            found = self.store.get(f"{parts['instance']}.{parts['zone']}")
+            machine = self.store.get(f"{parts['instance']}.{parts['zone']}")
         except KeyError:
-            found = None
-        if found is None or found.state == "terminated":
-            told = (
+            machine = None
+        if machine is None or machine.state == "terminated":
+            reason = (
                 f"The resource 'projects/{PROJECT}/zones/{parts['zone']}/instances/{parts['instance']}' was not found"
             )
-            raise Refused("notFound", told, 404)
-        return found
+            raise Refused("notFound", reason, 404)
+        return machine
 
     def _bulk_insert(self, call: Call) -> dict[str, Any]:
-        said, region = call.request.json(), call.parts["region"]
-        zones, properties = _known(REGIONS, region, "regions"), said["instanceProperties"]
-        check_launch(said)
-        names, preferences = list(said["perInstanceProperties"]), said.get("locationPolicy", {}).get("locations", {})
+        body, region = call.request.json(), call.parts["region"]
+        zones, properties = _known(REGIONS, region, "regions"), body["instanceProperties"]
+        check_launch(body)
+        names, preferences = list(body["perInstanceProperties"]), body.get("locationPolicy", {}).get("locations", {})
         denied = {zone for zone, its in preferences.items() if its.get("preference") == "DENY"}
         allowed = [zone for zone in zones if f"zones/{zone}" not in denied]
         kind, gpu = kind_of(properties)
@@ -290,33 +292,33 @@ class GCE(CloudFront):
         market: Literal["spot", "on-demand"] = (
             "spot" if properties["scheduling"].get("provisioningModel") == "SPOT" else "on-demand"
         )
-        made: list[str] = []
+        zones_used: list[str] = []
         why: dict[str, dict[str, Any]] = {}
-        for name in names[: int(said["count"])]:
+        for name in names[: int(body["count"])]:
             zone = next((each for each in having if self._room(each, kind, market, why)), None)
             if zone is None:
                 break
-            made.append(zone)
+            zones_used.append(zone)
             self._put(name, zone, kind, market, properties)
         return self._bulk_operation(
-            call.request, region, len(names), made, why, int(said.get("minCount", said["count"]))
+            call.request, region, len(names), zones_used, why, int(body.get("minCount", body["count"]))
         )
 
     def _bulk_operation(  # noqa: PLR0917
-        self, request: Request, region: str, asked: int, made: list[str], why: Mapping[str, Any], least: int
+        self, request: Request, region: str, target: int, zones_used: list[str], why: Mapping[str, Any], least: int
     ) -> dict[str, Any]:
         group = f"group-{self._luck.getrandbits(48):x}"
         status = {
-            f"zones/{zone}": {"createdVmCount": made.count(zone), "targetVmCount": asked, "status": "DONE"}
-            for zone in dict.fromkeys(made)
+            f"zones/{zone}": {"createdVmCount": zones_used.count(zone), "targetVmCount": target, "status": "DONE"}
+            for zone in dict.fromkeys(zones_used)
         }
         more: dict[str, Any] = {
             "operationGroupId": group,
             "instancesBulkInsertOperationMetadata": {"perLocationStatus": status},
         }
-        if len(made) < least:
-            told = f"Requested minimum count of {least} VMs could not be created."
-            more["error"] = {"errors": [{"code": "VM_MIN_COUNT_NOT_REACHED", "message": told}]}
+        if len(zones_used) < least:
+            reason = f"Requested minimum count of {least} VMs could not be created."
+            more["error"] = {"errors": [{"code": "VM_MIN_COUNT_NOT_REACHED", "message": reason}]}
             for zone, error in why.items():
                 failed = {"operationGroupId": group, "error": {"errors": [error]}}
                 self._began("insert", None, target=f"zones/{zone}/instances/none", zone=zone, more=failed)
@@ -335,8 +337,8 @@ class GCE(CloudFront):
                     "limit": float(quota.machines),
                 }
                 detail = {"quotaInfo": info | {"dimensions": {"region": region}}}
-                told = f"Quota '{quota.name}' exceeded.  Limit: {quota.machines:.1f} in region {region}."
-                why[zone] = {"code": "QUOTA_EXCEEDED", "message": told, "errorDetails": [detail]}
+                reason = f"Quota '{quota.name}' exceeded.  Limit: {quota.machines:.1f} in region {region}."
+                why[zone] = {"code": "QUOTA_EXCEEDED", "message": reason, "errorDetails": [detail]}
                 return False
         for fault in self.faults.of(NoCapacity):
             wanted = fault.type in (None, kind) and fault.zone in (None, zone) and fault.market in (None, market)
@@ -347,17 +349,17 @@ class GCE(CloudFront):
                 for each in living
             )
             if wanted and used >= fault.machines and self.faults.happens(fault):
-                told = f"The zone 'projects/{PROJECT}/zones/{zone}' does not have enough resources available."
-                why[zone] = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "message": told}
+                reason = f"The zone 'projects/{PROJECT}/zones/{zone}' does not have enough resources available."
+                why[zone] = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "message": reason}
                 return False
         return True
 
     def _put(
-        self, name: str, zone: str, kind: str, market: Literal["spot", "on-demand"], said: Mapping[str, Any]
+        self, name: str, zone: str, kind: str, market: Literal["spot", "on-demand"], body: Mapping[str, Any]
     ) -> None:
         number = len(self.store.all()) + 1
-        metadata = {each["key"]: each["value"] for each in said.get("metadata", {}).get("items", ())}
-        public = bool(said["networkInterfaces"][0].get("accessConfigs"))
+        metadata = {each["key"]: each["value"] for each in body.get("metadata", {}).get("items", ())}
+        public = bool(body["networkInterfaces"][0].get("accessConfigs"))
         machine = FrontMachine(
             id=f"{name}.{zone}",
             type=kind,
@@ -368,12 +370,12 @@ class GCE(CloudFront):
             market=market,
             user_data=metadata.get("user-data", ""),
             metadata={"instance/preempted": "FALSE", "instance/maintenance-event": "NONE"},
-            labels=said.get("labels", {}),
-            said=said,
+            labels=body.get("labels", {}),
+            body=body,
         )
         self.store.create(machine)
-        run = said["scheduling"].get("maxRunDuration")
-        if run and said["scheduling"].get("instanceTerminationAction") == "DELETE":
+        run = body["scheduling"].get("maxRunDuration")
+        if run and body["scheduling"].get("instanceTerminationAction") == "DELETE":
             self.clock.after(int(run["seconds"]), partial(self._taken, machine.id, "time-limit"))
 
     def _taken(self, name: str, reason: str) -> None:
@@ -383,7 +385,7 @@ class GCE(CloudFront):
                 self.store.end(name, reason)
 
     def _instance(self, machine: FrontMachine) -> dict[str, Any]:
-        name, said = machine.id.partition(".")[0], machine.said
+        name, body = machine.id.partition(".")[0], machine.body
         interface: dict[str, Any] = {"name": "nic0", "network": self._url("global/networks/default")}
         interface |= {"networkIP": machine.private_ip} if machine.state != "pending" else {}
         if machine.public_ip:
@@ -395,9 +397,9 @@ class GCE(CloudFront):
             "zone": self._url(f"zones/{machine.zone}"),
             "machineType": self._url(f"zones/{machine.zone}/machineTypes/{machine.type.partition('+')[0]}"),
             "status": "STOPPING" if machine.id in self._noticed and machine.lives else STATUS[machine.state],
-            "description": said.get("description", ""),
+            "description": body.get("description", ""),
             "labels": dict(machine.labels),
-            "scheduling": said["scheduling"],
+            "scheduling": body["scheduling"],
             "creationTimestamp": self.operations.date(machine.created - self.clock.unix()),
             "networkInterfaces": [interface],
         }

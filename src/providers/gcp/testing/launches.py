@@ -13,20 +13,20 @@ IMAGES = re.compile(r"projects/[\w-]+/global/images/(family/)?[\w-]+|global/imag
 LONGEST_S, SHORTEST_S = 120 * 86400, 30  # "Limit the run time of a VM"
 
 
-def check_launch(said: Mapping[str, Any]) -> None:
+def check_launch(body: Mapping[str, Any]) -> None:
     """Refuse what Compute Engine refuses at once.
 
     Raises:
         Refused: something does not go together.
     """
-    properties = said["instanceProperties"]
+    properties = body["instanceProperties"]
     scheduling, gpu = properties["scheduling"], kind_of(properties)[1]
     run_s = int(scheduling.get("maxRunDuration", {}).get("seconds", SHORTEST_S))
     image = properties["disks"][0]["initializeParams"]["sourceImage"]
     network = properties["networkInterfaces"][0].get("network", "global/networks/default")
     spot = scheduling.get("provisioningModel") == "SPOT"
-    for wrong, told in (
-        (len(said["perInstanceProperties"]) != int(said["count"]), "count is not the number of names"),
+    for wrong, reason in (
+        (len(body["perInstanceProperties"]) != int(body["count"]), "count is not the number of names"),
         (not SHORTEST_S <= run_s <= LONGEST_S, "maxRunDuration is not between 30 seconds and 120 days"),
         (spot and scheduling.get("automaticRestart", True), "spot machines are not restarted"),
         (bool(gpu) and scheduling.get("onHostMaintenance") != "TERMINATE", "machines with GPUs do not migrate"),
@@ -34,7 +34,7 @@ def check_launch(said: Mapping[str, Any]) -> None:
         (network != "global/networks/default", f"The resource '{network}' was not found"),
     ):
         if wrong:
-            raise Refused("invalid", f"Invalid value for field 'resource.instanceProperties': {told}", 400)
+            raise Refused("invalid", f"Invalid value for field 'resource.instanceProperties': {reason}", 400)
 
 
 def kind_of(properties: Mapping[str, Any]) -> tuple[str, str]:

@@ -15,35 +15,37 @@ class Operations:
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
         self._all: dict[str, tuple[float, dict[str, Any]]] = {}  # when it is done
-        self._asked: dict[str, str] = {}  # by requestId
+        self._by_request: dict[str, str] = {}  # by requestId
 
-    def begin(self, kind: str, request_id: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    def begin(self, kind: str, request_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         name = f"operation-{len(self._all) + 1}"
         started = {"kind": "compute#operation", "name": name, "operationType": kind, "insertTime": self.date(0.0)}
         if request_id:
-            self._asked[request_id] = name
+            self._by_request[request_id] = name
             started["clientOperationId"] = request_id
-        self._all[name] = self._clock.now() + self._seconds, {**started, "user": "tester", **said}
-        found = self.get(name)
-        assert found is not None, "it was just put"
-        return found
+        self._all[name] = self._clock.now() + self._seconds, {**started, "user": "tester", **fields}
+        operation = self.get(name)
+        assert operation is not None, "it was just put"
+        return operation
 
-    def asked(self, request_id: str) -> dict[str, Any] | None:
-        """The operation of a request that was made before; None: there was none."""
-        return self.get(self._asked[request_id]) if request_id in self._asked else None
+    def of_request(self, request_id: str) -> dict[str, Any] | None:
+        """The operation of an earlier request with this id; None: there was none."""
+        return self.get(self._by_request[request_id]) if request_id in self._by_request else None
 
     def get(self, name: str) -> dict[str, Any] | None:
         if name not in self._all:
             return None
-        done_at, said = self._all[name]
+        done_at, fields = self._all[name]
         if self._clock.now() >= done_at:
-            return {**said, "status": "DONE"}
+            return {**fields, "status": "DONE"}
         hidden = {"error", "instancesBulkInsertOperationMetadata"}
-        return {key: value for key, value in said.items() if key not in hidden} | {"status": "RUNNING"}
+        return {key: value for key, value in fields.items() if key not in hidden} | {"status": "RUNNING"}
 
     def of_zone(self, zone: str) -> list[dict[str, Any]]:
-        found = [self.get(name) for name, (_, said) in self._all.items() if said.get("zone", "").endswith(f"/{zone}")]
-        return [each for each in found if each is not None]
+        operations = [
+            self.get(name) for name, (_, fields) in self._all.items() if fields.get("zone", "").endswith(f"/{zone}")
+        ]
+        return [each for each in operations if each is not None]
 
     def date(self, seconds: float) -> str:
         """The time so many seconds from now, as RFC 3339."""

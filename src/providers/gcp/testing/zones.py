@@ -21,26 +21,26 @@ _STANDARD = {"e2": (2, 4, 8, 16), "n1": (1, 2, 4, 8, 16), "n2": (2, 4, 8, 16, 32
 
 def types_in(zone: str) -> list[dict[str, Any]]:
     """The machine types of a zone, as machineTypes.list has them."""
-    found = [
+    types = [
         _type(zone, f"{family}-standard-{vcpus}", vcpus, vcpus * (3840 if family == "n1" else 4096))
         for family, sizes in _STANDARD.items()
         for vcpus in sizes
     ]
-    found.append(_type(zone, "e2-medium", 2, 4096) | {"isSharedCpu": True})
+    types.append(_type(zone, "e2-medium", 2, 4096) | {"isSharedCpu": True})
     gpus = GPUS.get(zone, ())
     if "nvidia-l4" in gpus:
-        found += [_type(zone, f"g2-standard-{n}", n, n * 4096, "nvidia-l4", 1) for n in (4, 8)]
-        found.append(_type(zone, "g2-standard-24", 24, 24 * 4096, "nvidia-l4", 2))
+        types += [_type(zone, f"g2-standard-{n}", n, n * 4096, "nvidia-l4", 1) for n in (4, 8)]
+        types.append(_type(zone, "g2-standard-24", 24, 24 * 4096, "nvidia-l4", 2))
     if "nvidia-tesla-a100" in gpus:
         sizes = ((1, 12), (2, 24), (4, 48), (8, 96))
-        found += [_type(zone, f"a2-highgpu-{n}g", vcpus, n * 87040, "nvidia-tesla-a100", n) for n, vcpus in sizes]
-    return found
+        types += [_type(zone, f"a2-highgpu-{n}g", vcpus, n * 87040, "nvidia-tesla-a100", n) for n, vcpus in sizes]
+    return types
 
 
 def _type(  # noqa: PLR0917
     zone: str, name: str, vcpus: int, memory_mb: int, gpu: str = "", gpus: int = 0
 ) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    machine_type: dict[str, Any] = {
         "kind": "compute#machineType",
         "name": name,
         "guestCpus": vcpus,
@@ -50,5 +50,5 @@ def _type(  # noqa: PLR0917
         "zone": zone,
     }
     if gpu:
-        said["accelerators"] = [{"guestAcceleratorType": gpu, "guestAcceleratorCount": gpus}]
-    return said
+        machine_type["accelerators"] = [{"guestAcceleratorType": gpu, "guestAcceleratorCount": gpus}]
+    return machine_type

@@ -128,15 +128,15 @@ class HyperstackCloud(CloudFront):
 
     def answer(self, request: Request, action: str) -> Reply:
         answers: Mapping[str, Callable[[Request], Any]] = {
-            "List_VMs": lambda asked: self._page(asked, "instances", self._shown()),
+            "List_VMs": lambda request: self._page(request, "instances", self._shown()),
             "Create_VMs": self._create,
-            "Get_VM": lambda asked: _ok({"instance": self._instance(self._named(asked))}),
+            "Get_VM": lambda request: _ok({"instance": self._instance(self._named(request))}),
             "Delete_VM": self._delete,
             "List_Flavors": self._flavors,
-            "Get_pricebook": lambda asked: [{"name": name, "value": usd} for name, usd in PRICES.items()],  # noqa: ARG005
+            "Get_pricebook": lambda request: [{"name": name, "value": usd} for name, usd in PRICES.items()],  # noqa: ARG005
             "List_environments": self._environments,
             "List_Images": self._images,
-            "List_key_pairs": lambda asked: self._page(asked, "keypairs", list(self.key_pairs.values())),
+            "List_key_pairs": lambda request: self._page(request, "keypairs", list(self.key_pairs.values())),
             "Import_key_pair": self._import_key_pair,
             "Delete_key_pair": self._delete_key_pair,
         }
@@ -158,9 +158,9 @@ class HyperstackCloud(CloudFront):
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
-    def _page(self, asked: Request, name: str, entries: Sequence[object]) -> Any:
-        size = min(int(asked.query.get("pageSize", "10")), self.page_size)
-        begin = (int(asked.query.get("page", "1")) - 1) * size
+    def _page(self, request: Request, name: str, entries: Sequence[object]) -> Any:
+        size = min(int(request.query.get("pageSize", "10")), self.page_size)
+        begin = (int(request.query.get("page", "1")) - 1) * size
         shown = list(entries[begin : begin + size])
         return _ok({name: shown, "count": len(entries), "page": begin // size + 1, "page_size": size})
 
@@ -171,32 +171,32 @@ class HyperstackCloud(CloudFront):
         flavor = self.flavors[each.type]
         return {
             "id": int(each.id),
-            "name": each.said["name"],
+            "name": each.body["name"],
             "status": _STATUS[each.state],
             "environment": {"name": each.zone, "region": self.environments[each.zone]},
             "flavor": {"name": flavor.name, "gpu": flavor.gpu, "gpu_count": flavor.gpu_count}
             | {"cpu": flavor.cpu, "ram": flavor.ram, "disk": flavor.disk},
             "fixed_ip": each.private_ip,
             "floating_ip": each.public_ip if each.state == "running" else None,
-            "labels": list(each.said["labels"]),
+            "labels": list(each.body["labels"]),
             "created_at": datetime.fromtimestamp(each.created, UTC).strftime("%Y-%m-%dT%H:%M:%S"),
         }
 
-    def _create(self, asked: Request) -> Any:
-        said = asked.json()
-        flavor, zone = self.flavors.get(said["flavor_name"]), said["environment_name"]
+    def _create(self, request: Request) -> Any:
+        body = request.json()
+        flavor, zone = self.flavors.get(body["flavor_name"]), body["environment_name"]
         if zone not in self.environments:
             raise Refused("not_found", f"Environment {zone} does not exist", 404)
         region = self.environments[zone]
         if flavor is None or region not in flavor.regions:
-            raise Refused("not_found", f"Flavor {said['flavor_name']} not found", 404)
-        if (said["key_name"], {"name": zone}) not in [(p["name"], p["environment"]) for p in self.key_pairs.values()]:
-            raise Refused("not_found", f"Keypair {said['key_name']} not found", 404)
-        if said["image_name"] not in IMAGES:
-            raise Refused("not_found", f"Image {said['image_name']} not found", 404)
-        if any(" " in each for each in said["labels"]):
+            raise Refused("not_found", f"Flavor {body['flavor_name']} not found", 404)
+        if (body["key_name"], {"name": zone}) not in [(p["name"], p["environment"]) for p in self.key_pairs.values()]:
+            raise Refused("not_found", f"Keypair {body['key_name']} not found", 404)
+        if body["image_name"] not in IMAGES:
+            raise Refused("not_found", f"Image {body['image_name']} not found", 404)
+        if any(" " in each for each in body["labels"]):
             raise Refused("bad_request", "labels are divided by spaces")
-        if said["count"] != 1:
+        if body["count"] != 1:
             raise Refused("bad_request", "the test cloud makes one machine in a call")
         if self._is_full(flavor, zone, region):
             raise Refused("bad_request", f"Not enough stock of {flavor.name} in {region}")
@@ -209,8 +209,8 @@ class HyperstackCloud(CloudFront):
             private_ip=private,
             public_ip=private if self._same_address else next(self._public),
             market="spot" if flavor.gpu.endswith("-spot") else "on-demand",
-            user_data=said["user_data"],
-            said=said,
+            user_data=body["user_data"],
+            body=body,
         )
         return _ok({"instances": [self._instance(self.store.create(machine))]})
 
@@ -227,19 +227,19 @@ class HyperstackCloud(CloudFront):
             for fault in self.faults.of(NoCapacity)
         )
 
-    def _named(self, asked: Request) -> FrontMachine:
-        name = asked.path.rpartition("/")[2]
-        found = [each for each in self.machines(*_STATUS) if each.id == name]
-        if not found:
+    def _named(self, request: Request) -> FrontMachine:
+        name = request.path.rpartition("/")[2]
+        matches = [each for each in self.machines(*_STATUS) if each.id == name]
+        if not matches:
             raise Refused("not_found", f"Virtual machine {name} does not exist", 404)
-        return found[0]
+        return matches[0]
 
-    def _delete(self, asked: Request) -> Any:
-        self.store.end(self._named(asked).id, "deleted")
+    def _delete(self, request: Request) -> Any:
+        self.store.end(self._named(request).id, "deleted")
         return _ok({})
 
-    def _flavors(self, asked: Request) -> Any:
-        wanted = asked.query.get("region")
+    def _flavors(self, request: Request) -> Any:
+        wanted = request.query.get("region")
         groups = [
             {"gpu": each.gpu, "region_name": region, "flavors": [self._flavor(each, region)]}
             for each in self.flavors.values()
@@ -253,29 +253,29 @@ class HyperstackCloud(CloudFront):
         room = self.room.get((each.name, region), 1)
         return {**facts, "disk": each.disk, "region_name": region, "stock_available": room > 0}
 
-    def _environments(self, asked: Request) -> Any:
+    def _environments(self, request: Request) -> Any:
         named = enumerate(self.environments.items(), 1)
         entries = [{"id": number, "name": name, "region": region} for number, (name, region) in named]
-        return self._page(asked, "environments", entries)
+        return self._page(request, "environments", entries)
 
-    def _images(self, asked: Request) -> Any:
-        region = asked.query["region"]
+    def _images(self, request: Request) -> Any:
+        region = request.query["region"]
         images = [{"id": number, "name": name, "region_name": region} for number, name in enumerate(IMAGES, 1)]
         return _ok({"images": [{"region_name": region, "type": "Ubuntu", "images": images}]})
 
-    def _import_key_pair(self, asked: Request) -> Any:
-        said = asked.json()
-        if said["environment_name"] not in self.environments:
-            raise Refused("not_found", f"Environment {said['environment_name']} does not exist", 404)
-        if said["name"] in {pair["name"] for pair in self.key_pairs.values()}:
-            raise Refused("already_exist", f"Keypair {said['name']} already exists", 409)
-        number, there = self._new_id(), {"name": said["environment_name"]}
-        pair = {"id": number, "name": said["name"], "public_key": said["public_key"], "environment": there}
+    def _import_key_pair(self, request: Request) -> Any:
+        body = request.json()
+        if body["environment_name"] not in self.environments:
+            raise Refused("not_found", f"Environment {body['environment_name']} does not exist", 404)
+        if body["name"] in {pair["name"] for pair in self.key_pairs.values()}:
+            raise Refused("already_exist", f"Keypair {body['name']} already exists", 409)
+        number, there = self._new_id(), {"name": body["environment_name"]}
+        pair = {"id": number, "name": body["name"], "public_key": body["public_key"], "environment": there}
         self.key_pairs[number] = pair
         return _ok({"keypair": pair})
 
-    def _delete_key_pair(self, asked: Request) -> Any:
-        if self.key_pairs.pop(int(asked.path.rpartition("/")[2]), None) is None:
+    def _delete_key_pair(self, request: Request) -> Any:
+        if self.key_pairs.pop(int(request.path.rpartition("/")[2]), None) is None:
             raise Refused("not_found", "Keypair does not exist", 404)
         return _ok({})
 

@@ -129,7 +129,7 @@ class LambdaCloud(CloudFront):
         OPENAPI.check_request(request, action)
 
     def answer(self, request: Request, action: str) -> Reply:
-        said, name = request.json(), request.path.rpartition("/")[2]
+        body, name = request.json(), request.path.rpartition("/")[2]
         match action:
             case "listInstanceTypes":
                 data: Any = {each.name: self._sold(each) for each in self.types.values()}
@@ -140,13 +140,13 @@ class LambdaCloud(CloudFront):
                     self._known(name, [each for each in self.store.shown() if each.state != "terminated"])
                 )
             case "launchInstance":
-                data = {"instance_ids": [self._launch(said)]}
+                data = {"instance_ids": [self._launch(body)]}
             case "terminateInstance":
-                data = {"terminated_instances": self._terminate(said["instance_ids"])}
+                data = {"terminated_instances": self._terminate(body["instance_ids"])}
             case "listSSHKeys":
                 data = list(self.ssh_keys.values())
             case "addSSHKey":
-                data = self._add_key(said)
+                data = self._add_key(body)
             case _:
                 if self.ssh_keys.pop(name, None) is None:
                     raise Refused(UNKNOWN, "Specified SSH key does not exist.", 400)
@@ -158,8 +158,8 @@ class LambdaCloud(CloudFront):
             OPENAPI.check_answer(action, reply)
 
     def refusal(self, refused: Refused) -> Reply:
-        told = {"code": refused.code, "message": refused.message, "suggestion": None}
-        return Reply(refused.status, {"error": told}, refused.headers)
+        problem = {"code": refused.code, "message": refused.message, "suggestion": None}
+        return Reply(refused.status, {"error": problem}, refused.headers)
 
     def throttled(self) -> Refused:
         return Refused("global/too-many-requests", "Too many requests.", 429)
@@ -169,17 +169,17 @@ class LambdaCloud(CloudFront):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _launch(self, said: Mapping[str, Any]) -> str:
-        sold, region = self.types.get(said["instance_type_name"]), said["region_name"]
+    def _launch(self, body: Mapping[str, Any]) -> str:
+        sold, region = self.types.get(body["instance_type_name"]), body["region_name"]
         if sold is None:
-            raise Refused(UNKNOWN, f"Instance type {said['instance_type_name']} does not exist.", 404)
-        (key,) = said["ssh_key_names"]
+            raise Refused(UNKNOWN, f"Instance type {body['instance_type_name']} does not exist.", 404)
+        (key,) = body["ssh_key_names"]
         named = [each for each in self.ssh_keys.values() if each["name"] == key]
         if not named:
             raise Refused(UNKNOWN, f"SSH key {key} does not exist.", 404)
         if self._left_of(sold.name, region) <= 0 or self._refused(sold.name, region):
             raise Refused(NO_ROOM, "Not enough capacity to fulfill launch request.")
-        made = self.store.create(
+        machine = self.store.create(
             FrontMachine(
                 id=UUID(int=self._ids.getrandbits(128)).hex,
                 type=sold.name,
@@ -187,13 +187,13 @@ class LambdaCloud(CloudFront):
                 hourly_usd=sold.cents / 100,
                 private_ip=next(self._private),
                 public_ip=None if self._public is None else next(self._public),
-                user_data=said.get("user_data", ""),
+                user_data=body.get("user_data", ""),
                 metadata={"public-keys/0/openssh-key": named[0]["public_key"]},
-                labels={each["key"]: each["value"] for each in said.get("tags", ())},
-                said=said,
+                labels={each["key"]: each["value"] for each in body.get("tags", ())},
+                body=body,
             )
         )
-        return made.id
+        return machine.id
 
     def _refused(self, type: str, region: str) -> bool:  # noqa: A002
         living = sum(each.lives and (each.type, each.zone) == (type, region) for each in self.machines())
@@ -221,16 +221,16 @@ class LambdaCloud(CloudFront):
         return [each for each in self.store.shown() if each.state != "terminated"]
 
     def _known(self, name: str, machines: Sequence[FrontMachine]) -> FrontMachine:
-        found = next((each for each in machines if each.id == name), None)
-        if found is None:
+        machine = next((each for each in machines if each.id == name), None)
+        if machine is None:
             raise Refused(UNKNOWN, "Specified instance does not exist.", 404)
-        return found
+        return machine
 
-    def _add_key(self, said: Mapping[str, Any]) -> dict[str, str]:
-        if any(each["name"] == said["name"] for each in self.ssh_keys.values()):
+    def _add_key(self, body: Mapping[str, Any]) -> dict[str, str]:
+        if any(each["name"] == body["name"] for each in self.ssh_keys.values()):
             raise Refused("global/duplicate", "An SSH key with this name exists already.")
         name = UUID(int=self._ids.getrandbits(128)).hex
-        self.ssh_keys[name] = {"id": name, "name": said["name"], "public_key": said["public_key"]}
+        self.ssh_keys[name] = {"id": name, "name": body["name"], "public_key": body["public_key"]}
         return self.ssh_keys[name]
 
     def _sold(self, each: SoldType) -> dict[str, Any]:
@@ -243,10 +243,10 @@ class LambdaCloud(CloudFront):
         booted = {} if machine.state == "pending" else {"ip": machine.public_ip or machine.private_ip}
         return {
             "id": machine.id,
-            "name": machine.said.get("name", ""),
+            "name": machine.body.get("name", ""),
             "status": _STATUS[machine.state],
-            "ssh_key_names": list(machine.said["ssh_key_names"]),
-            "file_system_names": list(machine.said.get("file_system_names", ())),
+            "ssh_key_names": list(machine.body["ssh_key_names"]),
+            "file_system_names": list(machine.body.get("file_system_names", ())),
             "region": _region(machine.zone),
             "instance_type": _described(self.types[machine.type]),
             "actions": {each: {"available": machine.lives} for each in _ACTIONS},

@@ -109,7 +109,7 @@ class RunPodCloud(CloudFront):
 
     def left(self) -> list[str]:
         """Return the names of everything that was created and still exists."""
-        return [f"pod {each.said['name']}" for each in self.machines() if each.state not in _ENDED]
+        return [f"pod {each.body['name']}" for each in self.machines() if each.state not in _ENDED]
 
     # --- its interface ------------------------------------------------------------------------------------------------
 
@@ -160,8 +160,8 @@ class RunPodCloud(CloudFront):
             OPENAPI.schemas.check(schema, reply.body)
 
     def refusal(self, refused: Refused) -> Reply:
-        told = {"title": _TITLES.get(refused.status, "Error"), "status": refused.status, "detail": refused.message}
-        return Reply(refused.status, told, {"Content-Type": "application/problem+json", **refused.headers})
+        problem = {"title": _TITLES.get(refused.status, "Error"), "status": refused.status, "detail": refused.message}
+        return Reply(refused.status, problem, {"Content-Type": "application/problem+json", **refused.headers})
 
     def throttled(self) -> Refused:
         return Refused("", "rate limit exceeded for the minute window", 429, **{"Retry-After": "1"})
@@ -186,14 +186,14 @@ class RunPodCloud(CloudFront):
 
     # --- pods ---------------------------------------------------------------------------------------------------------
 
-    def _create(self, said: Mapping[str, Any]) -> FrontMachine:
-        if ("gpu" in said) == ("cpu" in said):
+    def _create(self, body: Mapping[str, Any]) -> FrontMachine:
+        if ("gpu" in body) == ("cpu" in body):
             raise Invalid("createPod", "exactly one of gpu and cpu must be set")
         if not self.credit:
             raise Refused("", "Insufficient balance.", 402)
-        kind, usd, what = self._asked_for(said)
-        centers = said.get("dataCenterIds") or list(CENTERS)
-        if said.get("globalNetworking"):
+        kind, usd, what = self._ordered(body)
+        centers = body.get("dataCenterIds") or list(CENTERS)
+        if body.get("globalNetworking"):
             centers = [each for each in centers if CENTERS.get(each)]
         center = next((each for each in centers if self._left_of(kind, each) > 0), None)
         if center is None or self._refused(kind, center):
@@ -204,7 +204,7 @@ class RunPodCloud(CloudFront):
         public = private if self._public is None else next(self._public)
         port = 10_000 + self._ids.randrange(20_000)
         env = {
-            **said.get("env", {}),
+            **body.get("env", {}),
             "RUNPOD_POD_ID": name,
             "RUNPOD_API_KEY": self._own_keys[name],
             "RUNPOD_TCP_PORT_22": str(port),
@@ -217,30 +217,30 @@ class RunPodCloud(CloudFront):
                 hourly_usd=usd,
                 private_ip=private,
                 public_ip=public,
-                user_data=shlex.join([*said.get("entrypoint", []), *said.get("cmd", [])]),
+                user_data=shlex.join([*body.get("entrypoint", []), *body.get("cmd", [])]),
                 metadata=env,
-                said={**said, **what, "port": port},
+                body={**body, **what, "port": port},
             )
         )
 
-    def _asked_for(self, said: Mapping[str, Any]) -> tuple[str, float, dict[str, Any]]:
+    def _ordered(self, body: Mapping[str, Any]) -> tuple[str, float, dict[str, Any]]:
         """The type, its price for an hour, and what the pod says of it."""
-        if "cpu" in said:
-            cpu, vcpus = next((each for each in CPUS if each.id == said["cpu"]["id"]), None), said["cpu"]["vcpuCount"]
-            if cpu is None or vcpus & (vcpus - 1) or vcpus > cpu.at_most or "persistent" in said.get("mounts", {}):
-                raise Refused("", f"Unknown CPU type: {said['cpu']['id']}", 422)
-            told = {"id": cpu.id, "vcpuCount": vcpus, "memory": int(vcpus * cpu.memory_gb)}
-            return cpu.id, cpu.usd * vcpus, {"cpu": told}
-        asked, cloud = said["gpu"], said.get("cloud", "SECURE")
-        gpu, number = next((each for each in GPUS if each.id == asked["id"]), None), asked.get("count", 1)
+        if "cpu" in body:
+            cpu, vcpus = next((each for each in CPUS if each.id == body["cpu"]["id"]), None), body["cpu"]["vcpuCount"]
+            if cpu is None or vcpus & (vcpus - 1) or vcpus > cpu.at_most or "persistent" in body.get("mounts", {}):
+                raise Refused("", f"Unknown CPU type: {body['cpu']['id']}", 422)
+            fields = {"id": cpu.id, "vcpuCount": vcpus, "memory": int(vcpus * cpu.memory_gb)}
+            return cpu.id, cpu.usd * vcpus, {"cpu": fields}
+        wanted, cloud = body["gpu"], body.get("cloud", "SECURE")
+        gpu, number = next((each for each in GPUS if each.id == wanted["id"]), None), wanted.get("count", 1)
         if gpu is None:
-            raise Refused("", f"Unknown GPU type: {asked['id']}", 422)
+            raise Refused("", f"Unknown GPU type: {wanted['id']}", 422)
         usd = sold.price(gpu, cloud)
-        small = asked.get("minRamPerGpu", 0) > gpu.memory_gb or asked.get("minVcpuCountPerGpu", 0) > gpu.vcpus
+        small = wanted.get("minRamPerGpu", 0) > gpu.memory_gb or wanted.get("minVcpuCountPerGpu", 0) > gpu.vcpus
         if not usd or number > gpu.at_most or small:
             raise Refused("", NO_ROOM, 400)
-        told = {"id": gpu.id, "count": number, "vcpuCount": number * gpu.vcpus, "memory": number * gpu.memory_gb}
-        return gpu.id, usd * number, {"gpu": told}
+        fields = {"id": gpu.id, "count": number, "vcpuCount": number * gpu.vcpus, "memory": number * gpu.memory_gb}
+        return gpu.id, usd * number, {"gpu": fields}
 
     def _refused(self, type: str, zone: str) -> bool:  # noqa: A002
         living = sum(each.lives and (each.type, each.zone) == (type, zone) for each in self.machines())
@@ -259,10 +259,10 @@ class RunPodCloud(CloudFront):
     def _known(self, name: str, *, ended: bool = False) -> FrontMachine:
         """The pod of an id: there is no old answer to this. ``ended``: also one whose end has just begun."""
         shown = [each for each in self.machines() if each.state not in (_ENDED[1:] if ended else _ENDED)]
-        found = next((each for each in shown if each.id == name), None)
-        if found is None:
+        machine = next((each for each in shown if each.id == name), None)
+        if machine is None:
             raise Refused("", "resource not found", 404)
-        return found
+        return machine
 
     def _act(self, machine: FrontMachine, action: str) -> dict[str, Any] | None:
         """Change a pod's state; return the pod, or None where it is deleted."""
@@ -286,32 +286,32 @@ class RunPodCloud(CloudFront):
         }
 
     def _shown(self, machine: FrontMachine) -> dict[str, Any]:
-        said, status, runs = machine.said, _STATUS[machine.state], machine.state == "running"
-        entrypoint, cmd = list(said.get("entrypoint", [])), list(said.get("cmd", []))
-        endpoint = {"host": machine.public_ip, "port": said["port"], "username": "root"}
+        body, status, runs = machine.body, _STATUS[machine.state], machine.state == "running"
+        entrypoint, cmd = list(body.get("entrypoint", [])), list(body.get("cmd", []))
+        endpoint = {"host": machine.public_ip, "port": body["port"], "username": "root"}
         endpoint["command"] = f"ssh root@{endpoint['host']} -p {endpoint['port']}"
-        mapped = runs and "22/tcp" in said.get("ports", ())
-        port = {"private": 22, "public": said["port"], "type": "tcp", "ip": machine.public_ip}
-        network: dict[str, Any] = {"enabled": bool(said.get("globalNetworking"))}
+        mapped = runs and "22/tcp" in body.get("ports", ())
+        port = {"private": 22, "public": body["port"], "type": "tcp", "ip": machine.public_ip}
+        network: dict[str, Any] = {"enabled": bool(body.get("globalNetworking"))}
         if network["enabled"] and runs:
             network |= {"ip": machine.private_ip, "internalDns": f"{machine.id}.runpod.internal"}
         return {
             "id": machine.id,
-            "name": said["name"],
+            "name": body["name"],
             "status": status,
             "actions": _ACTIONS.get(status, ["start", "terminate"]),
-            "image": said["image"],
+            "image": body["image"],
             "args": json.dumps({"entrypoint": entrypoint, "cmd": cmd}) if entrypoint or cmd else "",
             "entrypoint": entrypoint,
             "cmd": cmd,
-            "disk": said.get("disk", 20),
-            "mounts": said.get("mounts", {}),
-            "ports": list(said.get("ports", [])),
-            "env": dict(said.get("env", {})),
-            "registry": said.get("registry"),
-            "cloud": said.get("cloud", "SECURE"),
+            "disk": body.get("disk", 20),
+            "mounts": body.get("mounts", {}),
+            "ports": list(body.get("ports", [])),
+            "env": dict(body.get("env", {})),
+            "registry": body.get("registry"),
+            "cloud": body.get("cloud", "SECURE"),
             "dataCenterId": machine.zone,
-            "cudaVersion": "12.8" if "gpu" in said else None,
+            "cudaVersion": "12.8" if "gpu" in body else None,
             "ssh": {"proxy": None, "direct": endpoint if mapped else None},
             "template": None,
             "cost": round(machine.hourly_usd, 4) if machine.lives else 0.0,
@@ -320,4 +320,4 @@ class RunPodCloud(CloudFront):
             "runtime": {"uptime": 1, "ports": [port] if mapped else []} if runs else None,
             "createdAt": datetime.fromtimestamp(machine.created, UTC).isoformat().replace("+00:00", "Z"),
             "startedAt": None,
-        } | {key: said[key] for key in ("gpu", "cpu") if key in said}
+        } | {key: body[key] for key in ("gpu", "cpu") if key in body}

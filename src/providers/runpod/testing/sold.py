@@ -53,7 +53,7 @@ Left = Callable[[str, str], int]  # how many pods of a type there may still be i
 def gpu(each: SoldGpu, query: Mapping[str, str], left: Left) -> dict[str, Any]:
     cloud, count = query.get("cloud", "SECURE"), int(query.get("count", "1"))
     community = each.community > 0
-    said = {
+    entry = {
         "id": each.id,
         "name": each.name,
         "pool": None,
@@ -65,7 +65,7 @@ def gpu(each: SoldGpu, query: Mapping[str, str], left: Left) -> dict[str, Any]:
         "maxCount": {"secure": each.at_most, "community": each.at_most if community else 0},
     }
     sells = price(each, cloud) > 0 and count <= each.at_most
-    return said | (_availability(each.id, left) if sells else {"availability": "NONE"})
+    return entry | (_availability(each.id, left) if sells else {"availability": "NONE"})
 
 
 def price(each: SoldGpu, cloud: str) -> float:
@@ -74,7 +74,7 @@ def price(each: SoldGpu, cloud: str) -> float:
 
 
 def cpu(each: SoldCpu, left: Left) -> dict[str, Any]:
-    said = {
+    entry = {
         "id": each.id,
         "name": "Compute-Optimized",
         "group": "Gen 3",
@@ -82,7 +82,7 @@ def cpu(each: SoldCpu, left: Left) -> dict[str, Any]:
         "ramGbPerVcpu": each.memory_gb,
         "price": {"securePerVcpu": each.usd, "serverlessPerVcpu": each.usd},
     }
-    return said | _availability(each.id, left)
+    return entry | _availability(each.id, left)
 
 
 def center(name: str) -> dict[str, Any]:

@@ -67,15 +67,15 @@ def launcher_lives() -> bool:
 def nodes_of(job: str) -> "list[str] | None":
     """Return the nodes that the job has now; none: it has ended. None: Slurm does not say."""
     try:
-        shown = said("squeue", "--noheader", f"--jobs={job}", "--format=%N")
-        return said("scontrol", "show", "hostnames", shown).split() if shown else []
+        shown = output_of("squeue", "--noheader", f"--jobs={job}", "--format=%N")
+        return output_of("scontrol", "show", "hostnames", shown).split() if shown else []
     except subprocess.CalledProcessError as error:
         return [] if "invalid job id" in str(error.output).lower() else None
     except subprocess.TimeoutExpired:
         return None
 
 
-def said(*argv: str) -> str:
+def output_of(*argv: str) -> str:
     text = subprocess.check_output(  # noqa: S603
         argv, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, universal_newlines=True, timeout=ANSWER_S
     )

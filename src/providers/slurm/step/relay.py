@@ -71,13 +71,13 @@ def hand_over(server: socket.socket) -> None:
     with open(os.devnull, "r+b", buffering=0) as null:  # else whoever reads or writes here would not see their end
         os.dup2(null.fileno(), 0)
         os.dup2(null.fileno(), 1)
-    said = b"."
-    while said:
+    data = b"."
+    while data:
         try:
-            said = server.recv(CHUNK_BYTES)
+            data = server.recv(CHUNK_BYTES)
         except ConnectionResetError:
             break
-        os.write(2, said)
+        os.write(2, data)
 
 
 def enlarge(end: int) -> None:
@@ -123,16 +123,16 @@ def described(path: str, until: float) -> "dict[str, str]":
     while True:
         try:
             with open(path, encoding="utf-8") as file:
-                said: dict[str, str] = json.load(file)
+                facts: dict[str, str] = json.load(file)
         except FileNotFoundError:
             if time.monotonic() > until:
                 raise LookupError(f"no step of Outrider's runs on this node, as there is no {path}") from None
             if hung_up(0, LOOK_S):  # else a job that ends would wait for this process
                 raise LookupError("nobody wants the connection any more") from None
         else:
-            if said.get("error"):
-                raise LookupError(said["error"])
-            return said
+            if facts.get("error"):
+                raise LookupError(facts["error"])
+            return facts
 
 
 def hung_up(fd: int, within_s: float) -> bool:
@@ -142,13 +142,13 @@ def hung_up(fd: int, within_s: float) -> bool:
     return bool(poll.poll(within_s * 1000))
 
 
-def connected(said: "dict[str, str]", node: str) -> socket.socket:
+def connected(step: "dict[str, str]", node: str) -> socket.socket:
     server = socket.socket(socket.AF_UNIX)
     try:
-        server.connect(said["socket"])
+        server.connect(step["socket"])
     except OSError as error:
         server.close()
-        raise LookupError(f"the step server on {node} does not answer at {said['socket']}: {error.strerror}") from error
+        raise LookupError(f"the step server on {node} does not answer at {step['socket']}: {error.strerror}") from error
     return server
 
 
@@ -279,9 +279,9 @@ def prompt(pid: int) -> bool:
         if process < 0:
             return False
         sockets = [int(name) for name in os.listdir(f"/proc/{pid}/fd") if is_socket(f"/proc/{pid}/fd/{name}")]
-        found = [fd for fd in (call(PIDFD_GETFD, process, number, 0) for number in sockets) if fd >= 0]
+        fds = [fd for fd in (call(PIDFD_GETFD, process, number, 0) for number in sockets) if fd >= 0]
         os.close(process)
-        return sum(set_prompt(fd) for fd in found) > 0  # of all of them
+        return sum(set_prompt(fd) for fd in fds) > 0  # of all of them
     except (ImportError, OSError, AttributeError):
         return False
 

@@ -98,15 +98,15 @@ def main() -> int:
     parser.add_argument("--grace", type=float, default=30.0, help="seconds between SIGTERM and SIGKILL")
     parser.add_argument("--lifetime", type=float, default=0.0, help="seconds after which it ends in any case; 0: never")
     parser.add_argument("--batch-node", default="", help="the node of the job's batch shell, which may fail")
-    given = parser.parse_args()
+    options = parser.parse_args()
     os.umask(0o077)
     signals = Signals()
-    node, local = Node(given.folder), ""
+    node, local = Node(options.folder), ""
     try:
         adopt_orphans()
         local = local_folder(node)
-        server = Server(node, local, signals, given.lease, given.grace)
-        server.serve(given.lifetime)
+        server = Server(node, local, signals, options.lease, options.grace)
+        server.serve(options.lifetime)
     except (Unusable, OSError) as error:
         why = str(error) if isinstance(error, Unusable) else f"node {node.name} cannot be used: {error}"
         sys.stderr.write(f"outrider: {why}\n")
@@ -117,9 +117,9 @@ def main() -> int:
         end_descendants(KILL_S)
         if local:
             shutil.rmtree(local, ignore_errors=True)
-    if server.abandoned and given.batch_node:
+    if server.abandoned and options.batch_node:
         last = os.path.join(node.folder, LAST)
-        os.execv(sys.executable, [sys.executable, "-I", "-S", last, node.folder, given.batch_node])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, "-I", "-S", last, node.folder, options.batch_node])  # noqa: S606
     return 0
 
 
@@ -192,8 +192,8 @@ class Lease:
         self._ends = time.monotonic() + lease_s + FIRST_LEASE_S
 
     def _look(self) -> "tuple[int, int]":
-        found = os.stat(self._path)
-        return found.st_ino, found.st_mtime_ns
+        status = os.stat(self._path)
+        return status.st_ino, status.st_mtime_ns
 
     def has_run_out(self) -> bool:
         try:
@@ -226,7 +226,7 @@ class Server:
     def __init__(self, node: Node, local: str, signals: Signals, lease_s: float, grace_s: float) -> None:
         self._node, self._signals, self._grace_s = node, signals, grace_s
         self._sshd = [which("sshd", node), "-i", "-e", "-f", f"{local}/sshd_config"]
-        host_key = made_host_key(f"{local}/host_key", node)
+        host_key = make_host_key(f"{local}/host_key", node)
         write(f"{local}/sshd_config", CONFIG.format(here=local))
         write(f"{local}/session", session(dict(os.environb)))
         self._copy_keys(f"{local}/authorized_keys")
@@ -315,9 +315,9 @@ class Server:
 def handed_over(connection: socket.socket) -> "list[int]":
     """Return the input and output that a relay gives away with its first byte; none: it carries them itself."""
     connection.settimeout(HAND_OVER_S)
-    given = connection.recvmsg(1, socket.CMSG_SPACE(struct.calcsize("ii")))[1]
+    ancillary = connection.recvmsg(1, socket.CMSG_SPACE(struct.calcsize("ii")))[1]
     connection.settimeout(None)
-    return list(struct.unpack("ii", given[0][2])) if given else []
+    return list(struct.unpack("ii", ancillary[0][2])) if ancillary else []
 
 
 # --- what it makes ----------------------------------------------------------------------------------------------------
@@ -334,12 +334,12 @@ def local_folder(node: Node) -> str:
             continue
         try:
             remove_abandoned(base)
-            made = tempfile.mkdtemp(prefix=name, dir=base)
+            folder = tempfile.mkdtemp(prefix=name, dir=base)
         except OSError:
             continue
-        os.chmod(made, 0o700)
-        hold(f"{made}/lock")
-        return made
+        os.chmod(folder, 0o700)
+        hold(f"{folder}/lock")
+        return folder
     raise Unusable(f"node {node.name} has no folder for a socket: neither $TMPDIR nor /tmp can be written to")
 
 
@@ -371,21 +371,21 @@ def remove_abandoned(base: str) -> None:
 
 
 def which(program: str, node: Node) -> str:
-    found = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *WHERE_SSHD_IS]))
-    if found is None:
+    path = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *WHERE_SSHD_IS]))
+    if path is None:
         raise Unusable(
             f"node {node.name} has no {program}, in PATH or {' '.join(WHERE_SSHD_IS)}: have its administrators install "
             "OpenSSH's server there, which needs not run, or put one into PATH by a line of Slurm(setup=[...])"
         )
-    return found
+    return path
 
 
-def made_host_key(path: str, node: Node) -> str:
+def make_host_key(path: str, node: Node) -> str:
     command = [which("ssh-keygen", node), "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)  # noqa: S603
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
-        raise Unusable(f"ssh-keygen makes no host key on node {node.name}: {said[-500:]}")
+        message = done.stderr.decode(errors="replace").strip()
+        raise Unusable(f"ssh-keygen makes no host key on node {node.name}: {message[-500:]}")
     with open(f"{path}.pub") as file:
         return " ".join(file.read().split()[:2])
 
@@ -415,9 +415,9 @@ def quoted(each: bytes) -> bytes:
 def own_address(node: str) -> str:
     """Return by which other nodes reach this one: what its name stands for, unless that is the loopback."""
     with contextlib.suppress(OSError):
-        found = socket.gethostbyname(node)
-        if not found.startswith("127."):
-            return found
+        address = socket.gethostbyname(node)
+        if not address.startswith("127."):
+            return address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "192.0.2.1"), 9))  # sends nothing
@@ -487,13 +487,13 @@ def descendants(root: int) -> "list[int]":
                 continue
             if state not in {b"Z", b"X"}:
                 children.setdefault(int(parent), []).append(int(name))
-    found = []  # type: list[int]
+    processes = []  # type: list[int]
     waiting = [root]
     while waiting:
         of_it = children.get(waiting.pop(), [])
-        found += of_it
+        processes += of_it
         waiting += of_it
-    return found
+    return processes
 
 
 if __name__ == "__main__":

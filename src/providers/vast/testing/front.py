@@ -138,7 +138,7 @@ class VastCloud(CloudFront):
         self._accepted = keys
         self._limits = {name: Limit(*limit) for name, limit in _LIMITS.items()} if throttled else {}
         self._dice = Random(f"ids {seed}")  # noqa: S311 - repeated
-        self._made = 0
+        self._created = 0
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 
@@ -170,18 +170,18 @@ class VastCloud(CloudFront):
         _document().check_request(request, action)
 
     def answer(self, request: Request, action: str) -> Reply:
-        said, name = request.json(), _last(request.path)
+        body, name = request.json(), _last(request.path)
         match action:
             case "showUser":
                 answer: dict[str, Any] = {"id": 4711, "email": "ada@example.org", "credit": self.credit_usd}
             case "searchOffers":
-                answer = self._search(said)
+                answer = self._search(body)
             case "createInstance":
-                answer = self._create(self._ask(int(name), said), said)
+                answer = self._create(self._ask(int(name), body), body)
             case "showInstances":
                 answer = self._page(request.query)
             case "destroyInstances":
-                answer = self._destroy([str(each) for each in said["instance_ids"]], "instances_not_found")
+                answer = self._destroy([str(each) for each in body["instance_ids"]], "instances_not_found")
             case _:
                 answer = self._destroy([name], UNKNOWN)
         return Reply(200, answer)
@@ -201,17 +201,17 @@ class VastCloud(CloudFront):
 
     # --- offers -------------------------------------------------------------------------------------------------------
 
-    def _search(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        market, disk_gb = said.get("type", "ondemand"), said.get("allocated_storage", 8.0)
-        taken = {each.said["ask"] for each in self.store.shown() if each.state != "terminated"}
-        found = [
+    def _search(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        market, disk_gb = query.get("type", "ondemand"), query.get("allocated_storage", 8.0)
+        taken = {each.body["ask"] for each in self.store.shown() if each.state != "terminated"}
+        offers = [
             offer
             for each in self.offered.values()
-            if _fits(offer := self._offer(each, market, disk_gb, rented=each.id in taken), said)
+            if _fits(offer := self._offer(each, market, disk_gb, rented=each.id in taken), query)
         ]
-        found.sort(key=lambda offer: (offer["dph_total"], offer["id"]))
-        most = min(said.get("limit", MOST), MOST)
-        return {"offers": found[:most], "truncated": len(found) > most}
+        offers.sort(key=lambda offer: (offer["dph_total"], offer["id"]))
+        most = min(query.get("limit", MOST), MOST)
+        return {"offers": offers[:most], "truncated": len(offers) > most}
 
     def _offer(self, each: Rentable, market: str, disk_gb: float, *, rented: bool) -> dict[str, Any]:
         storage = each.storage_usd * disk_gb / HOURS
@@ -248,8 +248,8 @@ class VastCloud(CloudFront):
 
     # --- instances ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, number: int, said: Mapping[str, Any]) -> Rentable:
-        if sum(map(len, [said.get("onstart") or "", *said.get("args", ())])) > TEXTS:
+    def _ask(self, number: int, body: Mapping[str, Any]) -> Rentable:
+        if sum(map(len, [body.get("onstart") or "", *body.get("args", ())])) > TEXTS:
             raise Invalid("createInstance", f"args and onstart together have more than {TEXTS} characters")
         if self.credit_usd <= 0:
             raise Refused("insufficient_credit", "Your account lacks credit; see the billing page.", 400)
@@ -258,11 +258,11 @@ class VastCloud(CloudFront):
             raise Refused(
                 "invalid_args", f"error 404/3603: no_such_ask Instance type by id {number} is not available.", 404
             )
-        market: Market = "spot" if "price" in said else "on-demand"
+        market: Market = "spot" if "price" in body else "on-demand"
         if (
-            any(each.said["ask"] == number and each.state != "terminated" for each in self.machines())
+            any(each.body["ask"] == number and each.state != "terminated" for each in self.machines())
             or self._full(offer, market)
-            or said.get("price", offer.min_bid) < offer.min_bid
+            or body.get("price", offer.min_bid) < offer.min_bid
         ):
             raise Refused(TAKEN, f"error 410/3907: no_such_ask Instance type {number} is no longer available.", 410)
         return offer
@@ -278,25 +278,25 @@ class VastCloud(CloudFront):
             for fault in self.faults.of(NoCapacity)
         )
 
-    def _create(self, offer: Rentable, said: Mapping[str, Any]) -> dict[str, Any]:
-        self._made += 1
-        name, key = str(7_000_000 + self._made), f"{self._dice.getrandbits(256):064x}"
+    def _create(self, offer: Rentable, body: Mapping[str, Any]) -> dict[str, Any]:
+        self._created += 1
+        name, key = str(7_000_000 + self._created), f"{self._dice.getrandbits(256):064x}"
         private = next(self._private)
         public = private if self._public is None else next(self._public)
-        ports = [each.split()[1].partition(":")[2] for each in said.get("env", {}) if each.startswith("-p ")]
-        mapped = {port: 40_000 + self._made * 8 + place for place, port in enumerate(ports)}
-        env = {name: value for name, value in said.get("env", {}).items() if not name.startswith("-")}
-        storage = offer.storage_usd * said.get("disk", 8.0) / HOURS
+        ports = [each.split()[1].partition(":")[2] for each in body.get("env", {}) if each.startswith("-p ")]
+        mapped = {port: 40_000 + self._created * 8 + place for place, port in enumerate(ports)}
+        env = {name: value for name, value in body.get("env", {}).items() if not name.startswith("-")}
+        storage = offer.storage_usd * body.get("disk", 8.0) / HOURS
         self.store.create(
             FrontMachine(
                 id=name,
                 type=offer.kind,
                 zone=offer.country,
-                hourly_usd=said.get("price", offer.usd) + storage,
+                hourly_usd=body.get("price", offer.usd) + storage,
                 private_ip=private,
                 public_ip=public if self._public is not None else None,
-                market="spot" if "price" in said else "on-demand",
-                user_data=shlex.join([said.get("onstart") or "/bin/sh", *said.get("args", ())]),
+                market="spot" if "price" in body else "on-demand",
+                user_data=shlex.join([body.get("onstart") or "/bin/sh", *body.get("args", ())]),
                 metadata={
                     **env,
                     "CONTAINER_ID": name,
@@ -305,8 +305,8 @@ class VastCloud(CloudFront):
                     "PUBLIC_IPADDR": public,
                     **{f"VAST_TCP_PORT_{port}": str(at) for port, at in mapped.items()},
                 },
-                labels=labels.of_text(said.get("label", "")),
-                said={**said, "ask": offer.id, "mapped": mapped},
+                labels=labels.of_text(body.get("label", "")),
+                body={**body, "ask": offer.id, "mapped": mapped},
             )
         )
         return {"success": True, "new_contract": int(name), "instance_api_key": key}
@@ -325,9 +325,9 @@ class VastCloud(CloudFront):
         }
 
     def _shown(self, each: FrontMachine) -> dict[str, Any]:
-        offer, runs = self.offered[each.said["ask"]], each.state == "running"
+        offer, runs = self.offered[each.body["ask"]], each.state == "running"
         ports = {
-            f"{port}/tcp": [{"HostIp": EVERYWHERE, "HostPort": str(at)}] for port, at in each.said["mapped"].items()
+            f"{port}/tcp": [{"HostIp": EVERYWHERE, "HostPort": str(at)}] for port, at in each.body["mapped"].items()
         }
         status = "exited" if each.reason == "powered-off" else _STATUS[each.state]
         return {
@@ -335,9 +335,9 @@ class VastCloud(CloudFront):
             "actual_status": status,
             "cur_state": "running" if each.lives else "stopped",
             "intended_status": "running",
-            "label": each.said.get("label"),
-            "image_uuid": each.said["image"],
-            "image_runtype": each.said.get("runtype", "ssh"),
+            "label": each.body.get("label"),
+            "image_uuid": each.body["image"],
+            "image_runtype": each.body.get("runtype", "ssh"),
             "status_msg": None,
             "public_ipaddr": each.public_ip or each.private_ip,
             "machine_id": offer.id + 50000,
@@ -362,14 +362,14 @@ class VastCloud(CloudFront):
         return {"success": True}
 
 
-def _fits(offer: Mapping[str, Any], said: Mapping[str, Any]) -> bool:
+def _fits(offer: Mapping[str, Any], query: Mapping[str, Any]) -> bool:
     """Apply the filters of a search. What it calls by other names than offers do is translated here."""
     has = {
         **offer,
         "verified": offer["verification"] == "verified",
         "geolocation": offer["geolocation"].rpartition(",")[2].strip(),
     }
-    return all(_holds(has[name], filters) for name, filters in said.items() if isinstance(filters, dict))
+    return all(_holds(has[name], filters) for name, filters in query.items() if isinstance(filters, dict))
 
 
 def _holds(has: Any, filters: Mapping[str, Any]) -> bool:
