@@ -447,7 +447,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a provider by its name": ({"provider": "aws"}, r"write provider=AWS\(\.\.\.\)"),
     "a plugin by its name": ({"plugins": ["torch"]}, r"write plugins\.torch\(\)"),
     "a container's image": ({"image": "python:3.12"}, r"image takes an Image, .*, not 'python:3\.12'"),
-    "a text as slots": ({"worker": "8"}, "how many tasks a node runs at a time, not '8'"),
+    "a text as slots": ({"worker": "8"}, "how many tasks a node runs at a time, .*, not '8'"),
 }
 
 
