@@ -97,10 +97,10 @@ class Report:
         chaos: The plan.
         began_at: The time of the beginning, in seconds since the epoch.
         ended_at: The time of the end, in seconds since the epoch.
-        found: The nodes that existed at the beginning.
+        initial_nodes: The nodes that existed at the beginning.
         strikes: The injected faults.
         events: The events of the pool in that time.
-        made: The steps of each attempt that has ended.
+        step_counts: The steps of each attempt that has ended.
         began: The time of the first step, by (job, generation).
     """
 

@@ -49,7 +49,7 @@ class Job:
         hangs: The number of first attempts, of each rank, that never end.
         peers_notice_s: Seconds after which a rank whose peer is gone raises. None: it hangs.
         keep: Whether its result stays on its node, with a reference of the user to it.
-        given: Jobs that end before it is submitted, and whose kept results are its arguments.
+        inputs: Jobs that end before it is submitted, and whose kept results are its arguments.
         asks: Pairs of seconds: how long after its end the user requests its value, and how long the user waits.
         holds_s: Seconds from its end until the user drops the reference. inf: when all is done.
     """
