@@ -85,7 +85,7 @@ async def test_a_pool_runs_in_rented_containers_and_leaves_nothing(
         assert not any(has_key for _, _, has_key in found)
         assert len(vast_cloud.machines("running")) == 2
         for machine, host in containers.hosts.items():
-            given = vast_cloud.machine(machine).said["args"][1]
+            given = vast_cloud.machine(machine).body["args"][1]
             key = host.path("/etc/ssh/ssh_host_ed25519_key").read_text()
             assert key.splitlines()[1] not in given  # it was replaced at the first contact
     assert vast_cloud.left() == []
