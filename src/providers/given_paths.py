@@ -21,7 +21,7 @@ def expanded(path: StrPath) -> Path:
 def half_url(text: str) -> str:
     """Return the URL that a text was probably meant to be, as ``s3://b/x`` for ``s3:/b/x``; empty: it is a path."""
     match = re.fullmatch(r"(s3|gs|gcs|az|abfs|abfss|https?|file):/?([^/].*)", text)
-    return f"{match[1]}://{match[2]}" if match else ""
+    return f"{match[1]}://{'/' * (match[1] == 'file')}{match[2]}" if match else ""
 
 
 def no_file(path: StrPath) -> str:

@@ -32,6 +32,7 @@ class Language:
         return self.form
 
 
+MOST_CHARS = 8000  # of a message that is rewritten: the time grows with the square of its length
 _MARKS = ("(", "True or False", "timedelta", "Pool: ")  # of texts that are written for Python
 PYTHON, TOML = Language("python"), Language("toml")
 _language = PYTHON
@@ -64,13 +65,20 @@ def worded(text: str) -> str:
     return text if is_python() else in_language(text, _language)
 
 
+def is_own(error: BaseException) -> bool:
+    """Return whether the text of an error is Outrider's alone: others contain texts of the user's code."""
+    from .errors import BroadcastFailed, OutriderError, SerializationError, TaskError
+
+    return isinstance(error, OutriderError) and not isinstance(error, BroadcastFailed | SerializationError | TaskError)
+
+
 def in_toml(text: str) -> str:
     """Return a message about a file's table: in TOML, unless a command rewrites it where it prints it."""
     return in_language(text, TOML) if _language.form in ("python", "toml") else text
 
 
 def in_language(text: str, language: Language) -> str:
-    if language.form == "python" or not any(each in text for each in _MARKS):
+    if language.form == "python" or len(text) > MOST_CHARS or not any(each in text for each in _MARKS):
         return text
     from .option_words import rewritten
 

@@ -46,11 +46,12 @@ def described(error: Exception) -> str | None:
     """Return an error as a line that says what to do; None: it is a defect of this program."""
     from ...providers.errors import ProviderError
     from ..api.errors import OutriderError
-    from ..api.language import worded
+    from ..api.language import is_own, worded
     from ..api.printable import plain
 
     if isinstance(error, ProviderError | OutriderError):
-        return worded(plain(str(error)))
+        text = plain(str(error))
+        return worded(text) if is_own(error) or isinstance(error, ProviderError) else text
     if not isinstance(error, OSError):
         return None
     if error.filename is None and not _has_working_folder():

@@ -20,7 +20,7 @@ from cyclopts import Parameter, Token
 from ...lazy_dataclass import dataclass
 from ...providers.registry import ProviderName
 from ..api.errors import BroadcastFailed, OutriderError, SpecError
-from ..api.language import worded
+from ..api.language import is_own, worded
 from ..api.printable import plain
 from ..api.secrets import Scrubber
 from ..runs.names import runs_folder
@@ -256,10 +256,11 @@ def _message(error: BaseException) -> str:
         from ..scripts.exit_codes import exit_code
 
         suffix = "" if re.search(r"exit (code|status) \d", error.message) else f" (exit code {exit_code(error)})"
-        return f"{worded(plain(error.message))}{suffix}"
+        return f"{plain(error.message)}{suffix}"
     if isinstance(error, OutriderError):
         notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-        return worded(f"{type(error).__name__}: {plain(str(error))}{plain(notes)}")
+        text = f"{type(error).__name__}: {plain(str(error))}"
+        return f"{worded(text) if is_own(error) else text}{plain(notes)}"
     return ""
 
 

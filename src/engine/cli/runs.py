@@ -58,6 +58,8 @@ def runs(
         Print JSON, for programs.
     """
     if words[:1] == ("rm",) and len(words) > 1:
+        if limit is not None or failed or as_json:
+            raise refused("runs rm takes runs alone: leave out --limit, --failed and --json")
         return _remove([chosen_run(word) for word in words[1:]])
     if len(words) > 1:
         raise refused(

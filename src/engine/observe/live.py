@@ -71,7 +71,7 @@ class RichSink(Sink):
         """Print a line for each of the first failures. The table counts all, and awaiting a call raises its failure."""
         self._failures += 1
         if self._failures <= FAILURES:
-            self._writer.put(f"outrider: {worded(failure_line(event))}\n", STDERR)
+            self._writer.put(f"outrider: {failure_line(event)}\n", STDERR)
         elif self._failures == FAILURES + 1:
             self._writer.put("outrider: further failures are counted in the table alone\n", STDERR)
 

@@ -65,6 +65,7 @@ def torch(
         backend
         and ":" not in backend
         and backend.lower() not in _BACKENDS
+        and not backend.lower().endswith("ccl")  # vendors call theirs so: ccl, cncl, mccl
         and (close := closest(backend.lower(), _BACKENDS))
     ):
         own = f'"cpu:{backend},cuda:{backend}"'

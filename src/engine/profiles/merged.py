@@ -128,7 +128,7 @@ def facts(merged: Merged) -> dict[str, Any]:
         "steps_by": merged.steps_by if table is not None and table.by_steps else "",
         "ranks": [] if table is None else [row._asdict() for row in table.rows],
         "clock_error_s": merged.clock_error_s,
-        "missing": [each._asdict() for each in merged.missing],
+        "missing": [{"whose": each.whose, "said": each.reason} for each in merged.missing],
         "said": lines_of(merged),
     }
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..api.errors import BroadcastFailed
-from ..api.language import worded
+from ..api.language import is_own, worded
 from ..api.tracebacks import remote_traceback
 
 ERROR_CHARS = 256 * 1024  # of a traceback
@@ -33,7 +33,8 @@ def _texts(error: BaseException, clean: Callable[[str], str], trace: str = "") -
     """Return the texts of one error. ``trace``: its traceback, if it is not this program's."""
     texts: dict[str, Any] = {"type": type(error).__name__, "message": "", "traceback": ""}
     with suppress(Exception):
-        texts["message"] = clean(worded(str(error)))
+        message = clean(str(error))
+        texts["message"] = worded(message) if is_own(error) else message
     with suppress(Exception):
         text = trace or "".join(traceback.format_exception(error))
         texts["traceback"] = clean(text if len(text) <= ERROR_CHARS else f"...{text[-ERROR_CHARS:]}")

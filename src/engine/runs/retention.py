@@ -74,6 +74,8 @@ def remove(directory: Path) -> bool:
     Raises:
         OSError: something in it cannot be removed.
     """
+    if _stored_run(directory).alive:
+        return False
     _remove(directory)
     return not directory.exists()
 

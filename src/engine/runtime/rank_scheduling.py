@@ -41,9 +41,10 @@ def _switch(before: int, after: int) -> bool:
         if os.sched_getscheduler(0) != before:
             return False
         os.sched_setscheduler(0, after, os.sched_param(0))
+        threads = os.listdir("/proc/self/task")  # noqa: PTH208 - numbers, not paths
     except OSError:  # sandboxes (gVisor, seccomp) know one policy
         return False
-    for thread in map(int, os.listdir("/proc/self/task")):  # noqa: PTH208 - numbers, not paths
+    for thread in map(int, threads):
         with suppress(OSError):  # it has ended
             if os.sched_getscheduler(thread) == before:
                 os.sched_setscheduler(thread, after, os.sched_param(0))

@@ -7,6 +7,7 @@ with no branch, loop or ``try`` around it, and with nothing before it that may e
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
@@ -15,13 +16,13 @@ from ...lazy_dataclass import dataclass
 _HELP = frozenset({"-h", "--help", "--version", "-V"})
 _ENDS = frozenset({"exit", "quit", "_exit", "abort", "execv", "execve", "execvp", "execl", "execlp", "kill"})
 _DECLARATIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)
-_VARIABLE = "OUTRIDER_CHECKPOINTS"
+_ELSEWHERE = re.compile("OUTRIDER_CHECKPOINTS|dotenv|environ")  # the script may set the variable
 _DEEPEST = 20  # calls of the script's functions in each other
 
 
 def needs_place(source: str, arguments: Sequence[str]) -> int:
     """Return the line of a call of `checkpoint` that is certain to run and names no root; 0: none was found."""
-    if "checkpoint" not in source or _VARIABLE in source or _HELP & {*arguments}:
+    if "checkpoint" not in source or _ELSEWHERE.search(source) or _HELP & {*arguments}:
         return 0
     try:
         tree = ast.parse(source)

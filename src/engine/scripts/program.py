@@ -21,8 +21,8 @@ from time import perf_counter_ns
 from types import TracebackType
 
 from ...lazy_dataclass import dataclass
-from ..api.errors import OutriderError, TaskError
-from ..api.language import Language, reword, speaking
+from ..api.errors import TaskError
+from ..api.language import Language, is_own, reword, speaking
 from ..node import rank_signals
 from ..node.context import current
 
@@ -94,7 +94,7 @@ def run_script(place: Place, script: str, *arguments: str) -> None:
             raise ProgramFailed(f"it ended with exit code {code}", code) from None
     except BaseException as error:  # noqa: BLE001  whatever the script raises
         _note_failure()
-        if isinstance(error, OutriderError) and not _opens_pools():
+        if is_own(error) and not _opens_pools():
             reword(error, OF_RANKS)
         trace = _of_script(error.__traceback__, str(path))
         sys.excepthook(type(error), error.with_traceback(trace), trace)

@@ -177,6 +177,9 @@ def _check_checkpoints(program: Program, options: PoolOptions) -> None:
     image = options.get("image") or Image()
     if not program.is_script or options.get("checkpoints") is not None or VARIABLE in {*os.environ, *image.env}:
         return
+    provider = options.get("provider")
+    if provider is not None and not provider.local:  # its nodes may have the variable in their own environment
+        return
     if line := needs_place(program.script.read_text(errors="replace"), program.words[1:]):
         refuse(
             f"{program.name}, line {line}: checkpoint() has no place to keep checkpoints. Name one: --set "

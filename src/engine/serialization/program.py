@@ -121,7 +121,7 @@ class Program:
                     return _value_of_exit(end)
         function = self._loaded()  # the same without plugins, 2 us quicker
         args, kwargs = load()
-        if self._generators:
+        if self._generators or random_streams.lasting:
             self._begin_streams()
         try:
             if (task := current()) is not None and task.keeping is not None:
@@ -178,7 +178,7 @@ class Program:
             for plugin in reversed(plugins):
                 function = _wrapped(function, plugin, info)
             args, kwargs = load()
-            if self._generators:
+            if self._generators or random_streams.lasting:
                 self._begin_streams()
             stack.push(_note_raised)  # the first to end
             yield partial(function, *args, **kwargs)
@@ -194,8 +194,8 @@ class Program:
         return function  # type: ignore[no-any-return]
 
     def _begin_streams(self) -> None:
-        if (task := current()) is not None:
-            random_streams.begin_task(self._generators, task.job, task.info["rank"])
+        if (task := _job_and_rank()) is not None:
+            random_streams.begin_task([*random_streams.lasting, *self._generators], *task)
 
     def _enter(self, script: Script) -> None:
         """Make this process's ``__main__`` that of the program's script, with the names that it has sent."""
@@ -206,6 +206,13 @@ class Program:
             if main.__spec__ is None:
                 main.__spec__ = cast("Any", SpawningSpec(namespace))
         namespace.apply(self, self._names)
+
+
+def _job_and_rank() -> tuple[int, int] | None:
+    return None if (task := current()) is None else (task.job, task.info["rank"])
+
+
+random_streams.task_of = _job_and_rank
 
 
 class SetUpProgram(Program):

@@ -339,6 +339,6 @@ class Receiving(Transfer):
         super().finish(error)
 
     def release(self) -> None:
-        self._view.release()
+        self.finish(ConnectionResetError("the transfer was given up"))  # unless it is over: later bytes are ignored
         self.__dict__.pop("buffer", None)
         self.__dict__.pop("_memory", None)

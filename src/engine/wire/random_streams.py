@@ -15,7 +15,15 @@ from contextlib import contextmanager
 from typing import Any
 
 Used = tuple[Any, bytes]  # a generator that a function uses, with a digest of its state
+lasting: list[Used] = []  # generators of setups, and of names that are loaded late: they stay in the process
 _local = threading.local()  # `loaded`: those that the pickle which this thread loads has brought; see `loading`
+
+
+def no_task() -> tuple[int, int] | None:
+    return None
+
+
+task_of: Callable[[], tuple[int, int] | None] = no_task  # job and rank of this thread's task; set where tasks run
 
 
 @contextmanager
@@ -84,6 +92,9 @@ def _begin(reduced: tuple[Any, ...]) -> Any:
     digest = blake2b(pickle.dumps(reduced, 5), digest_size=16).digest()
     if (loaded := getattr(_local, "loaded", None)) is not None:
         loaded.append((generator, digest))
+    elif (task := task_of()) is not None:
+        lasting.append((generator, digest))
+        begin_task(lasting[-1:], *task)
     return generator
 
 

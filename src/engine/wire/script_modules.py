@@ -74,21 +74,43 @@ class Namespace:
     def update(self, script: Script) -> None:
         """Apply a program's description of its script."""
         sys.path.extend(folder for folder in script.path if folder not in sys.path and Path(folder).is_dir())
-        for name, times in script.reloads:
-            if self._reloads.get(name, 0) != times and name in sys.modules:
-                importlib.reload(sys.modules[name])  # its error is the task's: the old version must not run
-            self._reloads[name] = times
+        self._reload({name: times for name, times in script.reloads if self._reloads.get(name, 0) != times})
         if script.rest and script.rest != self._newest_rest:
             self._rest = self._newest_rest = script.rest
             loaded, self._loaded = self._loaded, set()
-            if loaded:
-                self._load_rest(*loaded)
+            for name in loaded:
+                try:
+                    self._load_rest(name)
+                except AttributeError:  # raised again for a task that needs the name: the old version must not run
+                    self.module(MAIN, {}).__dict__.pop(name, None)
         if script.sources:
             for name, text in loads(zlib.decompress(script.sources)).items():
                 linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
         self.module(MAIN, script.attributes)
         if script.needs_rest:
             self._load_rest()
+
+    def _reload(self, due: dict[str, int]) -> None:
+        """Reload modules, in an order that lets each import new names of the others.
+
+        Raises:
+            Exception: The error of a module. It is the task's, because the old version must not run.
+        """
+        while due:
+            failed: dict[str, int] = {}
+            errors: list[Exception] = []
+            for name, times in due.items():
+                try:
+                    if name in sys.modules:
+                        importlib.reload(sys.modules[name])
+                except Exception as error:  # noqa: BLE001  code of the user's
+                    failed[name] = times
+                    errors.append(error)
+                else:
+                    self._reloads[name] = times
+            if len(failed) == len(due):
+                raise errors[0]
+            due = failed
 
     def apply(self, program: object, names: Iterable[Record]) -> None:
         """Set the names of a program in its modules, and the attributes of its classes, as they were sent."""
@@ -159,6 +181,7 @@ class Namespace:
                         self._loaded.add(name)
                     except Exception as error:
                         if names:
+                            rest[name] = data  # the next use fails alike
                             raise AttributeError(f"{name} of {MAIN} cannot be unpickled here", name=name) from error
         finally:
             _local.namespace = previous

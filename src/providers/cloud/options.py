@@ -44,7 +44,10 @@ def check_region(owner: str, region: str | None, endpoint_url: str | None) -> No
         ValueError
     """
     form, example = _REGIONS[owner]
-    if not region or endpoint_url or os.environ.get(f"{owner}_ENDPOINT_URL") or re.fullmatch(form, region):
+    elsewhere = (f"{owner}_ENDPOINT_URL", f"{owner}_PROFILE", f"{owner}_CONFIG_FILE")
+    if endpoint_url or any(name.startswith(elsewhere) and os.environ[name] for name in os.environ):
+        return
+    if not region or re.fullmatch(form, region):
         return
     zone = re.fullmatch(rf"({form})-?[a-z]", region)
     of_zone = "" if zone is None else f"it looks like a zone: {owner}(region={zone[1]!r}, zones=[{region!r}])"

@@ -166,7 +166,7 @@ def test_a_module_that_cannot_be_reloaded_is_an_error(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_broken.py").write_text("number = 1\n")
     importlib.import_module("own_broken")
-    (tmp_path / "own_broken.py").write_text("number = (\n")
+    (tmp_path / "own_broken.py").write_text("number = 1 + (\n")  # of another length: the cache is by time and size
     namespace = Namespace()
     try:
         for _ in range(2):  # also of the next task
@@ -188,3 +188,28 @@ def test_source_of_a_class_is_found_where_its_file_is_not() -> None:
         assert inspect.getsource(pickle.loads(data)) == text
     finally:
         del linecache.cache[file]
+
+
+def test_modules_are_reloaded_in_an_order_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_a.py").write_text("from own_b import number\n")
+    (tmp_path / "own_b.py").write_text("number = 1\n")
+    importlib.import_module("own_a")
+    (tmp_path / "own_a.py").write_text("from own_b import number, other_number\n")
+    (tmp_path / "own_b.py").write_text("number, other_number = 1, 2\n")
+    try:
+        Namespace().update(Script("program", {}, reloads=(("own_a", 1), ("own_b", 1))))
+        assert sys.modules["own_a"].other_number == 2
+    finally:
+        del sys.modules["own_a"], sys.modules["own_b"]
+
+
+def test_an_edited_name_that_cannot_be_unpickled_fails_its_users_alone() -> None:
+    namespace = worker(rest=rest(late=5))
+    assert sys.modules[MAIN].late == 5  # type: ignore[attr-defined]
+    broken = zlib.compress(pickle.dumps({"late": b"no pickle", "other": pickle.dumps(1)}))
+    namespace.update(Script("program", {}, rest=broken))
+    assert sys.modules[MAIN].other == 1  # type: ignore[attr-defined]
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="late of __main__ cannot be unpickled"):
+            _ = sys.modules[MAIN].late  # type: ignore[attr-defined]
