@@ -10,8 +10,8 @@ from .placement import Claim, ReleaseSeat, WithdrawClaim
 
 
 class NeedPorts(NamedTuple):
-    """A request for free ports: call ``Gang.ports`` with the given number of each node, when all nodes have that
-    many.
+    """A request for free ports: call ``Gang.ports`` with the given number of ports of each node, when all
+    nodes have that many.
     """
 
     of: tuple[tuple[NodeId, int], ...]

@@ -33,8 +33,7 @@ FLEET-10: failed launches of a straggler's substitute do not count as consecutiv
 FLEET-11: once the pool has been ready, giving up lasts for `ANEW_S`; then missing machines are requested again.
 FLEET-12: `UNFIT_NODES` nodes in a row that can start no worker, and are lost soon after they were ready, are a failure
     that retrying cannot cure. Any other loss of a node, or a node that has stayed for `NEWBORN_S`, ends the row; so
-    does
-    a node that has run a task, for whatever reason its executor died.
+    does a node that has run a task, for whatever reason its executor died.
 FLEET-13: a node changes its phase only as `STEPS` allows. The last phase is final.
 FLEET-14: before any node was ready, `SAME_CAUSE` failures in a row with the same ``cause`` are a failure that retrying
     cannot cure. Failures of machines that were requested together count as one.

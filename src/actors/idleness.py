@@ -6,8 +6,7 @@ IDLE-2: only a stretch without a break counts. It begins anew when a node has wo
     node joins or leaves, and when a call begins or ends.
 IDLE-3: a pool without nodes is never idle: it costs nothing.
 IDLE-4: a pool whose nodes have all been idle for ``max_idle_s`` is reported, with the next sample at the latest.
-IDLE-5: a machine in its provider's queue is not a node yet: it costs nothing, and does not keep the pool from being
-idle.
+IDLE-5: a machine in its provider's queue is not a node yet: it costs nothing, and the pool may be idle meanwhile.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class LaunchFailures:
         """Handle that a node never became ready."""
         if error.late:
             self._late.add(error.late)
-        if error.futile or (error.late and member.machine.patience_s is not None):  # a late host of the user's own is unusable too
+        if error.futile or (error.late and member.machine.patience_s is not None):  # late: a user's own host
             self._unusable.append(error)
             self._refused = error
 

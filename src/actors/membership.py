@@ -240,9 +240,7 @@ class Roster:
 
     @property
     def ranked(self) -> tuple[NodeId, ...]:
-        """Return the nodes by rank: the same tuple object until the membership changes. Costs O(nodes) after a
-        change.
-        """
+        """Return the nodes by rank: the same tuple object until the membership changes; O(nodes) after a change."""
         if self._ranked is None:
             self._ranked = tuple([node for node in self._seats if node is not None])
         return self._ranked

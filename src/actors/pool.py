@@ -66,8 +66,7 @@ CLOSE_S = 10.0  # time limit for closing all connections together
 
 @asynccontextmanager
 async def supervise(dependencies: Dependencies) -> AsyncIterator[Ref[PoolMessage]]:
-    """Run a pool on an opened provider. Leaving the context ends open jobs as CLOSED and closes connections, in bounded
-    time.
+    """Run a pool on an opened provider. Leaving ends open jobs as CLOSED and closes connections, in bounded time.
 
     Machines that are lost or no longer wanted are terminated during the pool's life; the others are terminated when the
     provider's context is left. Enter that context before this one, and leave it after this one.

@@ -1,5 +1,4 @@
-"""The agreement of a generation's nodes on each other's notices and on the step to stop at. Pure; events carry the
-time.
+"""The agreement of a generation's nodes on each other's notices and on the step to stop at. Pure: events carry time.
 When any machine of a generation will be taken, each node that runs its ranks gets the notice. The ranks then wait at
 their next stop check (`should_stop`); each node reports how many checks its ranks have made, and all ranks stop at the
 check after the highest of these numbers.
@@ -94,9 +93,7 @@ class StopAgreement:
         return [(job, generation) for job, generation in self._generations.items() if node in generation.nodes]
 
     def _notify(self, job: JobId, generation: Generation, now: float) -> None:
-        """Send the generation's nodes its soonest notice, unless they were already sent this notice with the same
-        time.
-        """
+        """Send the generation's nodes its soonest notice, unless they already have this notice with this time."""
         if not self._deadlines and generation.sent is None:
             return
         places = {node: place for place, node in enumerate(generation.world.nodes) if node in generation.nodes}
