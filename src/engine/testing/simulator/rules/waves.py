@@ -1,8 +1,8 @@
 """The rules about machines that were launched together: SIM-21.
 
 SIM-21: when three quarters of a launch's machines have answered, a substitute is requested for each machine that has
-    not answered after 1.5 times that time, and at least 10 s more. Substitutes are requested for at most half of the nodes at a
-    time, and for no machine that has answered.
+    not answered after 1.5 times that time, and at least 10 s more. Substitutes are requested for at most half of the
+    nodes at a time, and for no machine that has answered.
 """
 
 from __future__ import annotations
