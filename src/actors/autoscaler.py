@@ -20,7 +20,7 @@ from math import ceil
 from ..lazy_named_tuple import NamedTuple
 from .interfaces import NodeId, ScaleByLoad
 
-WAIT_S = 2.0  # tasks that wait for less than this end before a machine could boot
+WAIT_S = 2.0  # seconds; tasks that wait for a shorter time end before a machine could boot
 # seconds of waiting work that count as one slot; a task of a shorter function counts as a part of a slot
 WORTH_S = 10.0
 CHECK_S = 1.0

@@ -41,7 +41,7 @@ class GenerationStarted(NamedTuple):
     ranks: tuple[int, ...]  # all ranks, or those that run again
 
 
-Effect = (  # the caller carries these out at once and in order; a claim replaces the earlier claim
+Effect = (  # the caller carries effects out at once, in order; a new claim replaces the broadcast's earlier claim
     Claim
     | WithdrawClaim
     | NeedPorts

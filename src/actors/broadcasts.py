@@ -97,16 +97,14 @@ class Broadcasts:
             return False
         del self._attempts[report.attempt]
         if report.verdict is not Verdict.RETURNED and gang.listens_on(node):
-            self._compare_ports[node] = None  # the attempt may have been not sent, or not begun
+            self._compare_ports[node] = None  # perhaps the attempt was never sent, or never began
         self._carry_out(gang, now)
         if report.verdict is not Verdict.RETURNED or gang.wake_at() is not None:
             return True
         return not (gang.phase is Phase.RUNNING or gang.phase is Phase.OVER)
 
     def joined(self, report: Joined, now: float) -> bool:
-        """Handle that the ranks of an attempt's broadcast wait for each other; return whether a time is due because of
-        this.
-        """
+        """Handle that the ranks of an attempt's broadcast wait for each other; return whether this sets a time limit."""
         gang = self._attempts.get(report.attempt)
         if gang is None:
             return False
@@ -349,7 +347,7 @@ class Broadcasts:
     def _give_ports(self, gang: Gang, request: NeedPorts, now: float, *, again: bool = False) -> None:
         """Give ``gang`` all the free ports of ``request``: now, or when the node with too few ports reports more.
 
-        That node is asked for its ports at once. ``again``: it has just answered, so it is not asked before the wait is
+        That node is asked for its ports at once. ``again``: it has just answered, so it is only asked when the wait is
         long.
         """
         ports: list[tuple[int, ...]] = []

@@ -1,6 +1,6 @@
 """The fleet controller: decides which machines to launch, replace and end, with back-off after failures. Pure.
 
-The time and a random number come in with each event.
+Each event carries the time and, where needed, a random number.
 
 A node counts as present from the request for its machine until it is noticed, drained, failed or lost. Missing nodes
 are launched. Surplus nodes are dismissed: first machines that wait in their provider's queue, then the newest nodes. So
@@ -51,14 +51,17 @@ from .interfaces import NodeId
 
 BACK_OFF_S = 1.0
 BACK_OFF_LIMIT_S = 60.0
-# a starting pool whose retry must wait longer than this fails instead, so that its user learns of the problem
+# seconds; a starting pool whose retry must wait longer fails instead, so that its user learns of the problem
 START_WAIT_S = 45.0
 ANEW_S = 60.0  # seconds until the fleet tries again after giving up: by then, credentials or limits may have changed
 SAME_CAUSE = 2  # failures in a row with the same cause; a third try would only take as long again
-UNFIT_NODES = 3  # number of nodes in a row; nodes that fail together count as one
-NEWBORN_S = 90.0  # seconds since the node was ready; a fork server that does not answer is given up after 60 s
-FLAP_S = 10.0  # a node that is lost without notice so soon after it was ready may be one of many
-FLAPS_FREE = 8  # such losses in a row before the next launch waits
+# nodes in a row that can start no worker, after which the fleet gives up; nodes that fail together count as one
+UNFIT_NODES = 3
+# seconds after it became ready in which a lost node counts as new (FLEET-12); a silent fork server ends after 60 s
+NEWBORN_S = 90.0
+# seconds; a node lost without notice within this time after it became ready may be one of many such nodes
+FLAP_S = 10.0
+FLAPS_FREE = 8  # number of such losses in a row after which the next launch waits
 
 
 class NodePhase(StrEnum):
@@ -277,7 +280,7 @@ class FleetController:
         self._try_anew(now)
 
     def scale(self, wanted: int, leaving: Iterable[NodeId], now: float) -> None:
-        """Change the number of nodes by load and drain ``leaving``. Unlike `resize`, this does not end a giving-up."""
+        """Change the number of nodes by load and drain ``leaving``. Unlike `resize`, this starts no new tries."""
         for node in leaving:
             if self.nodes.get(node) is NodePhase.READY:
                 self._drain(node)
@@ -370,10 +373,10 @@ class FleetController:
                 orders.launches.append(count - fewer)
 
     def _shrink(self, surplus: int) -> None:
-        """Drop ``surplus`` nodes: first queued, then booting, then spare, then working nodes; in each group the newest
+        """Drop ``surplus`` nodes: first queued, then booting, then spare, then working ones; in each group the newest
         first.
         """
-        # the sort is stable
+        # the sort is stable: within each group the newest stay first
         booting = sorted(self._newest(NodePhase.BOOTING), key=lambda node: node not in self._queued)
         for node in booting[:surplus]:
             self._dismiss(node)

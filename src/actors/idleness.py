@@ -46,7 +46,7 @@ class _Node:
 
 @dataclass(slots=True)
 class Idleness:
-    """Detects idle pools. ``max_idle_s``: the allowed idle time. ``every_s``: the interval of each node's samples."""
+    """A detector of idle pools. ``max_idle_s``: the allowed idle time. ``every_s``: the interval of nodes' samples."""
 
     max_idle_s: float
     every_s: float

@@ -22,10 +22,10 @@ from .amounts import Amounts
 from .events import Observe
 from .late_nodes import Preparing
 
-NodeId = NewType("NodeId", int)  # never used twice in a pool: a replacement is another node
-JobId = NewType("JobId", int)  # what the user submitted: one task, or a broadcast of several
+NodeId = NewType("NodeId", int)  # never used twice in a pool: a replacement has another id
+JobId = NewType("JobId", int)  # one submission of the user: a task, or a broadcast of several tasks
 TaskId = NewType("TaskId", int)
-AttemptId = NewType("AttemptId", int)  # never used twice in a pool: a late report of an old attempt matches none
+AttemptId = NewType("AttemptId", int)  # never used twice in a pool, so a late report of an old attempt is recognized
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Unfit:
     """The node's executor is about to end by itself; this is the cause of the node's loss, which follows."""
 
     cause: str
-    has_run: bool  # whether a worker there has taken an attempt
+    has_run: bool  # whether a worker of the node has begun any attempt
 
 
 class AttemptSeen(NamedTuple):
@@ -271,10 +271,11 @@ class Link(Protocol):
 class Lost:
     """The loss of a connection, with its cause."""
 
-    cause: str  # one clause for people
+    cause: str  # the cause as a clause for people
     # True: heartbeats stopped, or a host in between closed the connection; False: the machine closed it
     silent: bool = False
-    early_s: float = 0.0  # seconds between the loss and the silence limit; the time to reconnect is longer by as much
+    # seconds by which the loss came before the silence limit; the time to reconnect is longer by as much
+    early_s: float = 0.0
 
 
 class Connection(Protocol):
@@ -398,7 +399,7 @@ class Reason(StrEnum):
     CLOSED = auto()  # the pool closed before the task ended
     NO_REPLACEMENT = auto()  # no replacement for its node became ready within replace_timeout
     NO_SUCH_RANK = auto()  # the task's ``on`` is beyond the number of nodes that the pool is to have
-    LOSING = auto()  # a broadcast lost generations faster than it could run
+    LOSING = auto()  # a broadcast lost too many generations in a row (`BroadcastSpec.restarts`)
     NO_PORTS = auto()  # the ranks of a broadcast need more ports on one of its nodes than that node keeps free
     TOO_LARGE = auto()  # the task needs larger amounts than any node of the pool has
     STALLED = auto()  # the task gave no sign of life for too long, and was run again as often as allowed
@@ -424,7 +425,7 @@ SettleAll = Callable[[Sequence[Ending], int], None]
 
 
 class OnLoss(Enum):
-    RESTART = auto()  # fence, replace, run everywhere again
+    RESTART = auto()  # fence the generation, replace lost nodes, and run all ranks again
     RESEND = auto()  # keep the results so far, and run only the lost ranks again
     FAIL = auto()
 
@@ -452,8 +453,8 @@ class BroadcastSpec(NamedTuple):
     at_most_once: bool = False
     queue_timeout_s: float | None = None
     max_restarts: int = 0  # generations that may follow a generation in which a rank failed by itself (RESTART)
-    restarts: int = 3  # lost generations in a row after which another one begins; RESEND: counted per rank
-    steady_s: float = 60.0  # a generation that ran for so long resets the count of lost generations in a row
+    restarts: int = 3  # most lost generations in a row that may be followed by another; RESEND: counted per rank
+    steady_s: float = 60.0  # seconds; a generation that ran for longer resets the count of lost generations in a row
     needs: Amounts | None = None  # amounts that all its ranks on one node hold together
     stall: Stall | None = None
     failed: Callable[[Ending], object] | None = None  # called at once with each rank that fails
@@ -466,7 +467,7 @@ class ScaleByLoad:
     """A pool whose number of nodes follows its work."""
 
     most: int  # largest number of nodes
-    idle_s: float  # a node leaves after so many seconds without work
+    idle_s: float  # seconds without work after which a node leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,12 +478,13 @@ class PoolSpec:
     min: int  # number of ready nodes from which on the pool is ready
     slots: int  # number of tasks that run at the same time on each node
     spare: int = 0  # number of additional nodes that stand by
-    quarantine_after: int = 4  # a task ends after so many unannounced losses of its node in a row, whatever its retries
+    # number of unannounced losses of its node in a row after which a task ends, whatever its retries
+    quarantine_after: int = 4
     boot_timeout_s: float = 600.0  # seconds from launch to ready, without the time in the provider's queue
     # limit in seconds for a wait without a break in the provider's queue; None: no limit
     start_timeout_s: float | None = None
     replace_timeout_s: float = 600.0
-    reconnect_s: float = 10.0  # how long a lost connection is tried again before its node counts as lost
+    reconnect_s: float = 10.0  # seconds for which reconnecting is tried before the node counts as lost
     lease_s: float = 120.0  # the lease in `Hello`; also how long reconnecting is tried when no host at all answers
     launch_retries: int = 5  # launches that may fail before the pool is ready; after that there is no limit
     scale: ScaleByLoad | None = None  # None: the pool has ``desired`` nodes, until the user resizes it

@@ -44,7 +44,7 @@ class LateNodes:
 
 
 def sentence(late: Sequence[str], *, ready: int, within_s: float) -> str:
-    """Return the sentence. ``late``: the state of each late node, in words that fit behind "was"."""
+    """Return a sentence about late nodes. ``late``: the state of each late node, in words that fit behind "was"."""
     groups = [f"{count} {'was' if count == 1 else 'were'} {where}" for where, count in Counter(late).most_common()]
     if ready:
         groups.append(f"{ready} {'is' if ready == 1 else 'are'} ready")

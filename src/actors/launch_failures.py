@@ -13,7 +13,7 @@ from .observing import Observe
 
 
 class LaunchFailures:
-    """The reasons of a pool. ``broadcasts`` use the last reason too, when no node replaces a lost node."""
+    """The reasons why nodes have not become ready. ``broadcasts`` use the last one if no node replaces a lost one."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class LaunchFailures:
         self._boot_timeout_s = boot_timeout_s
         self._late = LateNodes()
         self._unusable: list[ConnectFailed] = []
-        self._refused: ConnectFailed | None = None  # the last of these errors; None if a node has become ready since
+        self._refused: ConnectFailed | None = None  # last error in `_unusable`; None if a node became ready later
         self._last: Exception | None = None
 
     @property
@@ -42,7 +42,7 @@ class LaunchFailures:
             return None
         if not isinstance(error, NoCapacity) or not self._unusable:
             return self._with_late(error)
-        first, *others = self._unusable  # there would be enough machines if these were usable
+        first, *others = self._unusable  # the provider had enough machines, but these could not be used
         return self._with_late(first, *(f"Also: {other}" for other in others))
 
     @property
@@ -64,7 +64,8 @@ class LaunchFailures:
         """Handle that a node never became ready."""
         if error.late:
             self._late.add(error.late)
-        if error.futile or (error.late and member.machine.patience_s is not None):  # late: a user's own host
+        # a late host of the user's own counts as unusable too
+        if error.futile or (error.late and member.machine.patience_s is not None):
             self._unusable.append(error)
             self._refused = error
 

@@ -241,7 +241,7 @@ class Ledger:
         return again
 
     def _take_back(self, host: Host, attempt: AttemptId) -> list[Entry]:
-        """Take an attempt that has not begun from its node; return its task in a list, or [] if the task is over."""
+        """Take an attempt that has not begun from its node; return its task in a list, or [] if the task has ended."""
         entry = host.attempts.pop(attempt)
         host.slow -= entry.slow
         self._give_back(host, entry)
@@ -320,7 +320,7 @@ class Ledger:
         return sum(len(host.attempts) for host in self.placement.hosts.values())
 
     def backlog(self, worth_s: float, now: float) -> tuple[int, float, int]:
-        """See `backlog.backlog`."""
+        """Return the waiting work, as `backlog.backlog` does."""
         return backlog(self._queue, self._pinned, self.line, self.placement, worth_s=worth_s, now=now)
 
     def load(self, node: NodeId) -> int:

@@ -39,8 +39,8 @@ from .messages import PoolMessage
 from .node_lives import NodeLives
 from .provider_calls import ProviderCalls
 
-LATE_S = 0.1  # shorter delays are noise
-EARLY_KEPT = 1024  # machines whose events are kept until their launch call returns
+LATE_S = 0.1  # seconds; shorter delays are noise
+EARLY_KEPT = 1024  # largest number of machines whose events are kept until their launch call returns
 
 
 class Machines:
@@ -153,7 +153,7 @@ class Machines:
         if self._closing:
             return  # the provider's context ends the machines
         members = [self.lives.launched(machine) for machine in machines]
-        # machines with a patience of their own time out by it
+        # machines with `patience_s` have their own timeout, and are no stragglers
         impatient = (member.id for member in members if member.machine.patience_s is None)
         self.lives.stragglers.launched(impatient, now)
         retry_in_s = self.controller.launched([member.id for member in members], requested, now, self._chance())

@@ -187,7 +187,7 @@ class Roster:
         self._where: dict[NodeId, int] = {}
         self._empty: list[int] = []  # seats that may be filled now, as a heap
         self._holes: list[int] = []  # all seats without a node, in ascending order
-        self._kept: dict[NodeId, int] | None = {}  # None: the pool is, or was, ready
+        self._kept: dict[NodeId, int] | None = {}  # kept seats by node; None: the pool is, or was, ready
         self._ranked: tuple[NodeId, ...] | None = ()
         self.version = 0  # version of the membership: it changes with each change
 

@@ -34,7 +34,7 @@ TRY_AGAIN_LIMIT_S = 2.0
 REFUSED_PART = 0.3
 STEADY_S = 10.0  # after two connections in a row that lasted for less than this, reconnecting waits a little
 CLOSE_S = 9.0
-TRIES_AT_ONCE = 50  # over all nodes; opening 1,000 connections this way takes 2.2 s
+TRIES_AT_ONCE = 50  # tries to connect at the same time, over all nodes; opening 1,000 connections this way takes 2.2 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,9 @@ class Dialer:
 
     connect: Connect
     boot_timeout_s: float
-    tries: anyio.Semaphore  # held until a machine has answered
-    returns: anyio.Semaphore  # held while reconnecting: a disconnected node counts as lost within seconds
+    tries: anyio.Semaphore  # limits first connections: held until a machine has answered
+    # limits reconnections, which must not wait for first connections: a disconnected node is lost within seconds
+    returns: anyio.Semaphore
     preparing: Callable[[NodeId], Preparing | None]
     tell: Callable[[PoolMessage], None]
     tasks: TaskGroup  # tasks of the actors, while they connect or end
@@ -62,7 +63,7 @@ class NodeActor:
         self._connection: Connection | None = None  # None until the node is connected
         self._since, self._short = 0.0, 0  # when it was connected last, and the number of short connections in a row
         self._work: anyio.CancelScope | None = None  # None while the node is connected and the actor has nothing to do
-        # Only until the node is connected. Each takes a kilobyte, and a pool may have a thousand nodes.
+        # These two exist only until the node is connected: each takes a kilobyte, and a pool may have a thousand nodes.
         self._addressed: anyio.Event | None = anyio.Event()
         self._boot: anyio.CancelScope | None = anyio.CancelScope(deadline=self._boots_until())
         if machine.address is not None:
@@ -190,7 +191,7 @@ class NodeActor:
     def _late(self, last: ConnectFailed | None, *, addressed: bool) -> ConnectFailed:
         """Return the error for a node whose time is over. ``last``: the error of the last failed try, if any."""
         story, late, step = "its address is still unknown", NO_ADDRESS, ""
-        if self._answers:  # the last try had come as far as this
+        if self._answers:  # in the last try, the machine answered
             at = self._dialer.preparing(self._node)
             story = f"it answered, and {at or 'was being prepared'}"
             late, step = (PREPARED, "") if at is None else (f"at the step {at.step!r}", at.step)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-PORTS_MOST = 64  # at most so many ports of a node are remembered; a node offers 32
+PORTS_MOST = 64  # largest number of remembered ports of a node; a node offers 32
 
 
 class OfferedPorts:

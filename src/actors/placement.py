@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from .retries import Entry
 
 FUNCTIONS_KEPT = 4096
-STACK_S = 0.020  # a stack (attempts beyond a node's slots) holds as many attempts per slot as finish in this time
-STACK_OF_SHORT = 255  # the most attempts in a stack
-STALL_S = 0.020  # a stack of which no attempt has started for this time waits behind a long task
-LONG_S = 1.0  # after this time, such a stack counts as work for an additional node
+# seconds; a stack (attempts beyond a node's slots) holds as many attempts per slot as finish in this time
+STACK_S = 0.020
+STACK_OF_SHORT = 255  # largest number of attempts in a stack
+STALL_S = 0.020  # seconds; a node whose stack has made no progress for this time is running a long task
+LONG_S = 1.0  # seconds; a stack without progress for this time counts as work for an additional node
 STEALS = 8  # number of stacks examined per check
 WEIGHT = 0.25  # weight of the newest duration in the average
 
@@ -73,7 +74,7 @@ class Host:
     keeps: int = 0  # slots that are kept for the first task in line: 0 or 1
     saved: bool = False  # if True, only the first task in line may begin here, of the tasks with amounts
     slow: int = 0  # number of attempts behind which no other attempt may be stacked
-    open: bool = True  # takes new work
+    open: bool = True  # whether the node takes new work
     noticed: bool = False
     level: int = -1  # level of the host (see the module); -1: no level, as it takes no attempt now
     stacked: bool = False  # whether it holds more attempts than slots

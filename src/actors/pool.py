@@ -60,7 +60,7 @@ from .stalled_jobs import StalledJobs
 from .stalls import StallWatch
 from .waiting_line import Lane
 
-MAILBOX = 1 << 20  # most messages before the actor runs; the public call limits how many jobs wait
+MAILBOX = 1 << 20  # largest number of unread messages; the public call limits how many jobs wait
 CLOSE_S = 10.0  # time limit for closing all connections together
 
 

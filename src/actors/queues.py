@@ -14,7 +14,7 @@ class Queues:
     def __init__(self, line: WaitingLine) -> None:
         self.anywhere = TaskQueue()
         self.pinned: dict[int, TaskQueue] = {}  # by rank
-        self.line = line  # tasks that need amounts, also those for a rank
+        self.line = line  # tasks that need amounts, including tasks for a rank
         self.ranks = maxsize  # number of ranks that the pool is to have
 
     def has_place_for(self, task: Task) -> bool:

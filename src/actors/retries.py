@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .placement import Function, Host
 
 QUEUED, LEASED, OVER = 0, 1, 2
-# failures of the attempt itself
+# verdicts of attempts that failed by themselves, in words
 FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ..lazy_named_tuple import NamedTuple
 
-MARGIN = 0.2  # difference between two signs, as a part of the newer one's age, below which the difference means nothing
+MARGIN = 0.2  # smallest meaningful difference between the ages of two signs, as a part of the newer sign's age
 LEAST_S = 1.0
 _FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")

@@ -25,8 +25,8 @@ from ..lazy_named_tuple import NamedTuple
 from .interfaces import AttemptId, AttemptSeen, JobId, NodeId, Order, Stall
 from .stall_culprit import Culprit, Silent, culprit
 
-ANSWER_S = 10.0  # time for all nodes to answer: more than a link allows its node
-AGAIN_S = 1.0  # shortest time between two questions about a job
+ANSWER_S = 10.0  # seconds for all nodes to answer: more than a link allows its node
+AGAIN_S = 1.0  # seconds; shortest time between two questions about a job
 
 
 class AskNode(NamedTuple):

@@ -17,7 +17,7 @@ from ..lazy_named_tuple import NamedTuple
 from ..providers.base import PreemptionNotice
 from .interfaces import JobId, NodeId, Peer, StopAt, StopChecks, World
 
-SAME_S = 1.0  # two reports of the same deadline may differ by this much, because of transmission delays
+SAME_S = 1.0  # seconds; two reports of the same deadline may differ by this much, because of transmission delays
 
 
 class Deadline(NamedTuple):

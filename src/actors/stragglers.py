@@ -34,7 +34,7 @@ TOGETHER_S = 2.0  # seconds within which a provider reports machines that starte
 class Straggler(NamedTuple):
     node: NodeId
     waited_s: float  # seconds since its launch returned
-    others_s: float  # seconds in which the machines of comparison had answered
+    others_s: float  # seconds that the machines took to answer with which this one is compared
 
 
 @dataclass(slots=True, eq=False)

@@ -58,8 +58,7 @@ class Wire:
         try:
             await loop.create_connection(lambda: back, sock=other)
         except BaseException:
-            # aborted before its socket is closed: otherwise the loop would confuse it with the next socket of that
-            # number
+            # abort before the socket is closed: otherwise the loop confuses it with the next socket of that number
             transport.abort()
             raise
 
@@ -148,7 +147,7 @@ class Flow(asyncio.Protocol):
         self._free_at = 0.0
 
     def pump(self) -> None:
-        """Pass on the data whose time has come."""
+        """Pass on the data that is due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

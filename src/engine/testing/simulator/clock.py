@@ -32,7 +32,7 @@ ROUNDS = 14  # number of waits, of 1, 2, 4, ... s, for the remaining tasks of a 
 
 
 class Stuck(Exception):
-    """A task waits although no event will ever come."""
+    """A task waits although no event can happen any more."""
 
 
 class Spinning(Exception):

@@ -12,15 +12,15 @@ from ....actors.interfaces import OnLoss
 from . import faults as f
 from .scenario import CloudSpec, Job, Scenario
 
-QUEUED = 0.15  # share of the pools that are not large whose machines wait in a queue before they run
-SCALED = 0.25  # share of the pools that are not large whose number of nodes follows the work
-HOLDING = 0.25  # share of the pools that are not large in which some tasks hold processors
-STALLING = 0.25  # share of the pools that are not large in which some jobs are watched for signs of life
-LIMITED = 0.15  # share of the pools that are not large in which jobs have deadlines
-# share of the pools that are not large with many broadcasts, most cancelled at once, while connections are lost
+QUEUED = 0.15  # share of the pools below `LARGE` nodes whose machines wait in a queue before they run
+SCALED = 0.25  # share of the pools below `LARGE` nodes whose number of nodes follows the work
+HOLDING = 0.25  # share of the pools below `LARGE` nodes in which some tasks hold processors
+STALLING = 0.25  # share of the pools below `LARGE` nodes in which some jobs are watched for signs of life
+LIMITED = 0.15  # share of the pools below `LARGE` nodes in which jobs have deadlines
+# share of the pools below `LARGE` nodes with many broadcasts, most cancelled at once, while connections are lost
 HASTY = 0.1
-KEEPING = 0.3  # share of the pools that are not large in which some tasks keep results that are inputs of other tasks
-LARGE = 64  # number of nodes from which faults come at a rate per node, and broadcasts one after the other
+KEEPING = 0.3  # share of the pools below `LARGE` nodes in which some tasks keep results that are inputs of other tasks
+LARGE = 64  # number of nodes from which on faults have a rate per node, and broadcasts follow one another
 EVENTS = (
     *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
     *("node_suspect", "node_noticed", "node_lost"),
@@ -116,7 +116,7 @@ def _with_hangs(scenario: Scenario, dice: Random) -> Scenario:
         if job.stall_s is None or not job.stall_restarts or job.ends != "returns" or dice.random() < 0.5:
             jobs.append(job)
             continue
-        stall_s = max(job.stall_s, 1.5 * job.takes_s + 1.0)  # this is longer than a job takes that does not hang
+        stall_s = max(job.stall_s, 1.5 * job.takes_s + 1.0)  # longer than any run of a job that does not hang
         hanging = replace(job, stall_s=stall_s, hangs=dice.choice((1, 1, 2)))
         if job.ranks:
             if dice.random() < 0.5:
@@ -227,7 +227,7 @@ def _jobs(dice: Random, lasts_s: float, size: int) -> list[Job]:
     for _ in range(dice.randint(2, 14)):
         at_s = dice.uniform(0.0, lasts_s) if dice.random() < 0.8 else 0.0
         shape = _broadcast(dice) if dice.random() < 0.35 else _task(dice, size)
-        alone = shape.get("ranks") or shape["ends"] == "poison"  # such a job ends up to four machines
+        alone = shape.get("ranks") or shape["ends"] == "poison"  # such a job crashes up to four machines
         for _ in range(1 if alone else dice.choice((1, 1, 3, 12, 40))):
             jobs.append(Job(id=len(jobs) + 1, at_s=at_s, **shape))
     return jobs

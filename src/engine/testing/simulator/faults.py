@@ -12,7 +12,7 @@ from typing import Literal
 from ....lazy_dataclass import dataclass
 
 Who = float | Literal["head", "newest"]
-Way = Literal["both", "out", "in"]  # to the node, to the client
+Way = Literal["both", "out", "in"]  # out: to the node; in: to the client
 Bad = Literal["dark", "deaf", "refuses", "fatal"]
 SILENT: tuple[Bad, ...] = ("dark", "deaf", "refuses")
 

@@ -68,7 +68,7 @@ class Circuit:
         self.closed = False
         self._due = [0.0, 0.0]
         self._under_way: tuple[deque[bytes], deque[bytes]] = (deque(), deque())
-        self._held = [0, 0]  # number of pieces of data that should have arrived
+        self._held = [0, 0]  # number of data pieces that a blocked line holds back, by direction
         line.circuit = self
 
     def send(self, way: int, data: bytes) -> None:

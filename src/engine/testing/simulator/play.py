@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 RECONNECT_S = 3.0  # the value of `engine.client.from_settings`; a test compares them
 PATIENCE_S = 4 * 3600.0  # seconds after the last fault; work that has not ended by then never will
-REST_S = 90.0  # seconds after which everything that is to be removed is gone
+REST_S = 90.0  # seconds for which the pool must be in order at the end; by then all garbage is removed
 LOOK_S = 15.0
 
 

@@ -78,7 +78,7 @@ class Process:
         self._ends = self.daemon.host.later(takes_s, self._finish)
 
     def a_peer_is_gone(self, notice_s: float | None) -> None:
-        """Hang, or after ``notice_s`` raise the framework's error for a lost peer."""
+        """Hang, or after ``notice_s`` raise the training framework's error for a lost peer."""
         if self._ends is not None:
             self._ends.cancel()
             self._ends = None

@@ -27,8 +27,7 @@ class Job:
         id: The number of the job.
         at_s: The time of its submission.
         takes_s: Seconds that its function runs.
-        ends: ``"returns"``, ``"raises"``, ``"dies"``, ``"hangs"``, or ``"poison"``: ends its machine as soon as it
-            runs.
+        ends: ``"returns"``, ``"raises"``, ``"dies"``, ``"hangs"``, or ``"poison"``: crashes its machine at once.
         once: Whether the job may have only one attempt.
         retries: Further attempts when its node is lost.
         max_restarts: Further attempts when the job fails. A broadcast's ranks then fail in as many generations.
@@ -57,10 +56,10 @@ class Job:
     id: int
     at_s: float
     takes_s: float
-    ends: Ends = "returns"  # poison: ends its machine as soon as it runs
+    ends: Ends = "returns"  # poison: crashes its machine as soon as it runs
     once: bool = False
     retries: int = 3
-    max_restarts: int = 0  # a broadcast's ranks fail in so many generations
+    max_restarts: int = 0  # number of generations in which a broadcast's ranks fail
     on: int | None = None
     queue_timeout_s: float | None = None
     timeout_s: float | None = None

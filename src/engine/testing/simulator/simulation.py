@@ -67,7 +67,7 @@ class Simulation:
             report
             for report in reports
             if isinstance(report, Started | Returned)
-            # keeping the report would keep the object
+            # a kept report would keep the stored object alive
             or (isinstance(report, Finished) and not isinstance(report.outcome, StoredObject))
         ]
         if of_attempts:

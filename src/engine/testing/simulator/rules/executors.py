@@ -28,7 +28,7 @@ WAITED_S = 1.0  # seconds; a worker that has lived for so long counts as started
 
 @dataclass(slots=True)
 class Row:
-    """A series of consecutive failed births, and the time by which the executor should have ended."""
+    """A series of consecutive failed starts of processes, and the time by which the executor should have ended."""
 
     since: float
     length: int = 0
@@ -65,7 +65,7 @@ class ExecutorRules:
         row.length += 1
 
     def gone(self, process: Process) -> None:
-        """Handle the end of a worker after its birth."""
+        """Handle the end of a worker that had started."""
         if not process.has_run and self._sim.loop.now - process.born_at < WAITED_S:
             self._start_failed(process.daemon)
         else:

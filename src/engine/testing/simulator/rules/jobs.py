@@ -8,7 +8,7 @@ SIM-2: a job settles with the outcome of one of its own attempts, on the node th
 SIM-3: a task runs again only after the loss of a node, at most ``retries`` times; at-most-once work begins at most
     once. No other task ends because of lost nodes before more nodes than ``retries`` were lost.
 SIM-7: an attempt begins at most once, and never together with more tasks than its node has slots.
-SIM-8: a task that ends its machines ends at most `QUARANTINE` of them in a row, whatever its retries.
+SIM-8: a task that crashes its machines crashes at most `QUARANTINE` of them in a row, whatever its retries.
 SIM-22: a node's reports about attempts of other nodes have no effect.
 SIM-31: a job is reported as stalled only when all its running attempts have run for ``stall_s``. It runs again because
     of stalls at most ``retries`` times, and only with ``restart``. If its node is lost before that, it runs again
@@ -56,10 +56,11 @@ class JobRules:
         self._ran_s: dict[int, float] = {}  # attempt -> seconds that it ran
         self._stalls: Counter[int] = Counter()  # number of reruns because of stalls, by job
         self._stalled_in: dict[int, int] = {}  # the generation in which each job last stalled
-        self._lost_instead: Counter[int] = Counter()  # number of these reruns that a loss of a node caused instead
+        # number of reruns for which a lost node was the reason instead of the stall
+        self._lost_instead: Counter[int] = Counter()
         self._to_be_ended: set[int] = set()  # stalled tasks whose next attempt has not been decided yet
         self._stalled: set[int] = set()  # attempts that are followed by another one because of a stall
-        self._poisoned: Counter[int] = Counter()  # number of machines in a row that a job ended without a notice
+        self._poisoned: Counter[int] = Counter()  # number of machines in a row that a job crashed without a notice
         self._tasks_on: Counter[int] = Counter()
         self._watches: dict[int, RankWatcher] = {}  # watchers of at-most-once broadcasts; generators have such watchers
         self._excused: set[NodeId] = set()  # lost or noticed nodes: tasks that ran there may run again
@@ -141,10 +142,10 @@ class JobRules:
             self._lost_instead[event.job] += 1
 
     def poisoned(self, host: Host, attempt: int) -> None:
-        """Count a machine that this attempt has just ended."""
+        """Count a machine that this attempt has just crashed."""
         job = self._sim.jobs[self._sim.orders[AttemptId(attempt)].task.job]
         if job.ranks:
-            return  # losses of broadcasts in a loop are covered by other rules
+            return  # broadcasts that lose nodes again and again are covered by other rules
         announced = self._sim.referee.nodes.is_noticed(host)
         self._poisoned[job.id] = 0 if announced else self._poisoned[job.id] + 1
         if self._poisoned[job.id] > QUARANTINE:

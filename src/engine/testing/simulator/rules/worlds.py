@@ -43,7 +43,8 @@ class WorldRules:
         self._running: dict[int, dict[int, dict[int, Order]]] = {}  # by job, generation and attempt
         self._ports: set[tuple[str, int]] = set()
         self._lost_at: dict[int, float] = {}  # by job: the first loss since its last generation
-        self._warm_at: dict[int, float] = {}  # the same, if a node stood by and only one node was lost
+        # by job: time of its first loss, if a node stood by and only one node was lost
+        self._warm_at: dict[int, float] = {}
         self._smallest: dict[int, int] = {}  # by job: the smallest size that a resize since its last generation allows
         # (time by which its work must have ended, host, node that was given up with work on it)
         self._stale: deque[tuple[float, Host, NodeId]] = deque()
