@@ -176,7 +176,7 @@ class StallWatch:
         self.effects += [AskNode(node, job.question, job.stall.seconds) for node in sorted(job.waiting)]
 
     def _judge(self, name: JobId, job: _Watched, quiet_s: float, now: float) -> None:
-        if job.places.keys() - job.seen.keys():  # an attempt waits for a slot, or its node is disconnected
+        if job.places.keys() - job.seen.keys():  # some attempt waits for a slot, or its node is disconnected
             self._again(job, now + max(AGAIN_S, job.stall.seconds / 10))
             return
         seen, is_reported, job.is_reported = job.seen, job.is_reported, True

@@ -6,7 +6,7 @@ from collections import deque
 
 from .retries import QUEUED, Entry
 
-FEW = 64  # number of ended entries up to which they always stay
+FEW = 64  # number of ended entries that may always stay in the queue
 
 
 class TaskQueue(deque[Entry]):

@@ -20,8 +20,10 @@ from .placement import Host, Placement
 from .retries import QUEUED, Entry
 from .task_queue import TaskQueue
 
-OVERTAKES = 16  # counted, not timed: 16 short tasks end at once, and 16 long ones used what was idle
-LOOK = 64  # number of examined lanes of tasks for any node: each is compared with every node
+# how often a task may be overtaken; not a time: 16 short tasks end at once, and 16 long ones used what was idle
+OVERTAKES = 16
+# number of lanes of tasks for any node that are examined; more would cost time, as each is compared with every node
+LOOK = 64
 
 Lane = tuple[Amounts, int | None]  # (amounts, rank of the node; None: any node) of tasks with equal needs
 

@@ -87,7 +87,7 @@ class Tally:
     endings: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     recoveries_s: list[float] = field(default_factory=list)
-    broken: dict[int, Broken] = field(default_factory=dict)  # by seed
+    broken: dict[int, Broken] = field(default_factory=dict)  # broken promises, by seed of the run
     digests: dict[int, str] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .scenario import Job
 
 BIRTH_S = 0.003
-LEAVES_S = 0.005  # seconds from the answer of a `fresh` process to its end
+LEAVES_S = 0.005  # seconds from the last answer of a `fresh` process to its end
 POISON_S = 0.02
 SMALL = 0.15  # share of kept results that are too small to stay on the node
 

@@ -45,7 +45,8 @@ class WorldRules:
         self._lost_at: dict[int, float] = {}  # by job: the first loss since its last generation
         # by job: time of its first loss, if a node stood by and only one node was lost
         self._warm_at: dict[int, float] = {}
-        self._smallest: dict[int, int] = {}  # by job: the smallest size that a resize since its last generation allows
+        # by job: the smallest number of nodes that resizes since its last generation allow
+        self._smallest: dict[int, int] = {}
         # (time by which its work must have ended, host, node that was given up with work on it)
         self._stale: deque[tuple[float, Host, NodeId]] = deque()
 
