@@ -104,7 +104,7 @@ class Broadcasts:
         return not (gang.phase is Phase.RUNNING or gang.phase is Phase.OVER)
 
     def joined(self, report: Joined, now: float) -> bool:
-        """Handle that the ranks of an attempt's broadcast wait for each other; return True if this sets a time limit."""
+        """Handle that ranks of a broadcast wait for each other from now on; return True if this sets a time limit."""
         gang = self._attempts.get(report.attempt)
         if gang is None:
             return False

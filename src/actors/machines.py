@@ -1,7 +1,6 @@
 """A pool's machines: launch them, handle the provider's events about them, and keep the wanted number of nodes.
 
-The pure modules `fleet_controller` and `autoscaler` decide how many. `node_lives` handles a node's life after its
-launch.
+The pure modules `fleet_controller` and `autoscaler` decide the numbers. `node_lives` handles nodes after their launch.
 """
 
 from __future__ import annotations

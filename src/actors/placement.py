@@ -158,7 +158,7 @@ class Placement:
         return host
 
     def place(self, host: Host) -> None:
-        """Put ``host`` into the group of hosts with its load (its level); must be called after every change to the host."""
+        """Put ``host`` into the group of hosts with its load (its level). Call this after every change to the host."""
         slots = self.slots
         held = len(host.attempts)
         load = held + host.seats

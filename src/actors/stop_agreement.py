@@ -1,4 +1,5 @@
 """The agreement of a generation's nodes on each other's notices and on the step to stop at. Pure: events carry time.
+
 When any machine of a generation will be taken, each node that runs its ranks gets the notice. The ranks then wait at
 their next stop check (`should_stop`); each node reports how many checks its ranks have made, and all ranks stop at the
 check after the highest of these numbers.
