@@ -103,7 +103,7 @@ class BroadcastSeats:
         return True
 
     def _ports_of_chosen(self) -> tuple[tuple[NodeId, int], ...]:
-        """Return the nodes from which the next generation needs ports, with the numbers: one for its head, or for each
+        """Return (node, number of ports that the next generation needs there): one port for its head, or one for each
         rank.
         """
         if self.spec.every_rank_listens:

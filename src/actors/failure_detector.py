@@ -29,7 +29,7 @@ class FailureDetector:
         self._connected: set[NodeId] = set()
         self._away: dict[NodeId, tuple[float, bool]] = {}  # (time of the disconnection, whether because of silence)
         self._fell_at = 0.0  # when the network was last found silent
-        self._answered_at = 0.0  # when another host answered soon after `_fell_at`
+        self._answered_at = 0.0  # when another host (not a node) answered soon after `_fell_at`
         self._cut_off = False
         # nodes that fell silent with all others, and are still silent after the network came back
         self._stranded: set[NodeId] = set()

@@ -448,7 +448,8 @@ class BroadcastSpec(NamedTuple):
     content: object
     on_loss: OnLoss
     collective: bool  # whether ranks wait for each other: then a rank that raises ends the others
-    ranks_per_node: Callable[[NodeFacts], int]  # the smallest result over the nodes is used; must not raise
+    # ranks for one node; the smallest result over all nodes is used; must not raise
+    ranks_per_node: Callable[[NodeFacts], int]
     every_rank_listens: bool = False  # whether each rank gets a free port, instead of the head alone
     at_most_once: bool = False
     queue_timeout_s: float | None = None

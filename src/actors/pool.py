@@ -231,7 +231,7 @@ class PoolActor:
                 case StopChecks():
                     self._broadcasts.stop_checks(node, report)
                 case _:
-                    pass  # a report about an attempt that is over, or about a rank
+                    pass  # nothing to do: the report is about an attempt that is over, or about a rank
         return rare or self._machines.busy
 
     def _observe_started(self, node: NodeId, reports: Sequence[Report]) -> None:

@@ -130,7 +130,7 @@ class Report:
     # --- figures ----------------------------------------------------------------------------------------------------
 
     def of(self, *kinds: type[Any]) -> list[Any]:
-        """Return the events of these kinds."""
+        """Return the events of these types."""
         return [event for event in self.events if isinstance(event, kinds)]
 
     @property

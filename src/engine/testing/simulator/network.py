@@ -12,7 +12,7 @@ from random import Random
 
 from .clock import VirtualLoop
 
-OUT, IN = 0, 1  # to the node, to the client
+OUT, IN = 0, 1  # the two directions: to the node, and to the client
 APART_S = 1e-6  # seconds between two arrivals of one circuit
 
 
