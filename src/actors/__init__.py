@@ -1,8 +1,8 @@
 """Decisions and supervision of a pool, on anyio alone.
 
-Pure deciders say which task runs where, when a broadcast begins again and which node is replaced: `ledger`,
-`placement`, `generations`, `fleet_controller`, `failure_detector`, `autoscaler`. Thin shells do it: the actors `pool`
-and `node` with their helpers. Connections and machines come in through the protocols of `interfaces`.
+Pure deciders choose where each task runs, when a broadcast begins again and which node is replaced: `ledger`,
+`placement`, `generations`, `fleet_controller`, `failure_detector`, `autoscaler`. Thin shells carry this out: the actors
+`pool` and `node` with their helpers. Connections and machines are accessed through the protocols of `interfaces`.
 
 Public names: `pool.PoolActor`, `interfaces`, `events`, `messages`, `amounts.Amounts`, `kernel.Ref`.
 Open first: `interfaces.py`, then `ledger.py`.

@@ -1,4 +1,4 @@
-"""Amounts of processors, memory and accelerators: what a node has, and what a task holds of it while it runs."""
+"""Amounts of processors, memory and accelerators: those of a node, and those that a running task holds of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GB = 1e9  # bytes
 
 
 class Amounts(NamedTuple):
-    """Whole numbers, so that no rounding error adds up over a million tasks."""
+    """Amounts as whole numbers, so that rounding errors do not add up over a million tasks."""
 
     millicpus: int = 0  # thousandths of a processor
     memory_bytes: int = 0
@@ -29,18 +29,18 @@ class Amounts(NamedTuple):
         return Amounts(self[0] * count, self[1] * count, self[2] * count)
 
     def share_of(self, has: Amounts) -> float:
-        """Return the largest quotient of the amounts and those of ``has``: 0.5 is one half; inf where it has none."""
+        """Return the largest ratio of these amounts to those of ``has``: 0.5 is one half; inf if ``has`` lacks one."""
         pairs = [(mine, its) for mine, its in zip(self, has, strict=True) if mine]
         return max((mine / its if its else float("inf") for mine, its in pairs), default=0.0)
 
     def __str__(self) -> str:
-        """Return the amounts that are not zero, as users write them: cpus=2, memory_gb=4, gpus=1."""
+        """Return the nonzero amounts as users write them: cpus=2, memory_gb=4, gpus=1."""
         texts = (f"cpus={self[0] / 1000:g}", f"memory_gb={self[1] / GB:.3g}", f"gpus={self[2]}")
         return ", ".join(text for text, amount in zip(texts, self, strict=True) if amount)
 
     @property
     def all(self) -> str:
-        """Return all three amounts for people, zeros included."""
+        """Return all three amounts as text for people, including zeros."""
         return f"cpus={self[0] / 1000:g}, memory_gb={self[1] / GB:.3g}, gpus={self[2]}"
 
 
@@ -48,6 +48,6 @@ NOTHING = Amounts()
 
 
 def describe(nodes: Iterable[Amounts]) -> str:
-    """Describe the amounts of nodes for people; equal amounts once."""
+    """Describe the amounts of nodes for people; equal amounts are listed once."""
     kinds = [each.all for each in dict.fromkeys(sorted(nodes, reverse=True))]
     return " or ".join(kinds[:4]) + (" or less" if len(kinds) > 4 else "")

@@ -1,14 +1,14 @@
-"""Autoscaling: how many nodes a pool is to have for the work that there is, and which idle ones leave. Pure.
+"""Autoscaling: how many nodes a pool should have for its current work, and which idle nodes leave. Pure.
 
-Work that waits makes the pool grow, to as many nodes as it can use. A node that has held nothing for ``idle_s`` leaves.
-How machines come and go is the fleet controller's; this module sets what it wants.
+Waiting work makes the pool grow, to as many nodes as the work can use. A node that has held no work for ``idle_s``
+leaves. The fleet controller launches and ends machines; this module only sets the number that it wants.
 
-SCALE-1: a pool has at most ``most`` nodes, and at least the floor: ``least``, or what the user's resize has set since.
-SCALE-2: the pool grows while work waits, to no more nodes than the work can use: at once where it has none, or where a
-    broadcast or a rank asks for so many; otherwise when work has waited for `WAIT_S` on end.
-SCALE-3: only a node that has held nothing for ``idle_s`` leaves, the newest first; and none while anything waits.
-SCALE-4: what work and floor need stays, whatever leaves.
-SCALE-5: a machine that is missing, lost for example, is not replaced if nothing needs it; one that is on its way is
+SCALE-1: a pool has at most ``most`` nodes, and at least its floor: ``least``, or the number of the user's last resize.
+SCALE-2: the pool grows while work waits, to no more nodes than the work can use. It grows at once if it has no node, or
+    if a broadcast or a rank needs so many nodes; otherwise when work has waited for `WAIT_S` without a break.
+SCALE-3: only a node that has held no work for ``idle_s`` leaves, the newest first; and no node leaves while work waits.
+SCALE-4: the nodes that the work and the floor need always stay.
+SCALE-5: a missing (for example lost) machine is not replaced if nothing needs it; a machine that is being launched is
     given up when nothing has needed it for ``idle_s``.
 """
 
@@ -20,23 +20,24 @@ from math import ceil
 from ..lazy_named_tuple import NamedTuple
 from .interfaces import NodeId, ScaleByLoad
 
-WAIT_S = 2.0  # tasks that wait for less are done before a machine could boot
-WORTH_S = 10.0  # of waiting work are worth a slot; a task of a shorter function counts as a part of a slot
+WAIT_S = 2.0  # seconds; tasks that wait for a shorter time end before a machine could boot
+# seconds of waiting work that count as one slot; a task of a shorter function counts as a part of a slot
+WORTH_S = 10.0
 CHECK_S = 1.0
 
 
 class Demand(NamedTuple):
     """The work of a pool at one moment."""
 
-    busy: int  # slots of nodes that hold something
-    waiting: float  # slots that the waiting tasks can use
-    tasks: int  # number of waiting tasks, for the reason
-    ranks: int  # nodes that the largest broadcast, or a task for a certain rank, asks for
-    waits: bool  # whether anything waits: tasks, or a broadcast for its nodes
+    busy: int  # number of slots in use
+    waiting: float  # number of slots that the waiting tasks can use
+    tasks: int  # number of waiting tasks, for the reason text
+    ranks: int  # number of nodes that the largest broadcast, or a task for a certain rank, needs
+    waits: bool  # whether tasks wait, or a broadcast waits for nodes
 
 
 class Working(NamedTuple):
-    """A node that works, as it is now."""
+    """A working node, in its current state."""
 
     node: NodeId
     busy: bool
@@ -60,11 +61,11 @@ class Autoscaler:
         self._unneeded_since: float | None = None  # since when the working nodes have been enough
 
     def resize(self, floor: int) -> None:
-        """Set the least number of nodes, as the user's resize asks."""
+        """Set the smallest number of nodes, from the user's resize."""
         self.floor = min(floor, self._most)
 
     def decide(self, demand: Demand, working: Iterable[Working], missing: int, now: float) -> Change | None:
-        """Return what changes now. ``missing``: wanted machines that no launch has asked for yet."""
+        """Return the change that is due now. ``missing``: wanted machines that no launch has requested yet."""
         there = self._see(working, now)
         requested = min(max(demand.ranks, self.floor), self._most)
         needed = min(max(requested, ceil((demand.busy + demand.waiting) / self._slots)), self._most)
@@ -81,7 +82,7 @@ class Autoscaler:
         return None if demand.waits else self._shrink(needed, there, missing, now)
 
     def wake_at(self, now: float) -> float | None:
-        """Return when to look again; None: nothing can change until something happens to the pool."""
+        """Return when to call `decide` again; None: nothing can change before the pool's next event."""
         return now + CHECK_S if self.wanted or self._waiting_since is not None else None
 
     def _see(self, working: Iterable[Working], now: float) -> int:

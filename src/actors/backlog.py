@@ -1,4 +1,4 @@
-"""The backlog of a pool: the tasks that wait, and how many slots and nodes these can use. Pure."""
+"""The backlog of a pool: the waiting tasks, and how many slots and nodes they can use. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .placement import Placement
 from .retries import LEASED, OVER, QUEUED, Entry
 from .waiting_line import WaitingLine
 
-SAMPLE = 1000  # waiting tasks from which the needs of all are estimated
+SAMPLE = 1000  # number of waiting tasks from which the needs of all waiting tasks are estimated
 
 
 def backlog(
@@ -23,10 +23,10 @@ def backlog(
     worth_s: float,
     now: float,
 ) -> tuple[int, float, int]:
-    """Return how many tasks wait for any node, how many slots they can use, and how many ranks others wait for.
+    """Return the number of tasks for any node, the number of slots that they can use, and the number of awaited ranks.
 
-    A task of a function that takes less than ``worth_s`` uses a part of a slot. A task that needs amounts uses all
-    slots for whose tasks it leaves no amounts.
+    A task of a function that takes less than ``worth_s`` counts as a part of a slot. A task that needs amounts counts
+    as all slots that it leaves without amounts for their tasks.
     """
     while queue and queue[0].state != QUEUED:
         queue.popleft()

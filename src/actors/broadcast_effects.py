@@ -10,10 +10,12 @@ from .placement import Claim, ReleaseSeat, WithdrawClaim
 
 
 class NeedPorts(NamedTuple):
-    """A request: call ``Gang.ports`` with so many free ports of each node, as soon as all nodes have them."""
+    """A request for free ports: call ``Gang.ports`` with the given number of ports of each node, when all
+    nodes have that many.
+    """
 
     of: tuple[tuple[NodeId, int], ...]
-    gap: Gap | None = None  # the ranks that run again alone; None: for a whole generation
+    gap: Gap | None = None  # the ranks that run again alone; None: the ports are for a whole generation
 
 
 class EndAll(NamedTuple):
@@ -29,17 +31,17 @@ class RankEnded(NamedTuple):
 
 
 class RankFailed(NamedTuple):
-    """The failure of a rank that no other generation follows."""
+    """The failure of a rank after which no other generation follows."""
 
     ending: Ending
 
 
 class GenerationStarted(NamedTuple):
     world: World
-    ranks: tuple[int, ...]  # all of them, or those that run again
+    ranks: tuple[int, ...]  # all ranks, or those that run again
 
 
-Effect = (  # the caller carries these out at once and in order; a claim replaces the earlier claim
+Effect = (  # the caller carries effects out at once, in order; a new claim replaces the broadcast's earlier claim
     Claim
     | WithdrawClaim
     | NeedPorts

@@ -1,4 +1,4 @@
-"""The broadcasts under way: `Broadcasts` carries out what each `Gang` decides and holds no policy of its own."""
+"""The broadcasts under way: `Broadcasts` carries out the decisions of each `Gang` and has no policy of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .placement import Claim, ReleaseSeat, WithdrawClaim
 from .stalls import StallWatch
 from .stop_agreement import StopAgreement
 
-_WAITS = {Phase.WAITING, Phase.PORT, Phase.FENCING}  # in which a broadcast waits for something before its ranks run
+_WAITS = {Phase.WAITING, Phase.PORT, Phase.FENCING}  # the phases in which a broadcast waits before its ranks run
 
 
 class Broadcasts:
@@ -56,10 +56,11 @@ class Broadcasts:
         self._ids = attempts
         self._gangs: dict[JobId, Gang] = {}
         self._settles: dict[JobId, SettleAll] = {}
-        self.failure: Exception | None = None  # why the last node failed to come; None once one has come since
+        self.failure: Exception | None = None  # why the last node failed to start; None if a later node started
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
-        self._compare_ports: dict[NodeId, None] = {}  # with these nodes, as soon as the decisions are carried out
+        # nodes to exchange port counts with, as soon as the decisions are carried out
+        self._compare_ports: dict[NodeId, None] = {}
         self._waits = LongWaits()
         self._stop_agreement = StopAgreement()
         self._stalls = StallWatch() if stalls is None else stalls
@@ -69,7 +70,7 @@ class Broadcasts:
 
     @property
     def largest(self) -> int:
-        """Return how many nodes the largest broadcast has, or waits for."""
+        """Return the number of nodes of the largest broadcast, or the number that it waits for."""
         return max((gang.size() for gang in self._gangs.values() if gang.phase is not Phase.ENDING), default=0)
 
     def start(self, spec: BroadcastSpec, settle_all: SettleAll, now: float, *, minimum: int, wanted: int) -> None:
@@ -90,20 +91,20 @@ class Broadcasts:
         self._carry_out(gang, now)
 
     def finished(self, node: NodeId, report: Finished, now: float) -> bool:
-        """Handle a rank's report from ``node``; return whether more may have changed than that one rank returned."""
+        """Handle a rank's report from ``node``; return False if the only change is that one rank returned."""
         gang = self._attempts.get(report.attempt)
         if gang is None or not gang.finished(node, report.attempt, report.verdict, report.outcome, now):
             return False
         del self._attempts[report.attempt]
         if report.verdict is not Verdict.RETURNED and gang.listens_on(node):
-            self._compare_ports[node] = None  # the attempt may not have been sent, or not have begun
+            self._compare_ports[node] = None  # perhaps the attempt was never sent, or never began
         self._carry_out(gang, now)
         if report.verdict is not Verdict.RETURNED or gang.wake_at() is not None:
             return True
         return not (gang.phase is Phase.RUNNING or gang.phase is Phase.OVER)
 
     def joined(self, report: Joined, now: float) -> bool:
-        """Handle that the ranks of an attempt's broadcast wait for each other; return whether a time is now due."""
+        """Handle that ranks of a broadcast wait for each other from now on; return True if this sets a time limit."""
         gang = self._attempts.get(report.attempt)
         if gang is None:
             return False
@@ -130,7 +131,7 @@ class Broadcasts:
             gang.leaving(node, now, noticed=noticed)
 
     def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
-        """Send the notice about ``node`` to all nodes whose ranks work with those on it."""
+        """Send the notice about ``node`` to all nodes whose ranks belong to the same generations."""
         self._stop_agreement.noticed(node, notice, now)
         self._send_agreements()
 
@@ -152,7 +153,7 @@ class Broadcasts:
             gang.ready(len(self._nodes.roster), now)
 
     def queued(self, now: float) -> None:
-        """Handle that a machine waits in its provider's queue: waits for a node begin anew."""
+        """Handle that a machine waits in its provider's queue: all waits for a node restart their time limits."""
         for gang in self._gangs.values():
             gang.ready(len(self._nodes.roster), now, queued=True)
 
@@ -167,7 +168,7 @@ class Broadcasts:
             self._carry_out(gang, now)
 
     def place_of(self, job: JobId) -> str:
-        """Return where a broadcast is, for people; empty: it is over."""
+        """Return the state of a broadcast as text for people; empty: the broadcast is over."""
         gang = self._gangs.get(job)
         if gang is None:
             return ""
@@ -177,14 +178,14 @@ class Broadcasts:
         return f"{', '.join(ranks[:3])}{f' and {len(ranks) - 3} others' if len(ranks) > 3 else ''} had not ended"
 
     def refuse(self, job: JobId, why: str, now: float) -> None:
-        """End a broadcast that needs more of its nodes than they have. ``why``: for people."""
+        """End a broadcast that needs larger amounts than its nodes have. ``why``: for people."""
         gang = self._gangs.get(job)
         if gang is not None:
             gang.cancel(Reason.TOO_LARGE, why)
             self._carry_out(gang, now)
 
     def stalled(self, job: JobId, why: str, now: float) -> bool:
-        """Handle that no rank of a broadcast gives a sign of life; return whether it is run again."""
+        """Handle that no rank of a broadcast gives a sign of life; return whether the broadcast runs again."""
         gang = self._gangs.get(job)
         again = gang is not None and gang.stalled(why, now)
         if gang is not None:
@@ -212,7 +213,7 @@ class Broadcasts:
         return min((*times, at) if (at := self._waits.wake_at()) is not None else times, default=None)
 
     def _each(self, now: float) -> Iterator[Gang]:
-        """Yield each gang, and carry out what it has decided when the caller is done with it."""
+        """Yield each gang, and carry out its decisions when the caller is done with it."""
         for gang in list(self._gangs.values()):
             yield gang
             self._carry_out(gang, now)
@@ -291,9 +292,9 @@ class Broadcasts:
             self._observe(ev.BroadcastWaits(int(job), ended.text, now - ended.since, ended=True))
 
     def _wait_is_due(self, gang: Gang, now: float) -> None:
-        """Report a wait that has become long, or twice as long, and repeat its request for ports."""
+        """Report a wait that has become long, or has doubled since its last report; repeat the request for ports."""
         job, text = gang.spec.job, self._waited_for(gang)
-        if not text:  # its ranks run
+        if not text:  # the ranks run
             self._see_wait(job, None, now)
             return
         if (waited_s := self._waits.report(job, text, now)) is not None:
@@ -302,7 +303,7 @@ class Broadcasts:
             self._ask_again(gang, request, now)
 
     def _waited_for(self, gang: Gang) -> str:
-        """Return what a broadcast waits for before its ranks run, for people; empty: for nothing."""
+        """Return what a broadcast waits for before its ranks run, as text for people; empty: it does not wait."""
         match gang.phase:
             case Phase.WAITING:
                 return gang.lacking_nodes(len(self._nodes.roster))
@@ -321,7 +322,7 @@ class Broadcasts:
                 return ""
 
     def _ask_again(self, gang: Gang, request: NeedPorts, now: float) -> None:
-        """Look for free ports anew, and compare with the nodes that lack them."""
+        """Look for free ports again, and exchange port counts with the nodes that lack ports."""
         for waiting in self._want_ports.values():
             waiting[:] = [each for each in waiting if each[0] is not gang or each[1] != request]
         self._give_ports(gang, request, now)
@@ -344,9 +345,10 @@ class Broadcasts:
         agreement.stops.clear()
 
     def _give_ports(self, gang: Gang, request: NeedPorts, now: float, *, again: bool = False) -> None:
-        """Give ``gang`` all the free ports of ``request``, now or when the node that has too few reports more.
+        """Give ``gang`` all the free ports of ``request``: now, or when the node with too few ports reports more.
 
-        That node is asked at once. ``again``: it has just answered, and is asked again when the wait has become long.
+        That node is asked for its ports at once. ``again``: it has just answered, so it is only asked when the wait is
+        long.
         """
         ports: list[tuple[int, ...]] = []
         for node, count in request.of:

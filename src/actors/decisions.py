@@ -11,12 +11,14 @@ from .interfaces import AttemptId, Ending, JobId, NodeId, Order, Settle, Task
 
 @dataclass(slots=True)
 class Decisions:
-    """The decisions to be carried out now. The caller empties these lists."""
+    """The decisions that are due now. The caller carries them out and empties these lists."""
 
     runs: list[tuple[NodeId, Order]] = field(default_factory=list)
-    endings: deque[tuple[Task, Settle, Ending, float]] = field(default_factory=deque)  # the float: seconds it ran
+    endings: deque[tuple[Task, Settle, Ending, float]] = field(default_factory=deque)  # the float: seconds that it ran
     kills: list[tuple[NodeId, AttemptId]] = field(default_factory=list)
     recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = field(default_factory=list)
-    retries: list[tuple[Task, NodeId, int, str]] = field(default_factory=list)  # number of the attempt, cause
-    seats: list[tuple[JobId, tuple[NodeId, ...]]] = field(default_factory=list)  # a claim was granted
-    emptied: list[NodeId] = field(default_factory=list)  # closed nodes that have become empty, perhaps repeatedly
+    # (task, node, number of the attempt, cause)
+    retries: list[tuple[Task, NodeId, int, str]] = field(default_factory=list)
+    seats: list[tuple[JobId, tuple[NodeId, ...]]] = field(default_factory=list)  # granted claims
+    # closed nodes that hold no attempts any more; a node may be listed repeatedly
+    emptied: list[NodeId] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The bases of all events of a pool: each has its time, and some the node or the job that they are about."""
+"""The bases of all events of a pool: each event has its time, and some have the node or the job that they concern."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Event:
         at: Seconds since the epoch, by the client's clock. 0.0: not yet set.
     """
 
-    name: ClassVar[str] = "event"  # as in logs: "node_lost"
+    name: ClassVar[str] = "event"  # name in logs, such as "node_lost"
     at: float = field(default=0.0, kw_only=True)  # seconds since the epoch, by the client's clock; 0.0: not yet set
 
     def __init_subclass__(cls) -> None:
@@ -37,7 +37,7 @@ class NodeEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobEvent(Event):
-    """The base of events of a job, except its output: `Observe` says whether it wants these.
+    """The base of events of a job, except its output. `Observe` decides whether it gets these events.
 
     Attributes:
         job: The number of the job.

@@ -1,8 +1,8 @@
-"""Events: everything that can be observed of a pool, one frozen type each. Those of the pool itself are here.
+"""Events: everything that can be observed of a pool, one frozen type each. This module has the pool's own events.
 
-The component that sees something happen creates its event; the pool's observer adds what all its events have in
-common before the user gets it. Ids (``job``, ``task``, ``node``) count from 0 or 1 in each pool and are never
-used twice there.
+The component that causes or notices an event creates it; the pool's observer adds the fields that all events have in
+common, and passes the event to the user. Ids (``job``, ``task``, ``node``) count from 0 or 1 in each pool and are never
+reused there.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class PoolStarting(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolReady(Event):
-    """Enough nodes are ready; the others may still come.
+    """Enough nodes are ready for the pool to be ready; the remaining nodes may follow.
 
     Attributes:
         ready: The number of ready nodes.
@@ -165,7 +165,7 @@ class PoolScaled(Event):
 
     Attributes:
         wanted: The new number.
-        before: The number before.
+        before: The previous number.
         reason: The reason, in words.
     """
 
@@ -176,20 +176,20 @@ class PoolScaled(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolClosing(Event):
-    """The pool takes no new work, and gives its machines back."""
+    """The pool takes no new work, and releases its machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolUsed(Event):
-    """The use of all nodes of the pool together; `NodeUsed` of each comes before it.
+    """The use of all nodes of the pool together; a `NodeUsed` event for each node comes before it.
 
-    Sent at the end of a pool whose provider keeps accounts, or gives a reason why it does not. None: not known.
+    Sent at the end of a pool whose provider has accounting data, or gives a reason for having none. None: not known.
 
     Attributes:
-        nodes: The number of nodes with figures.
+        nodes: The number of nodes with accounting data.
         cpu: The use of processors, from 0 to 1.
-        memory: The use of memory at the peak of each node, from 0 to 1.
-        unknown: Why some nodes, or all, have no figures.
+        memory: The use of memory, at the peak of each node, from 0 to 1.
+        unknown: Why some nodes, or all, have no accounting data.
     """
 
     nodes: int
@@ -200,17 +200,17 @@ class PoolUsed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolClosed(Event):
-    """The last event of a pool. `ProviderWarned` came before if anything may be left running."""
+    """The last event of a pool. If anything may still be running, a `ProviderWarned` event came before."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetMostlySpent(Event):
-    """Four fifths of ``max_cost`` are spent. The pool ends when all of it is.
+    """Four fifths of ``max_cost`` are spent. The pool ends when all of ``max_cost`` is spent.
 
     Attributes:
         spent: The cost so far, in USD.
         limit: The ``max_cost``, in USD.
-        hourly: The present cost per hour, in USD.
+        hourly: The current cost per hour, in USD.
     """
 
     spent: float
@@ -220,14 +220,14 @@ class BudgetMostlySpent(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolIdleTooLong(Event):
-    """The pool has done nothing for its ``max_idle`` or longer, and is being ended.
+    """The pool has been idle for its ``max_idle`` or longer, and is being ended.
 
     Attributes:
         idle_s: The idle time in seconds.
         limit_s: The ``max_idle`` in seconds.
         gpus: The number of GPUs.
-        use: The highest use of any GPU in that time, from 0 to 1; without GPUs, how many processors of a node were in
-            use.
+        use: The highest use of any GPU in that time, from 0 to 1; without GPUs, the highest number of processors of a
+            node that were in use.
     """
 
     idle_s: float
@@ -238,9 +238,9 @@ class PoolIdleTooLong(Event):
 
 @dataclass(frozen=True, slots=True)
 class NetworkSilent(Event):
-    """Every connection is silent, perhaps because of this computer's own network.
+    """Every connection is silent, perhaps because this computer's own network fails.
 
-    As long as nothing else answers either, the pool waits for the nodes until their lease is over.
+    As long as no other host answers either, the pool waits for the nodes until their leases end.
     """
 
     nodes: int
@@ -248,7 +248,7 @@ class NetworkSilent(Event):
 
 @dataclass(frozen=True, slots=True)
 class TerminateFailed(Event):
-    """Terminating machines failed several times; the pool tries again, at the latest when it ends.
+    """Terminating machines failed several times; the pool will try again, at the latest when it ends.
 
     Attributes:
         machines: The ids of the machines.
@@ -261,9 +261,9 @@ class TerminateFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProviderWarned(Event):
-    """The provider has a warning for people, in one clause. The pool takes no action.
+    """The provider has a warning for people, in one clause. The pool does not react.
 
-    For example, it has had no news of the machines for long, or a resource that costs nothing is left of the pool.
+    For example, the provider has had no news of the machines for long, or a resource without cost is left of the pool.
     """
 
     text: str
@@ -271,19 +271,19 @@ class ProviderWarned(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecordFailed(Event):
-    """The record of the run cannot be written, or not further, for example on a full disk. The pool goes on."""
+    """The record of the run cannot be written (any further), for example on a full disk. The pool continues."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerBehind(Event):
-    """A tracker of the pool lacks a part of the run at its end.
+    """A tracker has not received all data of the run when the pool ends.
 
     Attributes:
         tracker: The name of the tracker.
-        points: About how many points it lacks.
-        problem: The known reason.
+        points: About how many points the tracker has not received.
+        problem: The reason, if it is known.
         command: The command that sends the rest. Empty: nothing can be sent.
     """
 
@@ -295,6 +295,6 @@ class TrackerBehind(Event):
 
 @dataclass(frozen=True, slots=True)
 class SettleFailed(Event):
-    """The end of a job could not be reported to its caller while the pool was closing; this is a defect."""
+    """The end of a job could not be reported to its caller while the pool closed; this is a defect in Outrider."""
 
     error: str

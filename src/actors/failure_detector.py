@@ -1,23 +1,24 @@
-"""Failure detector: tell a lost node from a failure of this computer's own network. Pure.
+"""Failure detector: distinguish a lost node from a failure of this computer's own network. Pure.
 
-A silent node counts as lost after a while; when nobody at all answers, this computer counts as cut off.
+A silent node counts as lost after a while; if no host at all answers, this computer counts as cut off.
 
-DETECTOR-1: a node whose machine closed the connection, or that is silent while others are not, is lost after
-    ``reconnect_s``. One whose connection was closed by a host on the way counts as silent.
-DETECTOR-2: while every connection has been silent since about the same time, and nobody else answers either, no node
-    is lost before ``lease_s``.
-DETECTOR-3: once any node answers, even a new one, the nodes that were silent with it have `RETURN_S` from then to come
-    back, counted anew each time another of them returns. The same holds when somebody else answers.
-DETECTOR-4: if somebody else answers as soon as all nodes are silent, the network was never down: the nodes are lost
+DETECTOR-1: a node whose machine closed the connection, or that is silent while other nodes are not, is lost after
+    ``reconnect_s``. A node whose connection was closed by a host in between counts as silent.
+DETECTOR-2: while all connections have been silent since about the same time, and no other host answers either, no
+    node is lost before ``lease_s``.
+DETECTOR-3: once any node answers, even a new one, the nodes that fell silent together have `RETURN_S` from then on to
+    reconnect. The time starts again whenever another of them reconnects. The same holds when another host answers.
+DETECTOR-4: if another host answers as soon as all nodes are silent, the network was never down: the nodes are lost
     ``reconnect_s`` after that answer.
-DETECTOR-5: time for which this program stood still, and could read nothing, does not count.
+DETECTOR-5: time during which this program stalled, and could read nothing, does not count.
 """
 
 from __future__ import annotations
 
 from .interfaces import NodeId
 
-RETURN_S = 15.0  # an attempt to connect that began without a network may hang for 10 s: TCP doubles its pauses
+# seconds; an attempt to connect that began without a network may hang for 10 s, as TCP doubles its pauses
+RETURN_S = 15.0
 
 
 class FailureDetector:
@@ -26,11 +27,12 @@ class FailureDetector:
         self._lease_s = max(lease_s, reconnect_s)
         self._return_s = max(RETURN_S, reconnect_s)
         self._connected: set[NodeId] = set()
-        self._away: dict[NodeId, tuple[float, bool]] = {}  # since when it is away, and whether by silence
+        self._away: dict[NodeId, tuple[float, bool]] = {}  # (time of the disconnection, whether because of silence)
         self._fell_at = 0.0  # when the network was last found silent
-        self._answered_at = 0.0  # when somebody else answered right after that
+        self._answered_at = 0.0  # when another host (not a node) answered soon after `_fell_at`
         self._cut_off = False
-        self._stranded: set[NodeId] = set()  # fell silent with all others, and still silent after the network came back
+        # nodes that fell silent with all others, and are still silent after the network came back
+        self._stranded: set[NodeId] = set()
         self._back_at = 0.0  # when the network, or the last of the stranded nodes, came back
 
     def connected(self, node: NodeId, now: float) -> None:
@@ -46,7 +48,7 @@ class FailureDetector:
             self._back_at = now
 
     def dropped(self, node: NodeId, now: float, *, silent: bool) -> bool:
-        """Handle the loss of a connection; return whether the whole network has now fallen silent."""
+        """Handle the loss of a connection; return whether this makes all connections silent."""
         self._away[node] = (now, silent)
         fell = not self._cut_off and self.network_wide
         if fell:
@@ -54,9 +56,10 @@ class FailureDetector:
         return fell
 
     def answered(self, now: float) -> None:
-        """Handle an answer from somebody else: this computer is not, or no longer, cut off."""
+        """Handle an answer from a host that is not a node: this computer is not, or no longer, cut off."""
         if now - self._fell_at <= self._reconnect_s and (self._cut_off or self._stranded):
-            self._cut_off = False  # also if a newly booted node answered first: its answer proves no more than this one
+            # also if a newly booted node answered first: its answer proves no more than this answer
+            self._cut_off = False
             self._stranded.clear()
             self._answered_at = now
         elif self._cut_off:
@@ -65,7 +68,7 @@ class FailureDetector:
             self._back_at = now
 
     def stood_still(self, for_s: float) -> None:
-        """Handle that this program stood still for the last ``for_s`` seconds."""
+        """Handle that this program stalled for the last ``for_s`` seconds."""
         self._away = {node: (since + for_s, silent) for node, (since, silent) in self._away.items()}
         self._fell_at += for_s
         self._answered_at += for_s
@@ -73,7 +76,7 @@ class FailureDetector:
 
     @property
     def waits(self) -> bool:
-        """Return whether any node is waited for."""
+        """Return whether the pool waits for any node to reconnect."""
         return bool(self._away)
 
     def ended(self, node: NodeId) -> None:
@@ -88,7 +91,7 @@ class FailureDetector:
 
     @property
     def network_wide(self) -> bool:
-        """Return whether all connections are silent, since about the same time but for nodes already stranded."""
+        """Return whether all connections are silent since about the same time, apart from already stranded nodes."""
         if not self._away or len(self._away) < len(self._connected):
             return False
         if not all(silent for _, silent in self._away.values()):
@@ -100,7 +103,7 @@ class FailureDetector:
         return now - self._away[node][0]
 
     def wake_at(self) -> float | None:
-        """Return the time at which ``overdue`` must be called if nothing else happens before."""
+        """Return the time at which ``overdue`` must be called if no other event comes before."""
         return min(self._due().values()) if self._away else None
 
     def overdue(self, now: float) -> list[NodeId]:

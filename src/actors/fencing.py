@@ -1,6 +1,6 @@
-"""Fencing: which attempts of a generation still run, which nodes it lost, and which ranks run again. Pure data.
+"""Fencing: the attempts of a generation that still run, the nodes it lost, and the ranks that run again. Pure data.
 
-`generations` decides what follows from them.
+`generations` decides how to react.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .interfaces import AttemptId, NodeId, Order, Task, World
 
 
 class Latest(NamedTuple):
-    number: int  # 1 for the rank's first
+    number: int  # 1 for the rank's first attempt
     generation: int
 
 
@@ -28,12 +28,12 @@ class KillRank(NamedTuple):
 
 
 class RankAttempts:
-    """The attempts of a broadcast's ranks. A generation is fenced when none of them is running any more."""
+    """The attempts of a broadcast's ranks. A generation is fenced when none of its attempts may be running any more."""
 
     def __init__(self, ids: Iterator[int]) -> None:
-        self.running: dict[AttemptId, tuple[int, NodeId]] = {}  # rank and node
-        self.on: Counter[NodeId] = Counter()  # running attempts, by node
-        self.latest: dict[int, Latest] = {}  # by rank
+        self.running: dict[AttemptId, tuple[int, NodeId]] = {}  # rank and node of each running attempt
+        self.on: Counter[NodeId] = Counter()  # number of running attempts, by node
+        self.latest: dict[int, Latest] = {}  # the latest attempt, by rank
         self._ids = ids
 
     def begin(self, rank: int, world: World, task: Task) -> RunRank:
@@ -45,7 +45,7 @@ class RankAttempts:
         return RunRank(node, Order(attempt, task, number, world, rank))
 
     def ended(self, attempt: AttemptId, node: NodeId) -> int | None:
-        """Remove an attempt that ended on ``node`` and return its rank; None: ``node`` runs no such attempt."""
+        """Remove an attempt that ended on ``node``; return its rank, or None if ``node`` runs no such attempt."""
         rank, runner = self.running.get(attempt, (0, None))
         if runner != node:
             return None
@@ -70,19 +70,20 @@ class RankAttempts:
 
 
 class Losses:
-    """The losses and failures that a broadcast's generations have seen, which decide whether another may follow."""
+    """The losses and failures of a broadcast's generations, which decide whether another generation may follow."""
 
     def __init__(self, *, steady_s: float) -> None:
-        self.all: tuple[tuple[NodeId, str], ...] = ()  # node and cause, under any generation
-        self.nodes: tuple[NodeId, ...] = ()  # lost under this generation
-        self.in_row = 0  # generations that followed lost ones without a steady one between
-        self.failures = 0  # generations that ended by a rank's own failure and were followed by another
-        self.stalls = 0  # generations that stalled and were followed by another
-        self.failed_by: str | None = None  # why this generation is being fenced, if no node was lost
-        self.stalled = False  # whether that is because it stalled
-        self._steady_s = steady_s  # a generation that ran for so long ends the row
+        self.all: tuple[tuple[NodeId, str], ...] = ()  # node and cause of each loss, in all generations
+        self.nodes: tuple[NodeId, ...] = ()  # nodes lost in this generation
+        # number of lost generations in a row that were followed by another, without a steady one between them
+        self.in_row = 0
+        self.failures = 0  # number of generations that ended by a rank's own failure and were followed by another
+        self.stalls = 0  # number of generations that stalled and were followed by another
+        self.failed_by: str | None = None  # why this generation is being fenced, if not because of a lost node
+        self.stalled = False  # whether this generation is being fenced because it stalled
+        self._steady_s = steady_s  # a generation that ran for so many seconds is steady and resets the count
         self._began_at = 0.0
-        self._first_at = 0.0  # when the first node under this generation was lost, as far as is known
+        self._first_at = 0.0  # when this generation lost its first node, as far as is known
 
     @property
     def cause(self) -> str:
@@ -95,7 +96,7 @@ class Losses:
         self.nodes = ()
 
     def ranks_began(self, now: float) -> None:
-        """Handle that ranks of a lost node run again alone: a loss is measured from here."""
+        """Handle that ranks of a lost node run again alone: the time until the next loss counts from now."""
         self._began_at = now
 
     def add(self, node: NodeId, cause: str, at: float) -> None:
@@ -104,12 +105,14 @@ class Losses:
         self.nodes += (node,)
 
     def stall(self, why: str) -> None:
-        """Count this generation as stalled. Nodes that it lost before, whose ranks ran again alone, are not why."""
+        """Count this generation as stalled; nodes that it lost earlier, whose ranks ran again alone, are not the
+        cause.
+        """
         self.stalls += 1
         self.failed_by, self.stalled, self.nodes = why, True, ()
 
     def count(self) -> None:
-        """Count this generation as lost, or as failed if no node was lost: a loss is taken as a failure's cause."""
+        """Count this generation as lost, or as failed if it lost no node: a loss is assumed to be a failure's cause."""
         if not self.nodes:
             self.failures += not self.stalled
         elif self._first_at - self._began_at >= self._steady_s:
@@ -126,14 +129,16 @@ class Gap(NamedTuple):
 
 
 class Gaps:
-    """The ranks of lost nodes that run again alone: all of one node at once, as a world keeps them together."""
+    """The ranks of lost nodes that run again alone: all ranks of a node together, as a world keeps them on one node."""
 
     def __init__(self) -> None:
-        self.waiting: list[Gap] = []  # for a node
-        self.half_lost: dict[NodeId, tuple[int, ...]] = {}  # dead ranks of nodes where others still run
+        self.waiting: list[Gap] = []  # gaps that wait for a node
+        self.half_lost: dict[NodeId, tuple[int, ...]] = {}  # dead ranks of nodes on which other ranks still run
 
     def add(self, node: NodeId, ranks: tuple[int, ...], *, complete: bool) -> bool:
-        """Add dead ranks of ``node``; return whether these are ``complete``, with those added before, and may run."""
+        """Add dead ranks of ``node``; return ``complete``: whether all ranks of the node have ended, so that they may
+        run again.
+        """
         ranks = (*self.half_lost.pop(node, ()), *ranks)
         if complete:
             self.waiting.append(Gap(node, tuple(sorted(ranks))))

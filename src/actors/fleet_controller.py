@@ -1,41 +1,42 @@
-"""The fleet controller decides which machines to ask for, to replace and to end, with back-off after failures. Pure.
+"""The fleet controller: decides which machines to launch, replace and end, with back-off after failures. Pure.
 
-Time and chance come in with each event.
+Each event carries the time and, where needed, a random number.
 
-A node counts as present from the moment its machine is asked for until it is noticed, drained, failed or lost; whatever
-is missing is launched, and what is too much is dismissed, the newest first; before those, what waits in its provider's
-queue. So a notice already causes a replacement, and a withdrawn notice leaves one machine too many, of which the newest
-is dismissed: nothing is replaced twice.
+A node counts as present from the request for its machine until it is noticed, drained, failed or lost. Missing nodes
+are launched. Surplus nodes are dismissed: first machines that wait in their provider's queue, then the newest nodes. So
+a notice already causes a replacement, and a withdrawn notice leaves one machine too many, of which the newest is
+dismissed: no node is replaced twice.
 
-A straggler (see `stragglers`) does not count as present either: another machine is asked for, and nothing is ended
-before one of them is ready. As it may still come, a failure to get its substitute never counts towards giving up.
+A straggler (see `stragglers`) does not count as present either: a substitute is launched, and neither of the two is
+ended before one is ready. As the straggler may still become ready, failed launches of its substitute never count
+towards giving up.
 
-Besides the nodes that work there are ``spare`` nodes, which stand by. When a node is noticed or lost, one of
-them takes its place in the same step, and the machine that is launched then becomes the next spare.
+Besides the working nodes there are ``spare`` nodes, which stand by. When a working node is noticed or lost, a spare
+takes its place in the same step, and the machine that is then launched becomes the next spare.
 
-FLEET-1: machines asked for and present never exceed those wanted and the spares, except by what a withdrawn notice or a
-    resize leaves. Stragglers come on top.
-FLEET-2: what is missing has been asked for, or waits for its back-off, or the fleet has given up.
+FLEET-1: requested and present machines never exceed the wanted nodes plus spares, except after a withdrawn notice
+    or a resize. Stragglers come on top.
+FLEET-2: each missing machine has been requested, or waits for its back-off, or the fleet has given up.
 FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
-FLEET-4: the fleet gives up after a failure that retrying cannot cure or, before the pool has been ready, after
-    ``retries + 1`` failures in a row or one whose retry must wait longer than `START_WAIT_S`; it names the last error.
-    Failures of machines that were asked for together count as one.
-FLEET-5: nothing is asked for before the back-off is over.
-FLEET-6: a node that does work is drained, not cut off.
-FLEET-7: no node stands by while fewer work than are wanted, except one whose connection is lost; and never do more work
-    than are wanted.
-FLEET-8: a noticed node that holds nothing is dismissed as soon as the wanted number of nodes work, and never before.
-FLEET-9: a straggler works if it is ready after all; it is dismissed as soon as those wanted and the spares are ready,
-    and never before.
+FLEET-4: the fleet gives up after a failure that retrying cannot cure. Before the pool has been ready, it also gives
+    up after ``retries + 1`` failures in a row, or after one whose retry must wait longer than `START_WAIT_S`. The error
+    is the last failure's. Failures of machines that were requested together count as one.
+FLEET-5: no machine is requested before the back-off is over.
+FLEET-6: a node that has work is drained, not cut off.
+FLEET-7: no node stands by while fewer nodes work than are wanted, except a node whose connection is lost; and never do
+    more nodes work than are wanted.
+FLEET-8: a noticed node that holds no work is dismissed as soon as the wanted number of nodes work, and never before.
+FLEET-9: a straggler works if it becomes ready after all; it is dismissed as soon as all wanted nodes and spares are
+    ready, and never before.
 FLEET-10: failed launches of a straggler's substitute do not count as consecutive failures while the straggler may still
-    come; nor does the straggler's own failure, while its substitute is on its way.
-FLEET-11: once the pool has been ready, giving up lasts for `ANEW_S`: then what is missing is asked for again.
+    become ready; nor does the straggler's own failure, while its substitute is being launched.
+FLEET-11: once the pool has been ready, giving up lasts for `ANEW_S`; then missing machines are requested again.
 FLEET-12: `UNFIT_NODES` nodes in a row that can start no worker, and are lost soon after they were ready, are a failure
-    that retrying cannot cure. A node that is lost otherwise, or has stayed for `NEWBORN_S`, ends the row; so does one
-    that has run something, whatever its executor died of.
-FLEET-13: a node goes from phase to phase as `STEPS` says. Its end is final.
-FLEET-14: before a first node was ready, `SAME_CAUSE` failures in a row with the same ``cause`` are a failure that
-    retrying cannot cure. Failures of machines that were asked for together count as one.
+    that retrying cannot cure. Any other loss of a node, or a node that has stayed for `NEWBORN_S`, ends the row; so
+    does a node that has run a task, for whatever reason its executor died.
+FLEET-13: a node changes its phase only as `STEPS` allows. The last phase is final.
+FLEET-14: before any node was ready, `SAME_CAUSE` failures in a row with the same ``cause`` are a failure that retrying
+    cannot cure. Failures of machines that were requested together count as one.
 """
 
 from __future__ import annotations
@@ -50,23 +51,27 @@ from .interfaces import NodeId
 
 BACK_OFF_S = 1.0
 BACK_OFF_LIMIT_S = 60.0
-START_WAIT_S = 45.0  # a starting pool waits no longer for one retry: it fails, so that its user learns of it
-ANEW_S = 60.0  # seconds until a new try: by then credentials may be renewed, or a limit raised
-SAME_CAUSE = 2  # a third try would only take as long again
-UNFIT_NODES = 3  # in a row; nodes that fail together count as one
-NEWBORN_S = 90.0  # since it was ready; a fork server that does not answer is given up after 60 s
-FLAP_S = 10.0  # a node lost without notice so soon after it was ready may be one of many
-FLAPS_FREE = 8  # such losses in a row before the next launch waits
+# seconds; a starting pool whose retry must wait longer fails instead, so that its user learns of the problem
+START_WAIT_S = 45.0
+ANEW_S = 60.0  # seconds until the fleet tries again after giving up: by then, credentials or limits may have changed
+SAME_CAUSE = 2  # failures in a row with the same cause; a third try would only take as long again
+# nodes in a row that can start no worker, after which the fleet gives up; nodes that fail together count as one
+UNFIT_NODES = 3
+# seconds after it became ready in which a lost node counts as new (FLEET-12); a silent fork server ends after 60 s
+NEWBORN_S = 90.0
+# seconds; a node lost without notice within this time after it became ready may be one of many such nodes
+FLAP_S = 10.0
+FLAPS_FREE = 8  # number of such losses in a row after which the next launch waits
 
 
 class NodePhase(StrEnum):
     BOOTING = auto()
-    STRAGGLER = auto()  # still booting; another machine is asked for in its place
-    READY = auto()  # it works
-    SPARE = auto()  # it stands by
-    NOTICED = auto()  # it has a preemption notice: it finishes what it has and gets no new work
-    DRAINING = auto()  # no longer wanted: it finishes what it has
-    DISMISSED = auto()  # ended by us and then forgotten, as are failed and lost nodes
+    STRAGGLER = auto()  # still booting; a substitute was requested
+    READY = auto()  # the node works
+    SPARE = auto()  # the node stands by
+    NOTICED = auto()  # the node has a preemption notice: it finishes its tasks and gets no new ones
+    DRAINING = auto()  # the node is no longer wanted: it finishes its tasks
+    DISMISSED = auto()  # ended by the pool, and then forgotten, as failed and lost nodes are
 
 
 STEPS: dict[NodePhase, set[NodePhase]] = {
@@ -87,42 +92,42 @@ class ImpossibleStep(Exception):
 class Orders:
     """The decisions to be carried out now. The caller empties these lists."""
 
-    launches: list[int] = field(default_factory=list)  # machines to ask for, in one call each
-    drains: list[NodeId] = field(default_factory=list)  # let it finish, then call `emptied`
-    terminations: list[NodeId] = field(default_factory=list)  # close and end it now
-    promotions: list[NodeId] = field(default_factory=list)  # it works from now on
-    demotions: list[NodeId] = field(default_factory=list)  # it finishes what it has, and stands by
+    launches: list[int] = field(default_factory=list)  # numbers of machines to request, one call for each number
+    drains: list[NodeId] = field(default_factory=list)  # nodes that finish their tasks; call `emptied` afterwards
+    terminations: list[NodeId] = field(default_factory=list)  # nodes to disconnect and end now
+    promotions: list[NodeId] = field(default_factory=list)  # nodes that work from now on
+    demotions: list[NodeId] = field(default_factory=list)  # nodes that finish their tasks and then stand by
 
 
 class FleetController:
     def __init__(self, wanted: int, *, retries: int, spare: int = 0) -> None:
         self.orders = Orders()
-        self.wanted = wanted  # nodes that work
+        self.wanted = wanted  # number of nodes that should work
         self.spare = spare
         self.launching = 0
         self.nodes: dict[NodeId, NodePhase] = {}
         self.final_error: Exception | None = None
-        self.failures = 0  # in a row
+        self.failures = 0  # number of consecutive failures
         self._retries = retries
-        self._count: Counter[NodePhase] = Counter()  # of ``nodes``
+        self._count: Counter[NodePhase] = Counter()  # number of ``nodes`` in each phase
         self._queued: set[NodeId] = set()  # booting nodes whose machines wait in their provider's queue
-        self._away: set[NodeId] = set()  # nodes whose connection is lost and being tried again
+        self._away: set[NodeId] = set()  # nodes whose connection is lost while the pool tries to reconnect
         self._not_before = 0.0
-        self._anew_at = 0.0  # when it tries again after giving up
+        self._anew_at = 0.0  # when the fleet tries again after giving up
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
-        self._cause = ""  # of the last failure; empty: unknown, which equals no other cause
+        self._cause = ""  # cause of the last failure; empty: unknown, which equals no other cause
         self._repeats = 0  # failures in a row with that cause
         self._was_ready = False
         self._unfit = 0  # nodes in a row that could start no worker
-        self._unfit_at = 0.0  # when the last of them was lost
-        self._in_vain = 0  # failed tries in a row to get a substitute for a straggler
+        self._unfit_at = 0.0  # when the last of these nodes was lost
+        self._in_vain = 0  # number of consecutive failed tries to launch a straggler's substitute
         self._opened = False
 
     # --- events ---------------------------------------------------------------------------------------------------
 
     def opened(self, now: float) -> None:
-        """Handle that the pool is ready: from now on, ask for missing machines until they come."""
+        """Handle that the pool is ready: from now on, request missing machines until they become ready."""
         if not self._opened:
             self._opened = True
             self._try_anew(now)
@@ -136,7 +141,8 @@ class FleetController:
         delay = None
         if len(nodes) < requested:
             delay = self._back_off(now, chance, least_s=0.0)
-            self.failures = min(self.failures, self._retries)  # a part is progress: it alone must not cause giving up
+            # a partly successful launch is progress: it alone must not make the fleet give up
+            self.failures = min(self.failures, self._retries)
         self._balance(now)
         return delay
 
@@ -160,7 +166,7 @@ class FleetController:
             self._queued.add(node)
 
     def started(self, node: NodeId) -> None:
-        """Handle that the machine of ``node`` waits in no queue any more."""
+        """Handle that the machine of ``node`` no longer waits in a queue."""
         self._queued.discard(node)
 
     def node_ready(self, node: NodeId, now: float) -> bool:
@@ -191,22 +197,27 @@ class FleetController:
         after_s: float = 0.0,
         cause: str = "",
     ) -> float | None:
-        """Handle a node that never became ready. ``fatal``: no other would be either; else another is asked for in
-        ``after_s`` at the earliest. Return as ``launch_failed``; 0: its substitute is on its way.
+        """Handle a node that never became ready.
+
+        Args:
+            fatal: no other node would become ready either; otherwise a new one is requested after ``after_s`` or later.
+
+        Returns:
+            As ``launch_failed``; 0: its substitute is already being launched.
         """
         if (phase := self._forget(node)) is None:
             return 0.0
         self.orders.terminations.append(node)
         if phase is NodePhase.STRAGGLER and not fatal:
             if self._missing() <= self._stragglers:
-                return 0.0  # another is on its way
+                return 0.0  # a substitute is already being launched
             if self.final_error is not None:
                 self.final_error = None
                 self.failures = 0
         return self._failed(error, now, chance, None if fatal else after_s, cause)
 
     def straggles(self, node: NodeId, now: float) -> bool:
-        """Handle that ``node`` is a straggler: ask for another machine. Return whether anything changed."""
+        """Handle that ``node`` is a straggler: request a substitute. Return whether anything changed."""
         if self.nodes.get(node) is not NodePhase.BOOTING:
             return False
         self._move(node, NodePhase.STRAGGLER)
@@ -214,7 +225,7 @@ class FleetController:
         return True
 
     def node_lost(self, node: NodeId, now: float, chance: float, *, unfit: Exception | None = None) -> None:
-        """Handle the loss of ``node``. ``unfit``: the error, if it could start no worker and has run nothing."""
+        """Handle the loss of ``node``. ``unfit``: the error, if the node could start no worker and has run no task."""
         ready_at = self._ready_at.get(node)
         if (phase := self._forget(node)) is None:
             return
@@ -251,13 +262,13 @@ class FleetController:
             self._balance(now)
 
     def emptied(self, node: NodeId) -> None:
-        """Dismiss an empty draining node; a noticed one only if replaced, as its notice may still be withdrawn."""
+        """Dismiss an empty draining node. Dismiss an empty noticed node only if replaced: a notice may be withdrawn."""
         phase = self.nodes.get(node)
         if phase is NodePhase.DRAINING or (phase is NodePhase.NOTICED and self._working >= self.wanted):
             self._dismiss(node)
 
     def away(self, node: NodeId) -> None:
-        """Handle that the connection of ``node``, whatever its phase, is lost and being tried again."""
+        """Handle that the connection of ``node``, in any phase, is lost and that the pool tries to reconnect."""
         self._away.add(node)
 
     def back(self, node: NodeId, now: float) -> None:
@@ -269,7 +280,7 @@ class FleetController:
         self._try_anew(now)
 
     def scale(self, wanted: int, leaving: Iterable[NodeId], now: float) -> None:
-        """Change the number of nodes by load. It is no reason to try anew, as `resize` is. ``leaving`` are drained."""
+        """Change the number of nodes by load and drain ``leaving``. Unlike `resize`, this starts no new tries."""
         for node in leaving:
             if self.nodes.get(node) is NodePhase.READY:
                 self._drain(node)
@@ -280,7 +291,7 @@ class FleetController:
         self._balance(now)
 
     def wake_at(self) -> float | None:
-        """Return the time at which ``tick`` must be called; None: it has nothing to wait for."""
+        """Return the time at which ``tick`` must be called; None: no time is set."""
         if self._missing() <= 0 or (self.final_error is not None and not self._opened):
             return None
         return self._not_before if self.final_error is None else self._anew_at
@@ -289,7 +300,7 @@ class FleetController:
 
     @property
     def coming(self) -> int:
-        """Return how many machines may still become ready nodes, those that will be asked for included."""
+        """Return how many machines may still become ready nodes, including machines that are yet to be requested."""
         booting = self._count[NodePhase.BOOTING] + self._stragglers
         return booting + self.launching + (0 if self.final_error is not None else max(0, self._missing()))
 
@@ -298,12 +309,12 @@ class FleetController:
 
     @property
     def missing(self) -> int:
-        """Return how many machines are wanted that nobody has been asked for yet."""
+        """Return how many wanted machines have not been requested yet."""
         return max(0, self._missing()) + sum(self.orders.launches)
 
     @property
     def is_full(self) -> bool:
-        """Return whether as many nodes work as are wanted."""
+        """Return whether as many nodes work as are wanted, or more."""
         return self._working >= self.wanted
 
     @property
@@ -344,14 +355,14 @@ class FleetController:
     def _promote(self, places: int) -> None:
         """Let up to ``places`` spare nodes work, the oldest first."""
         if not self._count[NodePhase.SPARE]:
-            return  # most pools have no spares: skip the walk over all nodes
+            return  # most pools have no spares: do not walk over all nodes
         spares = [node for node, phase in self.nodes.items() if phase is NodePhase.SPARE]
         for node in [node for node in spares if node not in self._away][:places]:
             self._move(node, NodePhase.READY)
             self.orders.promotions.append(node)
 
     def _take_back(self, machines: int) -> None:
-        """Cancel the launch of up to ``machines`` machines that were decided on but not asked for yet."""
+        """Cancel the launch of up to ``machines`` machines that was decided but not requested yet."""
         orders = self.orders
         while machines > 0 and orders.launches:
             count = orders.launches.pop()
@@ -362,8 +373,11 @@ class FleetController:
                 orders.launches.append(count - fewer)
 
     def _shrink(self, surplus: int) -> None:
-        """Drop ``surplus`` nodes, the newest first: queued before booting before spare before working nodes."""
-        booting = sorted(self._newest(NodePhase.BOOTING), key=lambda node: node not in self._queued)  # it is stable
+        """Drop ``surplus`` nodes: first queued, then booting, then spare, then working ones; in each group the newest
+        first.
+        """
+        # the sort is stable: within each group the newest stay first
+        booting = sorted(self._newest(NodePhase.BOOTING), key=lambda node: node not in self._queued)
         for node in booting[:surplus]:
             self._dismiss(node)
             surplus -= 1
@@ -457,19 +471,19 @@ class FleetController:
         return self._unfit >= UNFIT_NODES
 
     def _try_anew(self, now: float) -> None:
-        """Begin a new round of tries if the fleet had given up, as something other than a launch has changed."""
+        """Start a new series of tries if the fleet had given up, as the situation has changed."""
         if self.final_error is not None:
             self.final_error = None
             self.failures = 0
         self._balance(now)
 
     def _counts(self, now: float) -> bool:
-        """Return whether a failure counts: not during a back-off, as its machine was asked for before that."""
+        """Return whether a failure counts: not during a back-off, as its machine was requested before the back-off."""
         return now >= self._not_before
 
     @property
     def _is_beside(self) -> bool:
-        """Return whether every missing machine is the substitute of a straggler, which may still come itself."""
+        """Return whether every missing machine is the substitute of a straggler that may still become ready."""
         return self._stragglers > 0 and self._missing() <= self._stragglers
 
     def _back_off(self, now: float, chance: float, *, least_s: float) -> float:

@@ -1,33 +1,37 @@
-"""The generations of one broadcast (a gang) and their fencing: pure decisions; time comes in with each event.
+"""The generations of one broadcast (a gang), and their fencing: a decider without I/O; each event carries its time.
 
-A generation runs the function once per rank under one immutable `World`. When a rank's node is lost, `OnLoss` says what
-follows. RESTART fences first: every surviving attempt is killed and reported as ended (or its node is lost too) before
-the next generation begins. So no two generations ever run at the same time, and however many nodes are lost meanwhile,
-one new generation follows. Seats are kept from one generation to the next; `placement` grants the missing ones. They
-are claimed from a node's notice or loss on: a task that took them would delay the next generation.
+A generation runs the function once per rank under one immutable `World`. When a rank's node is lost, `OnLoss` says how
+the broadcast continues. RESTART fences first: every surviving attempt is killed, and the next generation begins only
+when each of these attempts is reported as ended or its node is lost too. So two generations never run at the same time,
+and one new generation follows, even if further nodes are lost during the fence. A broadcast keeps its seats from one
+generation to the next; `placement` grants the missing ones. The missing seats are claimed as soon as a node gets a
+notice or is lost: a task that took such a slot would delay the next generation.
 
 GANG-1: a broadcast ends exactly once, with one ending per rank.
 GANG-2: (RESTART) no generation begins while an attempt of an older one may still run.
 GANG-3: a generation's ranks are 0..n-1 on distinct nodes, and all see the same world.
-GANG-4: (RESTART) the results that end a broadcast are all of its last generation.
-GANG-5: at most ``restarts`` generations in a row follow lost ones; (RESEND) no rank runs again alone more often than
-    that. At most ``max_restarts`` generations follow one in which a rank failed by itself.
-GANG-6: when a broadcast is over it holds no seat and nothing of it runs.
-GANG-7: a generation's ports were free where they are named, and serve no other generation.
+GANG-4: (RESTART) all results that a broadcast ends with are results of its last generation.
+GANG-5: at most ``restarts`` generations in a row follow lost generations; (RESEND) no rank runs again alone more than
+    ``restarts`` times. At most ``max_restarts`` generations follow a generation in which a rank failed by itself.
+GANG-6: a broadcast that is over holds no seat and has no running attempt.
+GANG-7: a generation's ports were free on the nodes for which they are named, and serve no other generation.
 GANG-8: an at-most-once broadcast never runs a rank twice.
-GANG-9: with too few nodes, or a rank that waits for one to run again on, it waits ``replace_timeout_s`` for one more at
-    most; and while one waits in a queue, but not where it may go on with the nodes that are ready. For each node that
-    the next generation lacks it waits so long, also where the fence lasts longer; unless no machine is to be had.
-GANG-10: an attempt ends by the report of the node that it was given to, and of no other.
-GANG-11: no node is asked for more ports than it has at once: that wait would never end.
-GANG-12: the end of a watched rank is told once, when it is known, and is the one that the broadcast ends with.
-GANG-13: a rank that its caller has left is killed, and ends no other.
-GANG-14: at most ``restarts`` generations follow one that stalled; then the broadcast ends with that.
-GANG-15: ranks run again alone (RESEND) in a generation that runs, and in no other. Each of its ranks runs, has ended,
-    or waits: for a node, ports, or the other ranks of its lost node. Once it is fenced or ends, none waits any more.
-GANG-16: seats that do not suffice for a generation, be it the first, are held for ``replace_timeout_s`` at most where
-    the nodes for the others are there, and busy: then they are freed, and the broadcast queues anew.
-GANG-17: once ranks wait for each other (`collective`, `joined`), a failure ends the others within `GRACE_S`.
+GANG-9: a broadcast with too few nodes, or with a rank that needs another node to run again, waits at most
+    ``replace_timeout_s`` for one more node. The wait lasts longer while a machine waits in a provider's queue, unless
+    the broadcast may continue with the nodes that are ready. Each node that the next generation lacks has the whole
+    wait, also if the fence takes longer than that. The wait ends at once if the provider has no machine.
+GANG-10: only the node to which an attempt was given can end it by a report.
+GANG-11: no node is asked for more ports than it can offer at once: such a wait would never end.
+GANG-12: the end of a watched rank is reported once, as soon as it is final; the broadcast ends with the same ending.
+GANG-13: a rank that its caller has abandoned is killed, and this ends no other rank.
+GANG-14: at most ``restarts`` generations follow stalled generations; at the next stall the broadcast ends as STALLED.
+GANG-15: ranks run again alone (RESEND) only in a generation that is running. Each rank of that generation runs, has
+    ended, or waits for a node, for ports, or for the other ranks of its lost node to end. Once the generation is
+    fenced or ends, no rank waits any more.
+GANG-16: a broadcast (also before its first generation) may hold some seats, but too few, while enough nodes are
+    ready and the others are busy. It holds those seats for at most ``replace_timeout_s``; then it frees them and queues
+    anew.
+GANG-17: once ranks wait for each other (`collective`, `joined`), the failure of one ends the others within `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ from .interfaces import (
 from .placement import WithdrawClaim
 from .replacement_wait import ReplacementWait
 
-GRACE_S = 2.0  # for the other ranks of a collective to fail by themselves, with informative errors
+GRACE_S = 2.0  # the time in which the other ranks of a collective may fail by themselves, with more informative errors
 
 
 class Phase(Enum):
@@ -66,7 +70,7 @@ class Phase(Enum):
     PORT = auto()  # waits for free ports: the head's, or one for each rank
     RUNNING = auto()
     FENCING = auto()  # waits for the last attempts of a lost generation to end
-    ENDING = auto()  # waits for killed attempts to end; the caller has its answer
+    ENDING = auto()  # waits for killed attempts to end; the caller already has the result
     OVER = auto()
 
 
@@ -77,15 +81,16 @@ class Gang(BroadcastSeats):
         super().__init__(spec, minimum=minimum, wanted=wanted, attempts=attempts)
         self.phase = Phase.WAITING
         self._wait = ReplacementWait(pool.replace_timeout_s)
-        self._elastic = pool.scale is not None or pool.min < pool.desired  # may go on with fewer nodes
+        # whether the broadcast may continue with fewer nodes
+        self._elastic = pool.scale is not None or pool.min < pool.desired
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
-        self._collective = spec.collective  # ranks wait for each other
+        self._collective = spec.collective  # whether the ranks wait for each other
         self._endings: dict[int, Ending] = {}
-        self._begun = 0  # generations of all ranks
-        self._left: set[int] = set()  # ranks of which the caller wants no more
+        self._begun = 0  # number of generations in which all ranks were started
+        self._left: set[int] = set()  # ranks whose results the caller no longer wants
         self._losses = Losses(steady_s=spec.steady_s)
-        self._killed = False  # whether the rest of this generation was killed, after its grace
+        self._killed = False  # whether the remaining ranks of this generation were killed after `GRACE_S`
         self._expires_at: float | None = None
         self._kill_at: float | None = None
 
@@ -98,7 +103,8 @@ class Gang(BroadcastSeats):
         self.ready(ready, now)
 
     def ready(self, count: int, now: float, *, queued: bool = False) -> None:
-        busy = self.phase is Phase.WAITING and count >= self._needed  # no further node is waited for
+        # enough nodes are ready, but other work holds them
+        busy = self.phase is Phase.WAITING and count >= self._needed
         if queued and not (busy or self._may_shrink(count)):
             self._wait.lasts_on(now)
         if self.phase is Phase.WAITING and count < self._needed:
@@ -107,7 +113,11 @@ class Gang(BroadcastSeats):
             self._wait.stop()
 
     def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
-        """Handle a granted claim. ``ranked``: every ready node by rank; a granted node not in it has just gone."""
+        """Handle a granted claim.
+
+        Args:
+            ranked: every ready node by rank; a granted node that is missing here has just gone.
+        """
         self._facts = dict(ranked)
         self.seats.update(granted)
         if self.phase is Phase.WAITING:
@@ -118,7 +128,7 @@ class Gang(BroadcastSeats):
             self._fill(granted, now)
 
     def ports(self, request: NeedPorts, ports: Sequence[tuple[int, ...]], now: float) -> bool:
-        """Take the ports of ``request``, node by node; return False if they are no longer needed and stay free."""
+        """Take the ports of ``request``, node by node; return False if the request is obsolete: the ports stay free."""
         if request not in self._port_requests:
             return False
         self._port_requests.remove(request)
@@ -129,7 +139,7 @@ class Gang(BroadcastSeats):
         return True
 
     def finished(self, node: NodeId, attempt: AttemptId, verdict: Verdict, outcome: object, now: float) -> bool:
-        """Handle the end of an attempt; return False if ``node`` runs no such attempt of this broadcast."""
+        """Handle the end of an attempt; return False if this broadcast has no such attempt on ``node``."""
         rank = self._attempts.ended(attempt, node)
         if rank is None:
             return False
@@ -152,7 +162,7 @@ class Gang(BroadcastSeats):
         return True
 
     def joined(self, now: float) -> None:
-        """Handle that the ranks wait for each other from now on."""
+        """Handle that the ranks wait for each other from now on (a collective)."""
         self._collective = True
         if self.phase is Phase.RUNNING and self._has_failed():
             self._failed(now)
@@ -181,10 +191,11 @@ class Gang(BroadcastSeats):
                 self._ended_on(node, now)
 
     def stalled(self, why: str, now: float) -> bool:
-        """Handle that no rank gives a sign of life; return whether all run again. Else the broadcast ends with that."""
+        """Handle that no rank gives a sign of life; return True if all ranks run again, False if the broadcast ends."""
         if self.phase is not Phase.RUNNING or self.spec.at_most_once:
             return False
-        if self._losses.stalls >= self.spec.restarts or self._has_failed():  # a silent rank may never end by itself
+        # after a failure, a silent rank may never end by itself
+        if self._losses.stalls >= self.spec.restarts or self._has_failed():
             self._end_with(Reason.STALLED, why)
             return False
         self._losses.stall(why)
@@ -192,7 +203,7 @@ class Gang(BroadcastSeats):
         return True
 
     def leaving(self, node: NodeId, now: float, *, noticed: bool) -> None:
-        """Handle that ``node`` takes no new work: attempts there may finish; the next generation does not use it."""
+        """Handle that ``node`` takes no new work. Attempts on it may finish; the next generation does not use it."""
         self._leaving[node] = noticed
         held = node in self.seats
         if self.phase in {Phase.WAITING, Phase.PORT}:
@@ -221,7 +232,7 @@ class Gang(BroadcastSeats):
         self._end_with(reason, why, limit_s)
 
     def leave_rank(self, rank: int) -> None:
-        """Handle that the caller wants no more of a rank of a broadcast that it watches."""
+        """Handle that the caller no longer wants the result of one rank of a watched broadcast."""
         if self.phase is Phase.RUNNING and rank not in self._endings:
             self._left.add(rank)
             running = self._attempts.running.items()
@@ -234,7 +245,7 @@ class Gang(BroadcastSeats):
             self._over()
 
     def unreplaceable(self, now: float, *, ready: int) -> None:
-        """Handle that the provider has no machine: go on without. A wait for busy nodes keeps its time."""
+        """Handle that the provider has no machine: continue without one. A wait for busy nodes keeps its time limit."""
         if self.phase is Phase.WAITING and ready >= self._needed:
             return
         self._wait.stop()
@@ -262,11 +273,13 @@ class Gang(BroadcastSeats):
         self._claim()
 
     def _lacks(self, gone: NodeId, now: float, *, held: bool) -> None:
-        """Handle that a node on which the next generation may have run is gone. ``held``: it had a seat there."""
+        """Handle the loss of a node that the next generation might have used. ``held``: the broadcast had a seat
+        there.
+        """
         own = gone in self._world.nodes
         if self.phase is Phase.FENCING:
             if held or own:
-                self._wait.stop()  # also where it was over early
+                self._wait.stop()  # also resets ``over_early`` of a wait that ended early
                 self._wait.begin_anew(now)
                 self._reserve()
             return
@@ -274,11 +287,11 @@ class Gang(BroadcastSeats):
             self._want()
         if own and self.phase is Phase.WAITING:
             self._wait.begin_anew(now)
-        elif held:  # a replacement is lost: were the wait to begin anew each time, it might never end
+        elif held:  # a lost replacement must not restart the wait: repeated losses would make it endless
             self._hold_for_a_time(now)
 
     def _hold_for_a_time(self, now: float) -> None:
-        """Bound the wait of a broadcast that has begun, or that holds seats which others may wait for (GANG-16)."""
+        """Limit the wait of a broadcast that has begun, or that holds seats which others may need (GANG-16)."""
         if self.generation or self.seats:
             self._wait.begin(now)
 
@@ -292,7 +305,7 @@ class Gang(BroadcastSeats):
         self._hold_for_a_time(now)
 
     def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
-        """Ask for free ports, or give up if a node never has so many (GANG-11)."""
+        """Request free ports, or end the broadcast if a node can never offer that many (GANG-11)."""
         if why := self._lacking_ports(of):
             self._end_with(Reason.NO_PORTS, why)
             return
@@ -322,7 +335,7 @@ class Gang(BroadcastSeats):
             self.effects.append(RankEnded(rank, ending))
 
     def _failed(self, now: float) -> None:
-        """Handle that a rank, and so the broadcast, has failed: wait only for the outcomes of the other ranks."""
+        """Handle that a rank, and so the broadcast, has failed: from now on only wait for the other ranks' outcomes."""
         if self._gaps.waiting or self._gaps.half_lost or self._port_requests:
             self._give_up_gaps(Reason.LOST)
         if self._collective and self._kill_at is None and not self._killed:
@@ -395,7 +408,7 @@ class Gang(BroadcastSeats):
         self._ended_on(node, now)
 
     def _leave_gap(self, node: NodeId, ranks: tuple[int, ...], now: float) -> None:
-        """Have these ranks run again elsewhere, once no other rank of ``node`` runs there."""
+        """Run these ranks again on another node, once no other rank of the broadcast runs on ``node``."""
         if not self._gaps.add(node, ranks, complete=not self._attempts.on[node]):
             return
         self._wait.begin_anew(now)
@@ -405,7 +418,7 @@ class Gang(BroadcastSeats):
         return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
 
     def _fence(self, node: NodeId, now: float) -> None:
-        """End this generation, with the ranks that wait to run again in it: the next one runs all ranks."""
+        """End this generation, including ranks that wait to run again alone: the next generation runs all ranks."""
         self.phase = Phase.FENCING
         self._drop_gaps()
         self.effects.append(WithdrawClaim())
@@ -430,7 +443,7 @@ class Gang(BroadcastSeats):
         return self._elastic and ready >= self.minimum
 
     def _without_replacement(self, now: float, *, ready: int) -> None:
-        """Go on without a replacement, or give up: the time to wait for a replacement is over."""
+        """Continue without a replacement, or end the broadcast: the wait for a replacement is over."""
         may_shrink = self._may_shrink(ready)
         if self.phase is Phase.FENCING:
             self._wait.over_early = True
@@ -442,7 +455,7 @@ class Gang(BroadcastSeats):
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
                 self._ended_on(self._losses.all[-1][0], now)
         elif self.phase is Phase.WAITING and ready >= self._needed:
-            if self.generation or self.seats:  # other broadcasts hold the nodes and may want our seats: free these
+            if self.generation or self.seats:  # other broadcasts hold the nodes and may need these seats: free them
                 self._release(*sorted(self.seats))
                 self._want(fewer=self._needed < self.size())
         elif self.phase is Phase.WAITING:
@@ -455,7 +468,7 @@ class Gang(BroadcastSeats):
     # --- ranks that run again alone -------------------------------------------------------------------------------
 
     def _fill(self, granted: Iterable[NodeId], now: float) -> None:
-        """Give each granted node the ranks of a lost one, after getting ports for them where they need some."""
+        """Give each granted node the ranks of a lost node; if these ranks need ports, request the ports first."""
         for node in granted:
             if not self._gaps.waiting or node not in self._facts:
                 self._release(node)
@@ -478,7 +491,7 @@ class Gang(BroadcastSeats):
         self._run(gap.ranks)
 
     def _regap(self, node: NodeId, now: float) -> bool:
-        """Claim another node if ``node``, now gone, was a replacement that waited for ports; return whether it was."""
+        """Claim another node if ``node``, now gone, was a replacement that waited for ports; return True if so."""
         again = [request for request in self._port_requests if request.gap is not None and request.of[0][0] == node]
         self._port_requests = [request for request in self._port_requests if request not in again]
         self._gaps.waiting += [request.gap for request in again if request.gap is not None]
@@ -494,7 +507,7 @@ class Gang(BroadcastSeats):
         self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for rank in self._drop_gaps()})
 
     def _drop_gaps(self) -> list[int]:
-        """Cancel every rank's run alone; return the ranks that were to run again."""
+        """Cancel all runs of single ranks; return the ranks that were to run again."""
         self._gaps.waiting += [request.gap for request in self._port_requests if request.gap is not None]
         self._port_requests = []
         return self._gaps.drop()

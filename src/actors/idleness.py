@@ -1,12 +1,12 @@
-"""Decide whether a pool is idle, from the samples of its nodes. Pure; times are seconds of any one clock.
+"""The decision whether a pool is idle, from the samples of its nodes. Pure; times are seconds of any one clock.
 
-IDLE-1: a node of which nothing is known is not idle, and so its pool is not: it boots, has sent no sample yet or none
-    for a while, or reports no figures for one of its GPUs.
-IDLE-2: only a whole stretch counts: it begins anew when a node has done anything or was unknown, when a node comes or
-goes, and when a call begins or ends.
+IDLE-1: a node in an unknown state is not idle, and so its pool is not: a node that boots, that has sent no sample yet
+    or none for a while, or that reports no figures for one of its GPUs.
+IDLE-2: only a stretch without a break counts. It begins anew when a node has worked or was in an unknown state, when a
+    node joins or leaves, and when a call begins or ends.
 IDLE-3: a pool without nodes is never idle: it costs nothing.
-IDLE-4: a pool whose nodes have all done nothing for ``max_idle_s`` is reported, with the next sample at the latest.
-IDLE-5: a machine that waits in its provider's queue is no node yet: it costs nothing, and keeps no pool.
+IDLE-4: a pool whose nodes have all been idle for ``max_idle_s`` is reported, with the next sample at the latest.
+IDLE-5: a machine in its provider's queue is not a node yet: it costs nothing, and the pool may be idle meanwhile.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from dataclasses import field
 from ..lazy_dataclass import dataclass
 from .events import NodeSampled
 
-GPU_BUSY = 0.05  # of a GPU's time: a desktop or a monitoring program uses less
-CPUS_BUSY = 0.25  # processors: the system's own services and our executor take less, one busy thread takes 1
-SAMPLES_MISSED = 3  # in a row, after which a node's state is unknown
+GPU_BUSY = 0.05  # part of a GPU's time; a desktop or a monitoring program uses less
+# number of processors; system services and the executor use less than this, and one busy thread uses 1
+CPUS_BUSY = 0.25
+SAMPLES_MISSED = 3  # number of missed samples in a row after which a node's state is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A pool that has done nothing since ``since``. ``nodes``: their number; ``gpus``: the number in all nodes
+    """The idle state of a pool since the time ``since``. ``nodes``: their number; ``gpus``: the number in all nodes
     together.
 
-    ``most``: the highest use in a sample since then: of a GPU, from 0 to 1; without GPUs, in processors.
+    ``most``: the highest use in any sample since then: of a GPU, from 0 to 1; without GPUs, in processors.
     """
 
     since: float
@@ -37,23 +38,23 @@ class Idle:
 
 @dataclass(slots=True)
 class _Node:
-    gpus: int | None = None  # None: it boots
+    gpus: int | None = None  # None: the node boots
     sampled_at: float | None = None
-    idle_since: float | None = None  # None: it is busy, or its state is unknown
+    idle_since: float | None = None  # None: the node is busy, or its state is unknown
     most: float = 0.0
 
 
 @dataclass(slots=True)
 class Idleness:
-    """``max_idle_s``: how long a pool may do nothing. ``every_s``: how often each node sends a sample."""
+    """A detector of idle pools. ``max_idle_s``: the allowed idle time. ``every_s``: the interval of nodes' samples."""
 
     max_idle_s: float
     every_s: float
     _nodes: dict[int, _Node] = field(default_factory=dict)
-    _since: float = 0.0  # when the present stretch began at the earliest
+    _since: float = 0.0  # earliest beginning of the current idle stretch
 
     def boots(self, node: int, now: float) -> None:
-        """Handle that a node is launched, or prepared, or that its machine, which was queued, runs."""
+        """Handle that a node is launched, that it is being prepared, or that its queued machine begins to run."""
         if node not in self._nodes:
             self._nodes[node] = _Node()
             self._since = now
@@ -68,7 +69,7 @@ class Idleness:
             self._since = now
 
     def queued(self, node: int, now: float) -> None:
-        """Handle that the machine of a node waits in its provider's queue, until ``boots`` is called."""
+        """Handle that the machine of a node waits in its provider's queue; `boots` is called when that wait ends."""
         self.left(node, now)
 
     def called(self, now: float) -> None:
@@ -103,7 +104,7 @@ class Idleness:
         return Idle(since, len(self._nodes), gpus, most)
 
     def over(self, now: float) -> Idle | None:
-        """Return the `Idle` state if it has lasted for as long as it may; else None. Call after each sample."""
+        """Return the `Idle` state if it has lasted for ``max_idle_s``, else None. Call after each sample."""
         idle = self.idle(now)
         return idle if idle is not None and now - idle.since >= self.max_idle_s else None
 
@@ -112,7 +113,7 @@ class Idleness:
 
 
 def _use(sample: NodeSampled, gpus: int) -> float | None:
-    """Return the use of the busiest GPU, or without GPUs of the processors; None: unknown."""
+    """Return the use of the busiest GPU, or of the processors if the node has no GPU; None: unknown."""
     if not gpus:
         return sample.cpu * sample.cpus
     uses = [gpu.utilisation for gpu in sample.gpus]

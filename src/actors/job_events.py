@@ -1,4 +1,4 @@
-"""Events of a pool's work: tasks and what they write, broadcasts and their generations."""
+"""Events of a pool's work: tasks and their output, broadcasts and their generations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TaskSubmitted(JobEvent):
 class TaskStarted(JobEvent):
     task: int
     node: int
-    number: int = 1  # which attempt of the task this is
+    number: int = 1  # number of this attempt of the task
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class TaskFinished(JobEvent):
         node: The number of the node.
         number: The attempt, from 1.
         verdict: "returned", "raised", "died" (its process), "terminated" (its process, by SIGTERM or SIGKILL),
-            "timed_out", "killed" (by the pool) or "unsent": a kept result among its arguments is lost. That result is
-            computed again, and then the task is submitted again, or the task fails.
-        busy_s: Seconds that it ran.
+            "timed_out", "killed" (by the pool) or "unsent": a kept result among the task's arguments is lost. The lost
+            result is computed again, and then the task is submitted again; or the task fails.
+        busy_s: Seconds that the attempt ran.
     """
 
     task: int
@@ -42,7 +42,7 @@ class TaskFinished(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried(JobEvent):
-    """The task's node was lost, or the task failed and has ``max_restarts`` left; it is queued again, in front.
+    """The task's node was lost, or the task failed and has ``max_restarts`` left; it is queued again, at the front.
 
     Attributes:
         task: The number of the task.
@@ -59,7 +59,7 @@ class TaskRetried(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskGaveUp(JobEvent):
-    """The task ended without an outcome of an attempt.
+    """The task ended without a result or an error of an attempt.
 
     Attributes:
         task: The number of the task.
@@ -72,11 +72,11 @@ class TaskGaveUp(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class BroadcastWaits(Event):
-    """A broadcast waits before its ranks run. Sent after 10 s, and whenever the wait has doubled.
+    """A broadcast waits before its ranks run. Sent after 10 s, and each time that the wait has doubled.
 
     Attributes:
         job: The number of the job.
-        reason: The missing thing, such as "free ports of node 3".
+        reason: What the broadcast lacks, such as "free ports of node 3".
         waited_s: Seconds of waiting so far.
         function: The name of the function.
         ended: Whether the wait, or the broadcast, is over.
@@ -91,14 +91,14 @@ class BroadcastWaits(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
-    """A job's function raised, or its process died. Of a map, one event for each failed item.
+    """A job's function raised, or its process died. A map sends one event for each failed item.
 
     Attributes:
-        function: The name of the function; of a map, such as "item 3 of f". The ``job`` is then the task that the item
-            shared with others.
+        function: The name of the function; for a map, a text such as "item 3 of f". The ``job`` is then the task that
+            contained the item and others.
         error: A line such as "ValueError: bad luck".
         node: The number of the node.
-        ranks: The ranks of a broadcast that failed alike, the first of them on ``node``. Empty for any other call.
+        ranks: The ranks of a broadcast that failed with the same error, the first on ``node``. Empty for other calls.
     """
 
     function: str
@@ -114,9 +114,9 @@ class MapProgress(JobEvent):
     Attributes:
         function: The name of the function.
         done: The number of items whose results the caller has.
-        total: The number of items. None: they have no length.
+        total: The number of items. None: unknown, as the items have no length.
         ended: Whether the map is over.
-        failed: The number of items done that gave errors.
+        failed: The number of finished items that raised errors.
     """
 
     function: str
@@ -128,12 +128,12 @@ class MapProgress(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class UploadProgress(Event):
-    """Arguments or functions of 64 MiB and more are on their way to nodes.
+    """Arguments or functions of 64 MiB or more in total are being uploaded to nodes.
 
     Attributes:
         nodes: The number of nodes.
-        sent_bytes: The bytes that were sent.
-        total_bytes: The bytes in all.
+        sent_bytes: The bytes sent so far.
+        total_bytes: The bytes to send in total.
         took_s: Seconds so far.
         ended: Whether the upload is over.
     """
@@ -152,12 +152,12 @@ class TransferRerouted(Event):
     Attributes:
         node: The node that gets the object.
         source: The node that sent it so far.
-        instead: The node that sends the rest. None: this program.
-        have_bytes: The bytes that had arrived.
-        size_bytes: The bytes of the object.
+        instead: The node that sends the rest. None: this program sends it.
+        have_bytes: The bytes that have arrived.
+        size_bytes: The size of the object in bytes.
         reason: The reason, in words.
-        apart: Whether the pool's nodes do not reach each other. From now on this program sends each object to each of
-            them, without further events.
+        apart: Whether the pool's nodes cannot connect to each other. If so, this program from now on sends each object
+            to each of these nodes, without further events.
     """
 
     node: int
@@ -171,14 +171,14 @@ class TransferRerouted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RemakeStarted(Event):
-    """A kept result is needed, and was freed or lost with its node: its call runs again.
+    """A kept result is needed, but was freed or lost with its node: the call that computed it runs again.
 
     Attributes:
         job: The job of the new run.
-        node: The node that is lost.
+        node: The node that was lost.
         function: The name of the function.
         number: The number of this run, from 1.
-        times: The most runs.
+        times: The largest number of such runs.
     """
 
     job: int
@@ -197,10 +197,10 @@ class TaskOutput(Event):
         node: The number of the node.
         rank: The rank that wrote it; 0 outside of broadcasts.
         stream: "stdout" or "stderr".
-        text: The text as the task wrote it, including control characters, which Outrider's consoles and logs remove. Of
-            a line that was redrawn by carriage returns over more than half a second, the last state.
+        text: The text as the task wrote it, including control characters, which Outrider's consoles and logs remove. If
+            carriage returns redrew a line for more than half a second, only its last state.
         function: The name of the function.
-        dropped: Bytes that were lost before it.
+        dropped: The number of bytes that were lost before this text.
         ranks: The number of ranks; 1 outside of broadcasts.
     """
 
@@ -216,9 +216,10 @@ class TaskOutput(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedLine(Event):
-    """A task has begun a line and not ended it for half a second: a progress bar, dots.
+    """A task has begun a line and not ended it for half a second: a progress bar, or a row of dots.
 
-    The next such event of the same job, rank and stream replaces it; when the line ends, `TaskOutput` has all of it.
+    The next event of this type with the same job, rank and stream replaces this one; when the line ends, `TaskOutput`
+    has the whole line.
 
     Attributes:
         job: The number of the job.
@@ -241,19 +242,19 @@ class UnfinishedLine(Event):
 
 @dataclass(frozen=True, slots=True)
 class Stalled(Event):
-    """A task, or all running ranks of a broadcast, gave no sign of life: no line, no step.
+    """A task, or all running ranks of a broadcast, gave no sign of life: no output, no step.
 
-    A `StackTaken` of each follows.
+    A `StackTaken` event for the task or for each rank follows.
 
     Attributes:
         job: The number of the job.
         generation: The generation; 0 outside of broadcasts.
         ranks: The running ranks.
         quiet_s: Seconds without a sign of life.
-        rank: The rank that the others wait for. None: it cannot be determined.
-        reason: Why it is that rank.
+        rank: The rank that the other ranks wait for. None: it cannot be determined.
+        reason: Why the other ranks seem to wait for ``rank``.
         function: The name of the function.
-        restart: Whether the task runs again because of this.
+        restart: Whether the task runs again because of the stall.
     """
 
     job: int
@@ -268,20 +269,20 @@ class Stalled(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProfileTaken(Event):
-    """The profile of a task, or of a rank of a broadcast, is over, or could not be taken.
+    """The profile of a task, or of a rank of a broadcast, is complete, or could not be taken.
 
     Attributes:
         job: The number of the job.
         node: The number of the node.
         rank: The rank; 0 outside of broadcasts.
         profile: The name of the profile; profiles that were taken together share it.
-        artifact: The name of the artifact with the profile. Empty: there is none.
-        said: Why there is none, or what it lacks.
+        artifact: The name of the artifact with the profile. Empty: no artifact was made.
+        said: Why there is no artifact, or what the profile lacks.
         function: The name of the function.
         ranks: The number of ranks; 1 outside of broadcasts.
         generation: The generation; 0 outside of broadcasts.
         clock_offset_s: Seconds by which the node's clock is ahead of this program's. None: unknown.
-        clock_error_s: The uncertainty of that, in seconds. None: unknown.
+        clock_error_s: The uncertainty of ``clock_offset_s``, in seconds. None: unknown.
     """
 
     job: int
@@ -292,14 +293,14 @@ class ProfileTaken(Event):
     said: str = ""
     function: str = ""
     ranks: int = 1
-    generation: int = 0  # 0: it is no part of a broadcast
+    generation: int = 0  # 0: not part of a broadcast
     clock_offset_s: float | None = None
     clock_error_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StackTaken(Event):
-    """The stacks of a task, or of a rank of a broadcast, were taken, as in `TaskStack`.
+    """The stacks of a task, or of a rank of a broadcast, were taken, with the same content as in `TaskStack`.
 
     Stacks that were taken together have the same ``at``.
 
@@ -319,7 +320,7 @@ class StackTaken(Event):
     text: str
     function: str = ""
     ranks: int = 1
-    generation: int = 0  # 0: it is no part of a broadcast
+    generation: int = 0  # 0: not part of a broadcast
 
 
 # --- broadcasts -----------------------------------------------------------------------------------------------------
@@ -332,14 +333,14 @@ class BroadcastSubmitted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class GenerationStarted(JobEvent):
-    """A generation of a broadcast begins to run ranks: all or, after a loss, perhaps only the lost ones.
+    """A generation of a broadcast begins to run ranks: all ranks or, after a loss, perhaps only the lost ones.
 
     Attributes:
         generation: The number of the generation, from 1.
-        nodes: The nodes, each for the same number of ranks.
-        ranks: The ranks that run.
+        nodes: The nodes; each runs the same number of ranks.
+        ranks: The ranks that begin.
         head: The node of rank 0.
-        head_port: A free port there.
+        head_port: A free port of that node.
     """
 
     generation: int
@@ -351,11 +352,11 @@ class GenerationStarted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class GenerationLost(JobEvent):
-    """The generation lost these nodes; ``on_loss`` decides whether the other ranks' work is void or kept.
+    """The generation lost nodes; ``on_loss`` decides whether the other ranks' work is discarded or kept.
 
     Attributes:
         generation: The number of the generation.
-        nodes: The lost nodes. Empty: a rank failed by itself, and runs again with the others (``max_restarts``).
+        nodes: The lost nodes. Empty: a rank failed by itself, and all ranks run again (``max_restarts``).
         cause: The cause, in words.
     """
 

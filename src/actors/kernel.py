@@ -1,12 +1,12 @@
-"""Actors: each has a mailbox, handles one message at a time, and supervises what is below it.
+"""Actors: each has a mailbox, handles one message at a time, and supervises its children.
 
 An actor owns its state and handles one message at a time in ``receive``, which is synchronous: it cannot wait, so it
-cannot ask another actor and wait for the answer. Slow work runs in a task group of the actor's (``Context.tasks``) and
-sends its result back as a message. Others hold a `Ref` and can only ``tell`` and ``ask``. An actor that fails is not
-restarted: its state would be gone. Every waiting caller gets its error, and `running` raises it from anywhere in the
-tree, so escalation needs no code.
+cannot ask another actor and wait for the answer. Slow work runs in the actor's task group (``Context.tasks``) and sends
+its result back as a message. Other code holds a `Ref`, with the methods ``tell`` and ``ask`` only. An actor that fails
+is not restarted: its state would be gone. Every waiting caller gets the actor's error, and `running` raises that error
+from anywhere in the tree of actors, so escalation needs no code.
 
-A message whose sender expects an answer has a method ``bounce(error)``, called when no actor will ever handle it.
+A message whose sender expects an answer has a method ``bounce(error)``, called if no actor will ever handle it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..lazy_dataclass import dataclass
 
 try:
     import sniffio
-except ImportError:  # without it anyio asks the running loop itself
+except ImportError:  # without sniffio, anyio asks the running loop itself
     sniffio = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -36,19 +36,20 @@ M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
 
-BATCH = 128  # messages handled before the event loop gets its turn, in which links write: about half a millisecond
+# messages handled before the event loop runs again, in which links write: this takes about half a millisecond
+BATCH = 128
 
 
 class ActorStopped(Exception):
-    """The actor will never handle this message. ``args[0]`` is its name, as in the errors below."""
+    """The actor will never handle this message. ``args[0]`` is the actor's name, also in the errors below."""
 
 
 class MailboxFull(Exception):
-    """The mailbox is at capacity: the sender outruns the actor."""
+    """The mailbox is full: the sender is faster than the actor."""
 
 
 class ActorFailed(Exception):
-    """The actor has failed; ``__cause__`` is why."""
+    """The actor has failed; ``__cause__`` is its error."""
 
 
 class Reply(Generic[R]):
@@ -80,7 +81,7 @@ class Reply(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[R]):
-    """A message that expects an answer. Made inside a running loop."""
+    """A message that expects an answer. Must be created inside a running loop."""
 
     reply: Reply[R] = field(default_factory=Reply, kw_only=True, compare=False, repr=False)
 
@@ -92,7 +93,7 @@ class Actor(Protocol[M_contra]):
     def receive(self, message: M_contra, /) -> None: ...
 
     def stopped(self, error: Exception | None, /) -> None:
-        """Clean up after the actor has failed with ``error`` or (None) was stopped; none of its ``tasks`` runs."""
+        """Clean up after the actor has failed with ``error`` or (None) was stopped; its ``tasks`` have ended."""
 
 
 class Ref(Generic[M]):
@@ -107,12 +108,12 @@ class Ref(Generic[M]):
         self.name = name
         self._queue: deque[M] = deque()
         self._capacity = capacity
-        self._idle = False  # it rests, and nothing has woken it
-        self._rests = False  # it handles no message, here or in its own task
+        self._idle = False  # the actor rests, and no message has woken it
+        self._rests = False  # the actor handles no message now, neither in a caller's stack nor in its own task
         self._stopped = False
         self._wake = anyio.Event()
-        self._actor: Actor[M] | None = None  # set from its first rest until it ends
-        self._failure: BaseException | None = None  # raised while it handled a message passed by ``tell_inline``
+        self._actor: Actor[M] | None = None  # set from the actor's first rest until its end
+        self._failure: BaseException | None = None  # raised while the actor handled a message of ``tell_inline``
         self._pending: set[Reply[object]] = set()
         self._variables = copy_context()  # the context in which ``tell_inline`` runs the actor; `_serve` sets it
 
@@ -134,13 +135,13 @@ class Ref(Generic[M]):
             self._wake.set()
 
     def tell_inline(self, message: M) -> None:
-        """Do as ``tell``, but have an actor that rests handle ``message`` before this returns, in the caller's stack.
+        """Do as ``tell``; but if the actor rests, it handles ``message`` before this returns, in the caller's stack.
 
         This saves two turns of the event loop on the path that every task takes. Messages stay in order and are
-        handled one at a time: unread mail is handled before ``message``, and mail that arrives meanwhile after it; if
-        the actor is busy, or has much mail, the message is queued. If the actor fails, its own task raises that, as
-        always. Actors must not call this: their own ``receive`` has not returned yet.
-        What it costs is in docs/decisions/0001-synchronous-receive.md.
+        handled one at a time: unread messages are handled before ``message``, and messages that arrive during the call
+        after it. If the actor is busy, or has many unread messages, ``message`` is queued. If the actor fails, its own
+        task raises the error, as always. Actors must not call this: their own ``receive`` has not returned yet. The
+        costs are described in docs/decisions/0001-synchronous-receive.md.
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
@@ -158,7 +159,7 @@ class Ref(Generic[M]):
                     self._variables.run(actor.receive, message)
             else:
                 self._variables.run(actor.receive, message)
-        except BaseException as error:  # noqa: BLE001 (raised again, where the actor serves)
+        except BaseException as error:  # noqa: BLE001 (raised again, in the actor's own task)
             _bounce(message, error if isinstance(error, Exception) else ActorStopped(self.name))
             self._failure = error
             self._wake.set()
@@ -170,7 +171,7 @@ class Ref(Generic[M]):
             self._idle = True
 
     async def ask(self, request: Request[R], *, within_s: float | None = None) -> R:
-        """Queue ``request`` and wait for its answer. Cancelling ends the wait, not the requested work.
+        """Queue ``request`` and wait for the answer. Cancelling ends the wait, but not the requested work.
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
@@ -187,7 +188,7 @@ class Ref(Generic[M]):
             self._pending.discard(reply)
 
     def _end(self, failure: Exception | None) -> None:
-        """Bounce what is queued, and fail the requests that the actor has not answered."""
+        """Bounce the queued messages, and fail the requests that the actor has not answered."""
         self._stopped = True
         stopped = ActorStopped(self.name)
         while self._queue:
@@ -198,11 +199,11 @@ class Ref(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[M]):
-    """The context of an actor: its own `Ref`, to send results to, its slow work, and what it supervises."""
+    """The context of an actor: its own `Ref`, to send results to, its slow work, and its children."""
 
     ref: Ref[M]
-    tasks: TaskGroup  # of slow work: ends before ``Actor.stopped`` is called; an error in it is the actor's failure
-    children: TaskGroup  # of what it supervises: cancelled after that, as their end may take seconds
+    tasks: TaskGroup  # slow work; it ends before ``Actor.stopped`` is called, and an error in it is the actor's failure
+    children: TaskGroup  # supervised tasks; they are cancelled after ``Actor.stopped``, as their end may take seconds
 
 
 @asynccontextmanager
@@ -272,7 +273,7 @@ def _own_variables() -> Variables:
 
 
 def sole(error: Exception) -> Exception:
-    """Return the only exception within nested groups of one, or else the group."""
+    """Return the only exception in nested groups of one exception each, or else the group."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

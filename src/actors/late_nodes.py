@@ -1,4 +1,4 @@
-"""Nodes that were not ready when their time was over: where each was, and all of them in one sentence."""
+"""Nodes that were not ready when their time was over: the state of each, and a sentence about all of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from ..lazy_named_tuple import NamedTuple
 NO_ADDRESS = "waiting for an address"
 NO_ANSWER = "waiting for an answer"
 PREPARED = "being prepared"
-_KEPT = 1024  # for pools whose nodes are late again and again
+_KEPT = 1024  # number of kept states, for pools whose nodes are late again and again
 
 
 class Preparing(NamedTuple):
-    """A step of preparing a node that is under way, such as "packages". ``text``: its last line; ``for_s``: so far."""
+    """A current step of preparing a node, such as "packages". ``text``: its last line; ``for_s``: its duration so
+    far.
+    """
 
     step: str
     text: str = ""
@@ -25,7 +27,7 @@ class Preparing(NamedTuple):
 
 
 class LateNodes:
-    """The places of the last late nodes, of which the pool's error describes as many as the pool lacks."""
+    """The states of the last late nodes; the pool's error describes as many of them as the pool lacks."""
 
     def __init__(self) -> None:
         self._where: list[str] = []
@@ -42,7 +44,7 @@ class LateNodes:
 
 
 def sentence(late: Sequence[str], *, ready: int, within_s: float) -> str:
-    """Return the sentence. ``late``: where each late node was, in words that fit behind "was"."""
+    """Return a sentence about late nodes. ``late``: the state of each late node, in words that fit behind "was"."""
     groups = [f"{count} {'was' if count == 1 else 'were'} {where}" for where, count in Counter(late).most_common()]
     if ready:
         groups.append(f"{ready} {'is' if ready == 1 else 'are'} ready")

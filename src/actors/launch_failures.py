@@ -1,4 +1,4 @@
-"""The reasons why nodes have not come: kept until they do, and put into the error that a pool fails with."""
+"""The reasons why nodes have not become ready: kept until they do, and added to the error with which a pool fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .observing import Observe
 
 
 class LaunchFailures:
-    """The reasons of a pool. ``broadcasts`` use the last one too, when no node replaces a lost node."""
+    """The reasons why nodes have not become ready. ``broadcasts`` use the last one if no node replaces a lost one."""
 
     def __init__(
         self,
@@ -31,27 +31,29 @@ class LaunchFailures:
         self._boot_timeout_s = boot_timeout_s
         self._late = LateNodes()
         self._unusable: list[ConnectFailed] = []
-        self._refused: ConnectFailed | None = None  # the last of these errors; None once a node has come since
+        self._refused: ConnectFailed | None = None  # last error in `_unusable`; None if a node became ready later
         self._last: Exception | None = None
 
     @property
     def hopeless(self) -> Exception | None:
-        """Return the error because of which no further node will come; None: one may come."""
+        """Return the error because of which no further node will become ready; None: further nodes may."""
         error = self._controller.final_error
         if error is None or self._controller.coming:
             return None
         if not isinstance(error, NoCapacity) or not self._unusable:
             return self._with_late(error)
-        first, *others = self._unusable  # there would be enough machines if they were usable
+        first, *others = self._unusable  # the provider had enough machines, but these could not be used
         return self._with_late(first, *(f"Also: {other}" for other in others))
 
     @property
     def last(self) -> Exception | None:
-        """Return the last reason why a node did not come."""
+        """Return the last reason why a node did not become ready."""
         return None if self._last is None else self._with_late(self._last)
 
     def launch(self, error: Exception, retry_in_s: float | None) -> None:
-        """Handle that a launch gave too little, or a node failed. ``retry_in_s``: until the next try; None: none."""
+        """Handle that a launch returned too few machines, or a node failed. ``retry_in_s``: until the next try; None:
+        no other try.
+        """
         if isinstance(error, NoCapacity) and error.__cause__ is None:
             error.__cause__ = self._refused  # machines may exist, but none is usable
         self._last = error
@@ -59,19 +61,20 @@ class LaunchFailures:
         self._observe(ev.LaunchFailed(str(error), self._controller.failures, retry_in_s))
 
     def unreached(self, member: Member, error: ConnectFailed) -> None:
-        """Handle that a node was never ready."""
+        """Handle that a node never became ready."""
         if error.late:
             self._late.add(error.late)
-        if error.futile or (error.late and member.machine.patience_s is not None):  # or a host of the user's own
+        # a late host of the user's own counts as unusable too
+        if error.futile or (error.late and member.machine.patience_s is not None):
             self._unusable.append(error)
             self._refused = error
 
     def ready(self) -> None:
-        """Handle that a node has come."""
+        """Handle that a node has become ready."""
         self._broadcasts.failure = self._refused = None
 
     def _with_late(self, error: Exception, *notes: str) -> Exception:
-        """Set the notes of an error with which a pool fails: also where its late nodes were."""
+        """Set the notes of an error with which a pool fails, including the states of its late nodes."""
         ready, wanted = len(self._roster), self._controller.wanted
         late = self._late.describe(wanted=wanted, ready=ready, within_s=self._boot_timeout_s)
         if notes or late:

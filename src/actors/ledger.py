@@ -1,33 +1,36 @@
-"""The ledger of all tasks that have not ended, and of the node of each: pure decisions; time comes in with each event.
+"""The ledger of all tasks that have not ended, and of the node of each: a decider; each event carries its time.
 
-Each event is a method; decisions gather in ``decisions`` until the caller has carried them out. `placement` decides
+Each event is a method; decisions accumulate in ``decisions`` until the caller has carried them out. `placement` decides
 where an attempt fits and what to steal back, `retries` whether a task runs again; this module tracks the state of each
 task: queued, leased to a node, queued again, ended.
 
 LEDGER-1: a task ends exactly once.
-LEDGER-2: a task that has not ended is queued or leased to one node: none is forgotten.
-LEDGER-3: a node holds at most its slots, plus a stack where the function is known to be short; seats take slots.
-LEDGER-4: an at-most-once task is never sent again, except when its node reports that it had not begun.
-LEDGER-5: a task that may run takes at most ``1 + retries`` nodes down with it, and at most ``quarantine_after`` in a
-    row that no notice had announced.
-LEDGER-6: an attempt id is used once; a node's report of an attempt that is over, or was given to another node, changes
-    nothing; nor is a task taken back without a recall.
-LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats, or it is kept for a
-    task that needs amounts.
-LEDGER-8: tasks start in the order they were submitted; those that come back go to the front in that order. Those that
-    need amounts start in the order of LEDGER-17.
-LEDGER-9: a node that is closed (noticed, draining) is sent nothing new.
-LEDGER-10: a node is taken to hold exactly the attempts that were sent there and not reported back.
+LEDGER-2: a task that has not ended is either queued or leased to one node: no task is forgotten.
+LEDGER-3: a node holds at most as many attempts as it has slots, plus prefetched attempts of functions that are known to
+    be short; seats take slots.
+LEDGER-4: an at-most-once task is never sent again, except when its node reports that the task had not begun.
+LEDGER-5: a task that may have run is lost with its node at most ``1 + retries`` times, and at most
+    ``quarantine_after`` times in a row without a notice before the loss.
+LEDGER-6: an attempt id is used once. A node's report changes nothing if the attempt is over or was given to another
+    node. A task is taken back only after a recall.
+LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats, or the slot is
+    kept for a task that needs amounts.
+LEDGER-8: tasks start in the order of their submission; tasks that come back go to the front of the queue, in that
+    order. Tasks that need amounts start in the order of LEDGER-17.
+LEDGER-9: a closed node (noticed, draining) gets no new attempts.
+LEDGER-10: the ledger assumes that a node holds exactly the attempts that were sent to it and not reported back.
 LEDGER-11: no task waits in the queue beyond its ``queue_timeout_s``.
-LEDGER-12: broadcasts get their seats in the order in which they were submitted, those that run again first.
-LEDGER-13: a task that fails by itself, and is not ended by its timeout or by us, is sent again ``max_restarts`` times.
-LEDGER-14: no task waits for a rank that the pool is not to have.
-LEDGER-15: tasks that a further node could run count as waiting: in the queue, and behind running tasks of a node.
-LEDGER-16: the amounts that attempts and seats hold of a node never exceed its own.
-LEDGER-17: of the tasks that need amounts the first in line is overtaken `OVERTAKES` times at most where a node could
-    hold it; then none of them begins on the node that is saved for it.
-LEDGER-18: no task with amounts, of the first `LOOK` kinds, waits while a node has room that is not saved or claimed.
-LEDGER-19: a task for any node, with a slot alone, begins where most of its inputs are, if a slot is free there.
+LEDGER-12: broadcasts get their seats in the order in which they were submitted; broadcasts that run again come first.
+LEDGER-13: a task that fails by itself (not by its timeout and not killed by the pool) is sent again ``max_restarts``
+    times.
+LEDGER-14: no task waits for a rank that the pool will never have.
+LEDGER-15: tasks that an additional node could run count as waiting: tasks in the queue, and tasks prefetched to a node.
+LEDGER-16: the amounts that attempts and seats hold of a node never exceed the node's own amounts.
+LEDGER-17: among tasks that need amounts, the first in line is overtaken at most `OVERTAKES` times if some node could
+    hold it; after that, none of the other tasks begins on the node that is saved for it.
+LEDGER-18: no task with amounts, among the first `LOOK` kinds, waits while a node has room that is neither saved nor
+    claimed.
+LEDGER-19: a task for any node that needs only a slot begins where most of its inputs are, if a slot is free there.
 """
 
 from __future__ import annotations
@@ -84,7 +87,7 @@ class Ledger:
         self.line = WaitingLine(self.placement, roster)
         self._queues = Queues(self.line)
         self._queue, self._pinned = self._queues.anywhere, self._queues.pinned
-        self._again: list[Entry] = []  # within one batch of reports: failed attempts to be sent again
+        self._again: list[Entry] = []  # failed attempts to be sent again, collected within one batch of reports
         self._functions = Functions()
         self._expiries = Expiries()
 
@@ -109,7 +112,7 @@ class Ledger:
                 self._assign_pinned(task.on, now)
 
     def received(self, node: NodeId, reports: Sequence[Report], now: float) -> list[Report]:
-        """Handle one batch of a node's reports; return those that are not about a task of this ledger."""
+        """Handle one batch of a node's reports; return the reports that are not about a task of this ledger."""
         host = self.placement.hosts.get(node)
         if host is None:
             return list(reports)
@@ -137,12 +140,12 @@ class Ledger:
         if (entry := self._entries.get(job)) is None:
             return False
         self._give_up(entry, ending)
-        if self.line.stirred:  # other tasks may take the node or slot that was saved for this one
+        if self.line.stirred:  # other tasks may use the node or slot that was saved for this task
             self._assign(now)
         return True
 
     def close(self) -> None:
-        """End every task; kill nothing, as the nodes are being left anyway."""
+        """End every task. Kill nothing: the pool abandons its nodes anyway."""
         for entry in list(self._entries.values()):
             self._end(entry, GaveUp(Reason.CLOSED, entry.losses))
         self._queues.clear()
@@ -152,7 +155,9 @@ class Ledger:
         return self._queues.missed(ranks)
 
     def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT, *, failure: Exception | None = None) -> None:
-        """End the tasks that wait for ``rank``, as no such node will come; for 0, also those that wait for any node."""
+        """End the tasks that wait for ``rank``, as no node will get it; for 0, also the tasks that wait for any
+        node.
+        """
         for entry in self._queues.take(rank):
             self._end(entry, GaveUp(reason, entry.losses, failure=failure))
 
@@ -164,7 +169,7 @@ class Ledger:
         self._assign(now)
 
     def limit(self, ranks: int) -> None:
-        """Set how many ranks the pool is to have; end the tasks that wait for a higher one."""
+        """Set how many ranks the pool is to have; end the tasks that wait for a rank beyond that."""
         self._queues.ranks = ranks
         for rank in self.missed(ranks):
             self.strand(rank, Reason.NO_SUCH_RANK)
@@ -172,7 +177,9 @@ class Ledger:
     # --- nodes ----------------------------------------------------------------------------------------------------
 
     def node_ready(self, node: NodeId, now: float, has: Amounts = NOTHING) -> None:
-        """Let the node take work, for the first time or again; it is in the roster already. ``has``: for the first."""
+        """Let a node of the roster take work, for the first time or again. ``has``: its amounts (read the first
+        time).
+        """
         host = self.placement.hosts.get(node)
         if host is None:
             host = self.placement.add(node, now, has)
@@ -198,7 +205,7 @@ class Ledger:
         self._membership_changed(now)
 
     def node_lost(self, node: NodeId, cause: str, now: float, *, announced: bool = False) -> None:
-        """Handle the loss of ``node``. ``announced``: a notice came before, so no task is to blame."""
+        """Handle the loss of ``node``. ``announced``: a notice came before the loss, so no task caused it."""
         host = self.placement.remove(node)
         if host is None:
             return
@@ -218,7 +225,7 @@ class Ledger:
     def _take_back_unsent(self, host: Host) -> list[Entry]:
         """Take back the orders to ``host`` that wait for the end of this step; none has begun, and all go elsewhere.
 
-        Later orders to other nodes are taken back too, so that they do not overtake these.
+        Later orders to other nodes are taken back too: their tasks must not overtake the tasks of ``host``.
         """
         runs, again = self.decisions.runs, list[Entry]()
         first = next((position for position, (to, _) in enumerate(runs) if to == host.id), len(runs))
@@ -226,7 +233,7 @@ class Ledger:
         for to, order in runs[first:]:
             holder = host if to == host.id else self.placement.hosts[to]
             if holder is not host and holder.attempts[order.attempt].state == OVER:
-                self.decisions.runs.append((to, order))  # it is killed in this same step
+                self.decisions.runs.append((to, order))  # this attempt is killed in the same step
                 continue
             again += self._take_back(holder, order.attempt)
             if holder is not host:
@@ -234,7 +241,7 @@ class Ledger:
         return again
 
     def _take_back(self, host: Host, attempt: AttemptId) -> list[Entry]:
-        """Take an attempt that has not begun from its node; return its task, if that is to be sent again."""
+        """Take an attempt that has not begun from its node; return its task in a list, or [] if the task has ended."""
         entry = host.attempts.pop(attempt)
         host.slow -= entry.slow
         self._give_back(host, entry)
@@ -263,7 +270,7 @@ class Ledger:
         self._assign(now)
 
     def withdraw(self, job: JobId, now: float) -> None:
-        """Remove the claim of ``job``, and take back seats that were granted but not yet passed on."""
+        """Remove the claim of ``job``; take back seats that were granted but not yet passed to the broadcast."""
         if not self.placement.withdraw(job) and not self.decisions.seats:
             return
         grants, self.decisions.seats = self.decisions.seats, []
@@ -280,13 +287,13 @@ class Ledger:
 
     def unseat(self, node: NodeId, job: JobId, now: float) -> None:
         if (host := self.placement.unseat(node, job)) is not None:
-            host.progress_at = now  # it has worked until now, perhaps unnoticed
+            host.progress_at = now  # the host has worked for the broadcast until now, without reports to this ledger
             self._changed(host, now)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
-        """Return the time at which ``tick`` must be called if nothing else happens before."""
+        """Return the time at which ``tick`` must be called if no other event comes before."""
         expires_at = self._expiries.first_at()
         if self._queue or not self.placement.stacked or (steal_at := self.placement.steal_at()) is None:
             return expires_at
@@ -309,11 +316,11 @@ class Ledger:
 
     @property
     def leased(self) -> int:
-        """Return the number of attempts on nodes, those that are being killed included."""
+        """Return the number of attempts on nodes, including attempts that are being killed."""
         return sum(len(host.attempts) for host in self.placement.hosts.values())
 
     def backlog(self, worth_s: float, now: float) -> tuple[int, float, int]:
-        """See `backlog.backlog`."""
+        """Return the waiting work, as `backlog.backlog` does."""
         return backlog(self._queue, self._pinned, self.line, self.placement, worth_s=worth_s, now=now)
 
     def load(self, node: NodeId) -> int:
@@ -353,7 +360,7 @@ class Ledger:
         return True
 
     def _failed(self, entry: Entry, host: Host, verdict: Verdict) -> bool:
-        """Handle a failed attempt; return False if the caller must end the task with it."""
+        """Handle a failed attempt; return False if the caller must end the task with this failure."""
         if verdict is Verdict.TERMINATED and host.noticed:
             cause = "its processes ended after the machine's notice"
             if self._survives(entry, host.id, cause, ran=True, announced=True):
@@ -444,7 +451,7 @@ class Ledger:
             self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
 
     def _near(self, task: Task) -> Host | None:
-        """Return the host with the task's inputs, if a slot is free there; None: any host will do."""
+        """Return the host with the task's inputs, if it has a free slot; None: any host will do."""
         if task.on is not None or task.needs is not None or task.near is None or (node := task.near()) is None:
             return None
         host = self.placement.hosts.get(node)
@@ -477,11 +484,11 @@ class Ledger:
             else:
                 self._end(entry, GaveUp(Reason.NO_SUCH_RANK, entry.losses))
         for entry in entries:
-            if entry.task.on is not None:  # another node may have its rank now
+            if entry.task.on is not None:  # another node may have this rank now
                 self._assign_pinned(entry.task.on, now)
 
     def _expire_later(self, entry: Entry, now: float) -> None:
-        """Bound this wait in the queue by ``queue_timeout_s``; a wait resumed after a recall keeps its old bound."""
+        """Limit this wait in the queue to ``queue_timeout_s``; a wait that resumes after a recall keeps its limit."""
         self._expiries.add(entry, now + (entry.task.queue_timeout_s or 0.0))
 
     # --- endings --------------------------------------------------------------------------------------------------

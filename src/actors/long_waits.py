@@ -1,7 +1,7 @@
-"""The broadcasts that wait for something before their ranks run, and since when. Pure.
+"""The broadcasts that wait before their ranks run, with the time since when each has waited. Pure.
 
-WAITS-1: a broadcast that waits for one thing for `LONG_S` is due, and again every `LONG_S` until the wait ends.
-WAITS-2: a long wait is reported when it is first due, each time that it has doubled, and at its end.
+WAITS-1: a broadcast that waits for the same thing for `LONG_S` is due, and again every `LONG_S` until the wait ends.
+WAITS-2: a long wait is reported when it is first due, each time that its length has doubled, and at its end.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Hashable
 from ..lazy_dataclass import dataclass
 from .interfaces import JobId
 
-LONG_S = 10.0  # after so long the request is repeated, and the wait is reported
+LONG_S = 10.0  # after this time, the request is repeated and the wait is reported
 
 
 @dataclass(slots=True)
 class Wait:
-    """The wait of one broadcast. ``of``: what it waits for; another value is another wait."""
+    """The wait of one broadcast. ``of``: what the broadcast waits for; a new value begins a new wait."""
 
     of: Hashable
     since: float
     due_at: float
-    report_s: float = LONG_S  # how long it has lasted when it is reported next
-    text: str = ""  # the last report's reason, for people; empty: none was reported
+    report_s: float = LONG_S  # length of the wait at which it is reported next
+    text: str = ""  # the last report's reason, for people; empty: not reported yet
 
 
 class LongWaits:
@@ -30,7 +30,9 @@ class LongWaits:
         self.waits: dict[JobId, Wait] = {}
 
     def see(self, job: JobId, of: Hashable | None, now: float) -> Wait | None:
-        """Set the reason of a broadcast's wait (None: it does not wait). Return the reported wait that has ended."""
+        """Set the reason of a broadcast's wait (None: it does not wait). Return the wait that this ends, if it was
+        reported.
+        """
         wait = self.waits.get(job)
         if wait is None:
             if of is not None:
@@ -45,17 +47,18 @@ class LongWaits:
         return wait if wait.text else None
 
     def due(self, now: float) -> list[JobId]:
-        """Return the broadcasts whose waits are due, and set when they are due again."""
+        """Return the broadcasts whose waits are due, and set the next time at which they are due."""
         due = [job for job, wait in self.waits.items() if wait.due_at <= now]
         for job in due:
             self.waits[job].due_at = now + LONG_S
         return due
 
     def report(self, job: JobId, text: str, now: float) -> float | None:
-        """Return how long a wait has lasted, if that is to be reported now. ``text``: its reason."""
+        """Return the length of a wait in seconds, if it is to be reported now. ``text``: its reason."""
         wait = self.waits[job]
         waited_s = now - wait.since
-        if waited_s < wait.report_s - LONG_S / 2:  # checked every `LONG_S`, by clocks that round
+        # the tolerance is for clocks that round, as waits are checked every `LONG_S`
+        if waited_s < wait.report_s - LONG_S / 2:
             return None
         while wait.report_s < waited_s + LONG_S / 2:
             wait.report_s *= 2

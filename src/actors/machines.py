@@ -1,6 +1,6 @@
 """A pool's machines: launch them, handle the provider's events about them, and keep the wanted number of nodes.
 
-The pure modules `fleet_controller` and `autoscaler` decide how many. `node_lives` has a node's life after its launch.
+The pure modules `fleet_controller` and `autoscaler` decide the numbers. `node_lives` handles nodes after their launch.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from .messages import PoolMessage
 from .node_lives import NodeLives
 from .provider_calls import ProviderCalls
 
-LATE_S = 0.1  # less is noise
-EARLY_KEPT = 1024  # machines whose events are kept while their launch call has not returned yet
+LATE_S = 0.1  # seconds; shorter delays are noise
+EARLY_KEPT = 1024  # largest number of machines whose events are kept until their launch call returns
 
 
 class Machines:
@@ -80,12 +80,12 @@ class Machines:
 
     @property
     def minimum(self) -> int:
-        """Return how many nodes must be ready before the pool is, and for a broadcast."""
+        """Return how many nodes must be ready before the pool counts as ready, or before a broadcast may start."""
         return min(self._spec.min, self.controller.wanted) if self._autoscaler is None else self._autoscaler.floor
 
     @property
     def remaining(self) -> int:
-        """Return how many nodes work, or still may, if no further one comes."""
+        """Return how many nodes work, or may still work, if no further node becomes ready."""
         staying = sum(phase is not NodePhase.DRAINING for phase in self.controller.nodes.values())
         return min(staying, self.controller.wanted)
 
@@ -101,7 +101,7 @@ class Machines:
 
     def resize(self, wanted: int, now: float) -> None:
         if self._autoscaler is not None:
-            self._autoscaler.resize(wanted)  # as the least number: the load adds to it
+            self._autoscaler.resize(wanted)  # the floor: the load can only raise the number above it
             self._sized(now)
             return
         self._observe(ev.PoolResized(wanted))
@@ -110,7 +110,7 @@ class Machines:
         self._sized(now)
 
     def scale(self, now: float) -> None:
-        """Fit the number of nodes to the work, if that is what the pool's user wants."""
+        """Adjust the number of nodes to the work, if the pool scales by load."""
         scaler, placement = self._autoscaler, self._ledger.placement
         if scaler is None or self._closing:
             return
@@ -135,7 +135,7 @@ class Machines:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, *, late_s: float) -> None:
-        """Carry out what is due now. ``late_s``: by how much the call is late, because this program stood still."""
+        """Carry out what is due now. ``late_s``: the delay of this call, caused by a stall of this program."""
         if late_s > LATE_S:
             self.lives.detector.stood_still(late_s)
         self.controller.tick(now)
@@ -150,9 +150,10 @@ class Machines:
 
     def launched(self, requested: int, machines: Sequence[Machine], now: float) -> None:
         if self._closing:
-            return  # the provider's context ends them
+            return  # the provider's context ends the machines
         members = [self.lives.launched(machine) for machine in machines]
-        impatient = (member.id for member in members if member.machine.patience_s is None)  # others time out
+        # machines with `patience_s` have their own timeout, and are no stragglers
+        impatient = (member.id for member in members if member.machine.patience_s is None)
         self.lives.stragglers.launched(impatient, now)
         retry_in_s = self.controller.launched([member.id for member in members], requested, now, self._chance())
         if retry_in_s is not None:
@@ -176,7 +177,7 @@ class Machines:
             return
         machine = event.machine.id if isinstance(event, MachineReachable) else event.id
         member = self._nodes.of(machine)
-        if member is None:  # its launch call has not returned, or was cancelled, or its node has ended
+        if member is None:  # its launch call has not returned or was cancelled, or its node has ended
             self._early.setdefault(machine, []).append(event)
             if len(self._early) > EARLY_KEPT:
                 self._early.popitem(last=False)
@@ -232,7 +233,7 @@ class Machines:
         return bool(changes or self._ledger.decisions.emptied)
 
     def close(self) -> None:
-        """Ask for no more machines, and close the connections; the provider's context ends the machines."""
+        """Request no more machines, and close the connections; the provider's context ends the machines."""
         self._closing = True
         self._calls.close()
         self.lives.close()

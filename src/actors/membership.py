@@ -1,4 +1,4 @@
-"""The membership of a pool: its nodes, the ready ones by rank (the roster), ranks without a node. Pure."""
+"""The membership of a pool: its nodes, the ready ones by rank (the roster), and ranks without a node. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from .interfaces import AttemptId, Link, NodeFacts, NodeId, PortsFree, Unfit
 from .offered_ports import OfferedPorts
 
 K = TypeVar("K")
-SMALL = 32  # nodes; up to so many get every change at once
-NAMED_MOST = 1024  # nodes; in a larger pool only nodes that work together get each other's facts (decision 81)
+SMALL = 32  # number of nodes up to which every node gets every change at once
+# number of nodes up to which all nodes get each other's facts; in a larger pool only nodes of one broadcast do
+# (decision 81)
+NAMED_MOST = 1024
 VIEW_DELAY_LIMIT_S = 10.0
-SOURCES_KEPT = 16  # sources of a node's notices; there are seven kinds
+SOURCES_KEPT = 16  # largest number of sources of a node's notices; there are seven kinds
 
 
 @dataclass(slots=True, eq=False)
@@ -30,44 +32,44 @@ class Member:
     link: Link | None = None
     facts: NodeFacts | None = None
     ports: OfferedPorts = field(default_factory=OfferedPorts)
-    notices: dict[str, None] = field(default_factory=dict)  # the sources of the notices that stand
-    away_since: float | None = None  # since when its connection is lost and being tried again
+    notices: dict[str, None] = field(default_factory=dict)  # the sources of the notices that are valid
+    away_since: float | None = None  # since when its connection is lost while the pool tries to reconnect
     dropped_by: str = ""  # why its connection was last lost
-    unfit: Unfit | None = None  # why its executor ends by itself
+    unfit: Unfit | None = None  # why its executor is about to end
     ended: bool = False  # failed, lost or dismissed
-    terminated: bool = False  # whether its machine is gone, or its termination was asked for
+    terminated: bool = False  # whether its machine is gone, or its termination was requested
 
     @property
     def identity(self) -> tuple[str, str, str, int]:
-        """Return the fields of a reached node's events: machine, hostname, address and number of accelerators."""
+        """Return the fields of a connected node for its events: machine, hostname, address, number of accelerators."""
         facts = self.facts
         assert facts is not None, "the node has been reached"
         return self.machine.id, facts.hostname, facts.address, len(facts.accelerators)
 
     @property
     def amounts(self) -> Amounts:
-        """Return the amounts that the tasks of a reached node may hold."""
+        """Return the amounts that the tasks of a connected node may hold."""
         return NOTHING if self.facts is None else self.facts.amounts
 
 
 class Membership:
-    """All nodes, and which view of the ready nodes each connected node has."""
+    """All nodes, and for each connected node the view of the ready nodes that it has."""
 
     def __init__(self) -> None:
         self.members: dict[NodeId, Member] = {}
         self.links: dict[NodeId, Link] = {}
         self.roster = Roster()
-        self.outdated = False  # some node has an old view
-        self.untold: set[NodeId] = set()  # nodes that have joined, and have no view since
-        self._accelerators = 0  # of the ready nodes
-        self._named = -1  # the roster's version that the links got last, node by node
+        self.outdated = False  # whether some node has an old view
+        self.untold: set[NodeId] = set()  # nodes that have joined and have not been sent a view since
+        self._accelerators = 0  # number of accelerators of the ready nodes
+        self._named = -1  # version of the roster whose node list the links got last
         self._by_machine: dict[MachineId, Member] = {}
         self._next = 0
         self._ranked: tuple[tuple[NodeId, NodeFacts], ...] = ()
         self._ranked_from: tuple[NodeId, ...] = ()
 
     def add(self, machine: Machine) -> Member:
-        """Take in a machine that was launched. One that is in its provider's order keeps a seat for its node."""
+        """Add a launched machine. If the provider orders its machines, a seat is kept for this machine's node."""
         member = Member(NodeId(self._next), machine)
         if machine.ordered:
             self.roster.keep(member.id)
@@ -92,17 +94,17 @@ class Membership:
             member.ports.offer(free.first, free.ports)
 
     def is_sent(self, node: NodeId, attempt: AttemptId) -> bool:
-        """Return whether a node was sent an attempt; where the node is lost, its loss follows."""
+        """Return whether an attempt was sent to a node; True for a lost node, as its loss is handled separately."""
         return node not in self.links or self.links[node].is_sent(attempt)
 
     def compare_ports(self, node: NodeId) -> None:
-        """Compare with a node how many of its ports were taken. It sends all that are free."""
+        """Send a node the number of its ports that were taken; the node then sends all its free ports."""
         if node in self.links:
             self.links[node].compare_ports(self.members[node].ports.taken)
 
     def joined(self, member: Member) -> None:
-        """Give a node that is ready for new work a rank. It gets its view with all other nodes, or before its first
-        task: a view for each node that joins would double the cost.
+        """Give a node that is ready for new work a rank. The node gets its view together with all other nodes, or
+        before its first task: sending a view for each node that joins would double the cost.
         """
         if member.id not in self.roster:
             self.roster.join(member.id)
@@ -121,7 +123,7 @@ class Membership:
             self.outdated = True
 
     def ranked(self) -> Sequence[tuple[NodeId, NodeFacts]]:
-        """Return the ready nodes by rank: the same tuple object until one joins or leaves."""
+        """Return the ready nodes by rank: the same tuple object until a node joins or leaves."""
         ranked = self.roster.ranked
         if ranked is not self._ranked_from:
             members = self.members
@@ -136,8 +138,9 @@ class Membership:
             self.links[node].view(self.ranked())
 
     def send_views(self, *, named: bool = False) -> None:
-        """Send all nodes the changed view. In a large pool: the number of ready nodes and the node's own rank; and for
-        a generation (``named``) give the links the nodes, which they send to its ranks.
+        """Send all nodes the changed view. In a large pool, this is only the number of ready nodes and the node's own
+        rank.
+        ``named``: a generation begins, so pass the links the list of nodes, which they send to the generation's ranks.
         """
         changed, self.outdated = self.outdated, False
         self.untold.clear()
@@ -156,7 +159,7 @@ class Membership:
             member.link.place(rank, member.facts, nodes=len(self.roster), accelerators=self._accelerators)
 
     def view_delay_s(self) -> float:
-        """Return for how many seconds changes may gather: sending n nodes a view of all n costs n * n."""
+        """Return for how many seconds changes are collected: sending n nodes a view of all n costs n * n."""
         n = len(self.roster)
         return 0.0 if n <= SMALL else min(VIEW_DELAY_LIMIT_S, n / 100)
 
@@ -166,27 +169,27 @@ def _accelerators(member: Member) -> int:
 
 
 class Roster:
-    """The ready nodes by rank. They have seats in order; an empty one has no rank, and is the first to be filled.
+    """The ready nodes by rank. Nodes sit on ordered seats; an empty seat has no rank, and is the first to be filled.
 
-    So a replacement takes the seat of the node it replaces, and the other ranks stay.
+    So a replacement takes the seat of the node that it replaces, and the other ranks stay the same.
 
-    Until the pool is ready, seats are kept for nodes that come later: ranks follow the order in which a provider has
-    them, as the nodes of a job are near each other, and not the order in which they are ready.
+    Until the pool is ready, seats are kept for nodes that are not ready yet: ranks then follow the provider's order of
+    the nodes, in which neighbours are near each other, and not the order in which the nodes become ready.
 
     ROSTER-1: ranks are 0..n-1, each node has one, and a node keeps its place before every node that sat behind it.
-    ROSTER-2: a node that joins takes the seat that is kept for it, or else the lowest empty one.
-    ROSTER-3: once the pool is ready no seat is kept, and none that was kept in vain is filled: whoever comes late moves
-    no rank of those that work.
+    ROSTER-2: a node that joins takes the seat that is kept for it, or else the lowest empty seat.
+    ROSTER-3: once the pool is ready no seat is kept any more, and seats that were kept in vain are never filled: a late
+        node does not change the rank of any working node.
     """
 
     def __init__(self) -> None:
         self._seats: list[NodeId | None] = []
         self._where: dict[NodeId, int] = {}
-        self._empty: list[int] = []  # seats that may be filled, as a heap
-        self._holes: list[int] = []  # all seats without a node, in order
-        self._kept: dict[NodeId, int] | None = {}  # None: the pool is, or was, ready
+        self._empty: list[int] = []  # seats that may be filled now, as a heap
+        self._holes: list[int] = []  # all seats without a node, in ascending order
+        self._kept: dict[NodeId, int] | None = {}  # kept seats by node; None: the pool is, or was, ready
         self._ranked: tuple[NodeId, ...] | None = ()
-        self.version = 0  # of the membership: another number after each change
+        self.version = 0  # version of the membership: it changes with each change
 
     def __len__(self) -> int:
         return len(self._where)
@@ -195,7 +198,7 @@ class Roster:
         return node in self._where
 
     def keep(self, node: NodeId) -> None:
-        """Keep a seat behind all others for a node that comes later, unless one is empty, or the pool is ready."""
+        """Keep a seat behind all others for a node that joins later, unless a seat is empty or the pool is ready."""
         if self._kept is None or self._empty or node in self._kept or node in self._where:
             return
         self._kept[node] = len(self._seats)
@@ -237,13 +240,13 @@ class Roster:
 
     @property
     def ranked(self) -> tuple[NodeId, ...]:
-        """Return the nodes by rank: the same tuple object until the membership changes. It goes through all of them."""
+        """Return the nodes by rank: the same tuple object until the membership changes; O(nodes) after a change."""
         if self._ranked is None:
             self._ranked = tuple([node for node in self._seats if node is not None])
         return self._ranked
 
     def seat(self, node: NodeId) -> int | None:
-        """Return the node's seat, which does not change until it leaves."""
+        """Return the node's seat, which does not change until the node leaves."""
         return self._where.get(node)
 
     def rank(self, node: NodeId) -> int | None:
@@ -254,15 +257,16 @@ class Roster:
         if not 0 <= rank < len(self._where):
             return None
         holes = self._holes
-        before = bisect_right(range(len(holes)), rank, key=lambda place: holes[place] - place)  # holes before its seat
+        # number of holes before the seat of ``rank``
+        before = bisect_right(range(len(holes)), rank, key=lambda place: holes[place] - place)
         return self._seats[rank + before]
 
 
 class Waits(Generic[K]):
-    """The time for which each rank that tasks wait for has had no node; or each kind of node that they need.
+    """The time for which each rank that tasks wait for has had no node; or each kind of node that tasks need.
 
-    RANKS-1: a rank is overdue when it has been missed for ``patience_s`` on end, and not before.
-    RANKS-2: the time is not counted for which a machine waits in its provider's queue: it begins anew after that.
+    RANKS-1: a rank is overdue when it has been missed for ``patience_s`` without a break, and not before.
+    RANKS-2: time during which a machine waits in its provider's queue does not count; the time starts again after it.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -275,7 +279,7 @@ class Waits(Generic[K]):
         self._due_at = {rank: due_at if queued else self._due_at.get(rank, due_at) for rank in ranks}
 
     def overdue(self, now: float) -> list[K]:
-        """Return and forget the ranks missed for too long; a later wait for one of them is counted anew."""
+        """Return and remove the ranks missed for too long; a later wait for such a rank starts from zero."""
         overdue = [rank for rank, at in self._due_at.items() if at <= now]
         for rank in overdue:
             del self._due_at[rank]

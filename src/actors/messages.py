@@ -25,7 +25,7 @@ from .kernel import Request
 
 
 class Submit(NamedTuple):
-    """Run ``task``; ``settle`` is called exactly once, also when the pool ends before it reads this."""
+    """Run ``task``. ``settle`` is called exactly once, also if the pool ends before it reads this message."""
 
     task: Task
     settle: Settle
@@ -45,9 +45,9 @@ class Broadcast(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """End a job: it settles with this reason at once, its processes are killed, its slot is free when they are gone.
+    """End a job: it settles with ``reason`` at once and its processes are killed; its slot is free when they are gone.
 
-    ``limit_s``: with DEADLINE, how long it had.
+    ``limit_s``: the deadline in seconds, if ``reason`` is DEADLINE.
     """
 
     job: JobId
@@ -56,7 +56,7 @@ class Cancel(NamedTuple):
 
 
 class LeaveRank(NamedTuple):
-    """End one rank of a broadcast whose caller wants no more of it. The other ranks go on."""
+    """End one rank of a broadcast, because the caller no longer wants its result. The other ranks continue."""
 
     job: JobId
     rank: int
@@ -64,37 +64,38 @@ class LeaveRank(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Keep ``wanted`` nodes from now on. If there are more, the newest finish what they have and are terminated."""
+    """Keep ``wanted`` nodes from now on. If more exist, the newest finish their tasks and are terminated."""
 
     wanted: int
 
 
 @dataclass(frozen=True, slots=True)
 class WhenReady(Request[None]):
-    """A wait until the pool's ``min`` nodes are ready; fails with the last error if launching is given up first."""
+    """A wait until the pool's ``min`` nodes are ready. It fails with the last error if the pool gives up launching."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
     node: NodeId
     machine: Machine
-    phase: NodePhase | None  # None: it has ended, and its connection is being closed
-    away: bool  # its connection is lost and being tried again
-    rank: int | None  # None: takes no new work
-    load: int  # attempts and ranks it holds
-    ports_taken: int = 0  # by generations, since the node was reached
-    ports_free: int = 0  # that the next generations may take
+    phase: NodePhase | None  # None: the node has ended, and its connection is being closed
+    away: bool  # whether its connection is lost while the pool tries to reconnect
+    rank: int | None  # None: the node takes no new work
+    load: int  # number of attempts and ranks that the node holds
+    ports_taken: int = 0  # number of ports that generations have taken since the node was connected
+    ports_free: int = 0  # number of ports that the next generations may take
 
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
     nodes: tuple[NodeState, ...]
-    queued: int  # tasks
-    leased: int  # attempts on nodes
+    queued: int  # number of queued tasks
+    leased: int  # number of attempts on nodes
     broadcasts: int
-    error: Exception | None  # launching was given up with this
-    failed: Exception | None = None  # the last reason why a node did not come
-    queued_ago_s: float | None = None  # since a machine waited in its provider's queue; 0: one does; None: none has
+    error: Exception | None  # the error because of which the pool gave up launching
+    failed: Exception | None = None  # why the last failed node did not become ready
+    # seconds since a machine last waited in its provider's queue; 0: one waits now; None: none ever has
+    queued_ago_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Snapshot(Request[PoolState]):
 
 @dataclass(frozen=True, slots=True)
 class Close(Request[None]):
-    """Settle everything as CLOSED and close all connections; answered when they are closed. Idempotent."""
+    """Settle every job as CLOSED and close all connections; answered when they are closed. Idempotent."""
 
 
 # --- to the pool, from its parts ------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ class Received(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """An event from a part of the pool; the actor calls ``handle`` with the time at which it handles the event."""
+    """An event from a part of the pool. The actor calls ``handle`` with the time at which it handles the event."""
 
     handle: Callable[[float], None]
 
@@ -131,21 +132,21 @@ PoolMessage = Submit | Received | Cancel | RarePoolMessage
 
 
 class Reachable(NamedTuple):
-    """The machine has its address now."""
+    """The machine has got its address."""
 
     machine: Machine
 
 
 class Queued(NamedTuple):
-    """The machine waits in its provider's queue: its time to boot does not pass."""
+    """The machine waits in its provider's queue: its time to boot does not run."""
 
 
 class Boots(NamedTuple):
-    """The machine, which was queued, boots from now on."""
+    """The machine, which was queued, begins to boot."""
 
 
 class Leave(NamedTuple):
-    """Close the connection, if there is one, and end."""
+    """Close the connection, if one is open, and end."""
 
 
 NodeMessage = Queued | Boots | Reachable | Leave

@@ -1,8 +1,8 @@
-"""A node's actor: it reaches the machine, notices losses and reconnects until it gets `Leave`. No more.
+"""A node's actor: connects to the machine, reports losses and reconnects until it gets `Leave`.
 
-It has a task while it connects or ends, and none while it is connected: the connection calls when it is lost. Nor has
-it a mailbox: messages of the pool take effect at once, as none can wait. A task and a mailbox were half of the objects
-per node that Python's garbage collector had to traverse.
+It runs a task while it connects or ends, and none while it is connected: the connection calls the actor when it is
+lost. It has no mailbox either: messages of the pool take effect at once, as none of them waits. A task and a mailbox
+were half of the objects per node that Python's garbage collector had to traverse.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ if TYPE_CHECKING:
 
     from .node_lives import NodeLives
 
-TRY_AGAIN_S = 0.1  # after the first refused try; then half as long again each time
+TRY_AGAIN_S = 0.1  # pause in seconds after the first refused try; each further pause is 1.5 times as long
 TRY_AGAIN_LIMIT_S = 2.0
-REFUSED_PART = 0.3  # of a host's patience, for a host that is up and refuses: sshd starts within seconds
-STEADY_S = 10.0  # after two connections in a row that held for less, reconnecting waits a little
+# part of a host's patience for a host that is up but refuses connections: sshd starts within seconds
+REFUSED_PART = 0.3
+STEADY_S = 10.0  # after two connections in a row that lasted for less than this, reconnecting waits a little
 CLOSE_S = 9.0
-TRIES_AT_ONCE = 50  # over all nodes; opening 1,000 connections this way takes 2.2 s
+TRIES_AT_ONCE = 50  # tries to connect at the same time, over all nodes; opening 1,000 connections this way takes 2.2 s
 
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
-    """The means to reach a pool's nodes, shared by their actors."""
+    """The means to connect to a pool's nodes, shared by their actors."""
 
     connect: Connect
     boot_timeout_s: float
-    tries: anyio.Semaphore  # held until a machine has answered
-    returns: anyio.Semaphore  # held while reconnecting: a node that is away counts as lost within seconds
+    tries: anyio.Semaphore  # limits first connections: held until a machine has answered
+    # limits reconnections, which must not wait for first connections: a disconnected node is lost within seconds
+    returns: anyio.Semaphore
     preparing: Callable[[NodeId], Preparing | None]
     tell: Callable[[PoolMessage], None]
-    tasks: TaskGroup  # of the actors, while they connect or end
+    tasks: TaskGroup  # tasks of the actors, while they connect or end
 
 
 class NodeActor:
-    """The supervisor of one node's connection. An error of this node alone is reported, and fails no other."""
+    """The supervisor of one node's connection. An error of this node is reported, and affects no other node."""
 
     def __init__(self, node: NodeId, machine: Machine, dialer: Dialer, pool: NodeLives) -> None:
         self._node = node
@@ -58,18 +60,18 @@ class NodeActor:
         self._pool = pool
         self._dialer = dialer
         self._has_answered = self._answers = self._has_turn = False
-        self._connection: Connection | None = None  # None until the node is reached
-        self._since, self._short = 0.0, 0  # when it was connected last, and how many connections in a row were short
-        self._work: anyio.CancelScope | None = None  # None: it is connected, and does nothing
-        # Until it is reached. Both take a kilobyte, and a pool may have a thousand nodes.
+        self._connection: Connection | None = None  # None until the node is connected
+        self._since, self._short = 0.0, 0  # when it was connected last, and the number of short connections in a row
+        self._work: anyio.CancelScope | None = None  # None while the node is connected and the actor has nothing to do
+        # These two exist only until the node is connected: each takes a kilobyte, and a pool may have a thousand nodes.
         self._addressed: anyio.Event | None = anyio.Event()
         self._boot: anyio.CancelScope | None = anyio.CancelScope(deadline=self._boots_until())
         if machine.address is not None:
             self._addressed.set()
 
     def begin(self) -> None:
-        """Reach the machine. From then on the node stays connected until it gets `Leave`, or can never be reached
-        again. When its connection is closed, the pool gets ``closed``.
+        """Connect to the machine. From then on the node stays connected until it gets `Leave`, or can never be
+        connected again. When its connection is closed, the pool gets ``closed``.
         """
         self._begin(self._reach_first)
 
@@ -98,8 +100,8 @@ class NodeActor:
         self._dialer.tasks.start_soon(self._carry_out, work, scope, name=f"node {self._node}")
 
     async def _carry_out(self, work: Callable[[], Awaitable[bool]], scope: anyio.CancelScope) -> None:
-        """Run ``work``, which connects, and rest until the connection is lost. If there is none, or the node got
-        `Leave`, close what is open: the node has ended.
+        """Run ``work``, which connects; if it succeeds, wait for the loss of the connection without a task. If it
+        fails, or the node got `Leave`, close the connection: the node has ended.
 
         Raises:
             ActorFailed: its connection could not be closed.
@@ -131,7 +133,7 @@ class NodeActor:
         self._happened(partial(self._lost, lost))
 
     def _lost(self, lost: Lost, now: float) -> None:
-        """Reconnect, unless the node gets `Leave`: before, or from the pool in answer to the loss."""
+        """Reconnect, unless the node gets `Leave`: earlier, or from the pool as the reaction to the loss."""
         if self._work is None:
             self._short = self._short + 1 if now - self._since < STEADY_S else 0
             self._begin(partial(self._return, lost.cause))
@@ -157,10 +159,10 @@ class NodeActor:
         return True
 
     async def _reach(self) -> Connection:
-        """Connect to the machine, trying until it succeeds or the machine's time to boot is over.
+        """Connect to the machine, and retry until it succeeds or the machine's time to boot is over.
 
         Raises:
-            ConnectFailed: never reached, with the last reason.
+            ConnectFailed: the machine was never connected; has the last reason.
         """
         last: ConnectFailed | None = None
         boot, addressed = self._boot, self._addressed
@@ -177,7 +179,7 @@ class NodeActor:
                     async with self._turn():
                         return await self._dialer.connect(self._node, self._machine, self._reports, self._answered)
                 except ConnectFailed as error:
-                    if self._answers:  # the machine answered, so it is up or was until a moment ago
+                    if self._answers:  # the machine answered, so it is up, or was a moment ago
                         down_at = anyio.current_time() + patience_s
                     refused_at = min(refused_at, anyio.current_time()) if error.refused else math.inf
                     if error.futile or anyio.current_time() >= min(down_at, refused_at + REFUSED_PART * patience_s):
@@ -187,9 +189,9 @@ class NodeActor:
         raise self._late(last, addressed=addressed.is_set()) from last and last.__cause__
 
     def _late(self, last: ConnectFailed | None, *, addressed: bool) -> ConnectFailed:
-        """Return the error for a node whose time is over. ``last``: of the tries to connect, if one has failed."""
+        """Return the error for a node whose time is over. ``last``: the error of the last failed try, if any."""
         story, late, step = "its address is still unknown", NO_ADDRESS, ""
-        if self._answers:  # the last try had come so far
+        if self._answers:  # in the last try, the machine answered
             at = self._dialer.preparing(self._node)
             story = f"it answered, and {at or 'was being prepared'}"
             late, step = (PREPARED, "") if at is None else (f"at the step {at.step!r}", at.step)
@@ -201,7 +203,9 @@ class NodeActor:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Hold one of the turns to connect; report a wait for the turn, as such a wait is no silence of the machine."""
+        """Hold one of the turns to connect; report a wait for a turn, so that it does not count as the machine's
+        silence.
+        """
         tries = self._dialer.tries
         waits = tries.value == 0
         if waits:
@@ -221,7 +225,8 @@ class NodeActor:
             self._dialer.tries.release()
 
     def _answered(self) -> None:
-        self._end_turn()  # preparing the node may take long: others, whose leases nobody renews yet, come first
+        # preparing a node may take long: other nodes, whose leases are not renewed yet, get their turn first
+        self._end_turn()
         self._answers = True
         if not self._has_answered:
             self._has_answered = True
@@ -231,9 +236,9 @@ class NodeActor:
         """Reconnect after a loss with that cause.
 
         Raises:
-            ConnectFailed: the node will never be reached again.
+            ConnectFailed: the node can never be connected again.
         """
-        if self._short > 1:  # whatever ends the connections, it must not keep this program busy
+        if self._short > 1:  # whatever ends the connections, reconnecting must not keep this program busy
             await _pause(self._short - 2)
         assert self._connection is not None, "it was connected"
         await self._resume(self._connection, cause)
@@ -241,7 +246,7 @@ class NodeActor:
         return True
 
     async def _resume(self, connection: Connection, cause: str) -> None:
-        """Reconnect, trying until it succeeds: the pool decides how long that may take, and sends `Leave`."""
+        """Reconnect, and retry until it succeeds: the pool decides how long that may take, and sends `Leave`."""
         for tries in count():
             try:
                 async with self._dialer.returns:
@@ -265,11 +270,11 @@ class NodeActor:
         try:
             self._dialer.tell(message)
         except ActorStopped:
-            pass  # the pool ends, and its nodes with it
+            pass  # the pool is ending, and its nodes with it
 
 
 async def _nothing_more() -> bool:
-    """Do nothing: the work of a connected node that gets `Leave`, which then ends."""
+    """Do nothing: the work of a connected node that gets `Leave`, and then ends."""
     return False
 
 

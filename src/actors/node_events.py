@@ -1,4 +1,4 @@
-"""Events of a pool's machines: each node's life from its launch on, and how much of it is used."""
+"""Events of a pool's machines: each node's life from its launch on, and its use of resources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LaunchFailed(Event):
     Attributes:
         error: The error of the provider.
         failures: The number of failures in a row.
-        retry_in_s: Seconds until the pool tries again. None: it does not.
+        retry_in_s: Seconds until the pool tries again. None: the pool does not try again.
     """
 
     error: str
@@ -33,15 +33,16 @@ class LaunchFailed(Event):
 class NodeLaunching(NodeEvent):
     machine: str = ""
     hourly_cost: float = 0.0  # USD
-    facts: Mapping[str, str] = field(default_factory=dict)  # the provider's facts about it: pid, zone, type, ...
+    # the provider's facts about the machine: pid, zone, type, ...
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeQueued(NodeEvent):
     """The node's machine waits in its provider's queue, as a job of a cluster does. It costs nothing.
 
-    Sent when the wait begins, and again when ``reason`` or ``starts_at`` has changed. Then comes `NodeStarted`,
-    `NodeReady`, or an end of the node.
+    Sent when the wait begins, and again when ``reason`` or ``starts_at`` has changed. Followed by `NodeStarted`,
+    `NodeReady`, or an event for the end of the node.
 
     Attributes:
         reason: The reason of the wait, in the provider's words.
@@ -54,10 +55,10 @@ class NodeQueued(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeStarted(NodeEvent):
-    """The machine of a queued node runs, and its time to boot begins.
+    """The machine of a queued node now runs, and its time to boot begins.
 
     Attributes:
-        waited_s: Seconds that it waited in the queue.
+        waited_s: Seconds in the queue.
     """
 
     waited_s: float = 0.0
@@ -65,13 +66,13 @@ class NodeStarted(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeLate(NodeEvent):
-    """The node is a straggler; the pool asks for another machine.
+    """The node is a straggler; the pool launches a substitute.
 
-    The machine of the two that is ready first works; the other one is dismissed.
+    Whichever of the two machines is ready first gets to work; the other one is dismissed.
 
     Attributes:
         waited_s: Seconds since the launch.
-        others_s: Seconds after which other machines of the launch had answered.
+        others_s: Seconds from the launch until the other machines of the same launch had answered.
     """
 
     waited_s: float
@@ -80,12 +81,12 @@ class NodeLate(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodePreparing(NodeEvent):
-    """A step of installing the image on the node: an event when it begins, for each log line, and at its end.
+    """A step of installing the image on the node. Sent when the step begins, for each log line, and at the step's end.
 
     Attributes:
         phase: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor".
         text: The log line.
-        took_s: Seconds that the step took, at its end; else None.
+        took_s: Seconds that the step took, in the event at its end; else None.
     """
 
     phase: str
@@ -98,7 +99,7 @@ class NodeReady(NodeEvent):
     """The node can run tasks.
 
     Attributes:
-        rank: The rank at this moment. It changes when a node before this one joins or leaves.
+        rank: The rank at this moment. It changes when a node with a lower rank joins or leaves.
         ready: The number of ready nodes.
         wanted: The number of nodes that the pool grows to.
         machine: The id of the machine.
@@ -106,8 +107,8 @@ class NodeReady(NodeEvent):
         address: The address of the host.
         accelerators: The number of devices.
         took_s: Seconds since the launch.
-        seat: Does not change while the node is ready; ranks follow the order of seats (`actors.seats`). None: the
-            record of an older version.
+        seat: The position in the order of ranks (`actors.seats`). It does not change while the node is ready. None: the
+            record comes from an older version.
     """
 
     rank: int
@@ -117,17 +118,17 @@ class NodeReady(NodeEvent):
     hostname: str = ""
     address: str = ""
     accelerators: int = 0
-    took_s: float = 0.0  # since it was launched
+    took_s: float = 0.0  # since the launch
     seat: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VersionsDiffer(NodeEvent):
-    """A node has other package versions than this program. Sent once for each such set of versions.
+    """A node has package versions other than this program's. Sent once for each distinct set of versions.
 
     Attributes:
-        versions: Triples of a name, the version here, and the version there.
-        table: The same for people, with the possible consequences.
+        versions: Triples: name of the package, version in this program, version on the node.
+        table: The same as a table for people, with the possible consequences.
     """
 
     versions: tuple[tuple[str, str, str], ...]
@@ -136,7 +137,7 @@ class VersionsDiffer(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeStandby(NodeEvent):
-    """The node is ready and stands by without work. When it takes the place of a lost node, `NodeReady` follows.
+    """The node is ready and stands by without work. When it replaces a lost node, `NodeReady` follows.
 
     Attributes:
         machine: The id of the machine.
@@ -153,7 +154,7 @@ class NodeStandby(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeSuspect(NodeEvent):
-    """The node's connection is lost or silent; the pool tries to reconnect for a while.
+    """The node's connection is lost or silent; the pool tries to reconnect for a limited time.
 
     Attributes:
         cause: The cause, in words.
@@ -166,7 +167,7 @@ class NodeSuspect(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeResumed(NodeEvent):
-    """A suspect node answered in time, and nothing was lost."""
+    """A suspect node was connected again in time, and nothing was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +175,8 @@ class NodeNoticed(NodeEvent):
     """The node has a preemption notice: the cloud will take its machine.
 
     Attributes:
-        source: Where the notice comes from, as in `Preemption`.
-        seconds: Seconds until then.
+        source: The source of the notice, as in `Preemption`.
+        seconds: Seconds until the machine is taken.
     """
 
     source: str
@@ -194,7 +195,7 @@ class NodeDraining(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeDismissed(NodeEvent):
-    """The node is no longer needed and is shut down in order."""
+    """The node is no longer needed and is shut down in an orderly way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class NodeLost(NodeEvent):
 
     Attributes:
         cause: The cause, in words.
-        noticed: Whether the cloud had announced it by a preemption notice.
+        noticed: Whether a preemption notice came before the loss.
     """
 
     cause: str = ""
@@ -226,15 +227,15 @@ class GpuSample:
     """The use of one GPU of a node.
 
     Attributes:
-        index: The number of the GPU, as nvidia-smi counts.
+        index: The number of the GPU, as in nvidia-smi.
         utilisation: The part of the driver's last interval in which the GPU ran anything, from 0 to 1. None: not
             reported.
         memory_bytes: The memory in use.
-        memory_total_bytes: The memory in all.
+        memory_total_bytes: The total memory.
         watts: The power. None: not reported.
     """
 
-    index: int  # as nvidia-smi counts them
+    index: int  # as in nvidia-smi
     utilisation: float | None
     memory_bytes: int
     memory_total_bytes: int
@@ -246,15 +247,15 @@ class NodeSampled(NodeEvent):
     """The use of a node: of its machine, or of its container if that has limits. Not shown by consoles and logs.
 
     Attributes:
-        seconds: The seconds since the sample before.
+        seconds: The seconds since the previous sample.
         cpu: The use of all ``cpus`` in that time, from 0 to 1.
         cpus: The number of processors.
         memory_bytes: The memory in use.
         memory_total_bytes: The memory in all.
         disk_bytes: The use of the disk with the work folder.
         disk_total_bytes: The size of that disk.
-        received_bytes: The bytes that came over its network in that time.
-        sent_bytes: The bytes that left over its network in that time.
+        received_bytes: The bytes received over the node's network in that time.
+        sent_bytes: The bytes sent over the node's network in that time.
         gpus: A sample of each GPU.
     """
 
@@ -263,7 +264,7 @@ class NodeSampled(NodeEvent):
     cpus: float
     memory_bytes: int
     memory_total_bytes: int
-    disk_bytes: int  # of the disk with the work folder
+    disk_bytes: int  # use of the disk with the work folder
     disk_total_bytes: int
     received_bytes: int
     sent_bytes: int

@@ -1,8 +1,8 @@
-"""The nodes of a pool, each from its launch until its connection is closed: what each step changes in the pool.
+"""The nodes of a pool, each from its launch until its connection is closed: how each step changes the pool.
 
-A node waits for its machine, is reached or fails, loses its connection and gets it back, has a notice of its end, is
-lost or dismissed. The pure modules decide: `launch_queue` when it has waited for too long, `stragglers` when it is
-late, `failure_detector` when it is lost, `fleet_controller` what follows.
+A node waits for its machine, is connected or fails, loses its connection and regains it, gets a preemption notice, is
+lost or dismissed. The pure modules decide: `launch_queue` whether a machine has waited for too long, `stragglers`
+whether a node is late, `failure_detector` whether it is lost, `fleet_controller` how to react.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from .node import TRIES_AT_ONCE, Dialer, NodeActor
 from .provider_calls import ProviderCalls
 from .stragglers import Stragglers
 
-LOOK_S = 1.0  # between looks while nodes or transfers are awaited; a late look shows how long the program stood still
+# seconds between checks while nodes or transfers are pending; a late check shows for how long this program stalled
+LOOK_S = 1.0
 
 
 class NodeLives:
@@ -45,7 +46,7 @@ class NodeLives:
         nodes: Membership,
         ledger: Ledger,
         broadcasts: Broadcasts,
-        minimum: Callable[[], int],  # nodes that must be ready before the pool is
+        minimum: Callable[[], int],  # number of nodes that must be ready before the pool is ready
     ) -> None:
         self._spec = spec = dependencies.spec
         self.detector = FailureDetector(reconnect_s=spec.reconnect_s, lease_s=spec.lease_s)
@@ -74,15 +75,15 @@ class NodeLives:
             context.children,
         )
         context.children.start_soon(self._end_all, name="nodes")
-        self._actors: dict[NodeId, NodeActor] = {}  # of nodes, until their connections are closed
-        self._idle: dict[NodeId, None] = {}  # the noticed nodes that hold nothing
-        self._in_use: set[NodeId] = set()  # idle nodes that a running file transfer keeps
+        self._actors: dict[NodeId, NodeActor] = {}  # actors of nodes whose connections are not closed yet
+        self._idle: dict[NodeId, None] = {}  # noticed nodes that hold no tasks
+        self._in_use: set[NodeId] = set()  # idle nodes that are kept because of a running file transfer
         self._closing = False
 
     # --- what happens to a node -----------------------------------------------------------------------------------
 
     def launched(self, machine: Machine) -> Member:
-        """Handle a machine that was launched: begin its node, which connects to it."""
+        """Handle a launched machine: create its node, which then connects to it."""
         member = self._nodes.add(machine)
         self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
         self._actors[member.id] = actor = NodeActor(member.id, machine, self._dialer, self)
@@ -90,7 +91,7 @@ class NodeLives:
         return member
 
     def queued(self, member: Member, reason: str, starts_at: float | None, now: float) -> None:
-        """Handle that the machine of ``member`` waits in its provider's queue, or that the reason has changed."""
+        """Handle that the machine of ``member`` waits in its provider's queue, or that its reason to wait changed."""
         node = member.id
         if not self._controller.booting(node) or member.machine.address is not None:
             return
@@ -118,7 +119,7 @@ class NodeLives:
             self._tell(member.id, Reachable(machine))
 
     def gone(self, member: Member, cause: str, error: ProviderError | None, now: float) -> None:
-        """Handle the provider's report that the machine does not exist any more, or (``error``) never will."""
+        """Handle the provider's report that the machine no longer exists, or (``error``) never will."""
         member.terminated = True
         self.stragglers.ended(member.id)
         self.stragglers.gone(member.id)
@@ -135,7 +136,7 @@ class NodeLives:
 
     def reached(self, node: NodeId, connection: Connection, now: float) -> None:
         if not self._controller.booting(node):
-            return  # it is being dismissed already
+            return  # the node is already being dismissed
         member = self._nodes.members[node]
         member.facts = connection.facts
         member.ports.offer(0, connection.facts.ports)
@@ -169,14 +170,14 @@ class NodeLives:
         self._works(member, now)
 
     def connection_failed(self, node: NodeId, error: ConnectFailed, now: float) -> None:
-        """Handle that the node cannot be reached, or not any more."""
+        """Handle that the node cannot be connected, or not any more."""
         if self._controller.booting(node):
             self._unreached(self._nodes.members[node], error, now)
         else:
             self.lost(node, str(error), now)
 
     def _never_comes(self, member: Member, error: Exception, now: float, *, after_s: float | None) -> None:
-        """Handle that a machine that was launched will never run. ``after_s``: until the next try; None: none."""
+        """Handle that a launched machine will never run. ``after_s``: seconds to the next try; None: no next try."""
         member.ended = True
         self.queue.left(member.id, now)
         self._observe(ev.NodeFailed(member.id, str(error)))
@@ -192,7 +193,8 @@ class NodeLives:
         self._observe(ev.NodeFailed(node, str(error)))
         self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
         self._failures.unreached(member, error)
-        alike = member.machine.patience_s is None  # the provider made the machine, and makes others like it
+        # whether the provider made the machine, and makes more machines like it
+        alike = member.machine.patience_s is None
         retry_in_s = self._controller.node_failed(
             node, error, now, self._chance(), fatal=error.systematic, cause=error.kind if alike else ""
         )
@@ -239,13 +241,14 @@ class NodeLives:
             member.notices[source] = None
         self._broadcasts.noticed(node, notice, now)
         phase = self._controller.nodes.get(node)
-        if phase is NodePhase.DRAINING:  # it needs no replacement, but its machine's end may kill its tasks
+        if phase is NodePhase.DRAINING:  # the node needs no replacement, but its machine's end may kill its tasks
             if seconds is not None:
                 self._observe(ev.NodeNoticed(node, source, seconds))
             self._no_new_work(member, now, noticed=bool(member.notices))
             return
         if seconds is None:
-            if phase is NodePhase.NOTICED and not member.notices:  # else one from another source still stands
+            # otherwise a notice from another source is still valid
+            if phase is NodePhase.NOTICED and not member.notices:
                 self._observe(ev.NodeNoticeWithdrawn(node, source))
                 self._idle.pop(node, None)
                 self._works_again(member, now)
@@ -257,7 +260,7 @@ class NodeLives:
             self.emptied(node)
 
     def unfit(self, node: NodeId, message: Unfit, now: float) -> None:
-        """Handle that a node's executor ends by itself: ``message`` is the cause of the node's loss, which follows."""
+        """Handle that a node's executor is about to end. ``message``: the cause of the node's loss, which follows."""
         if (member := self._nodes.members.get(node)) is not None:
             member.unfit = message
         self._ledger.node_closed(node, now, recall=False)
@@ -317,7 +320,7 @@ class NodeLives:
     # --- what the fleet controller orders ---------------------------------------------------------------------------
 
     def drain(self, member: Member, now: float) -> None:
-        """Let a node finish what it has; it is dismissed when it is empty."""
+        """Let a node finish its tasks; the node is dismissed when it has none left."""
         self._observe(ev.NodeDraining(member.id))
         self._no_new_work(member, now, noticed=False)
         self.emptied(member.id)
@@ -332,7 +335,7 @@ class NodeLives:
             self._no_new_work(member, now, noticed=False)
 
     def end(self, member: Member, now: float) -> None:
-        """Close a node's connection; end its machine after that, or at once if the node failed or is lost."""
+        """Close a node's connection; end its machine afterwards, or at once if the node failed or is lost."""
         self.stragglers.ended(member.id)
         self.queue.left(member.id, now)
         self._tell(member.id, Leave())
@@ -346,8 +349,9 @@ class NodeLives:
         self._ledger.node_lost(member.id, "dismissed", now)
 
     def look_at_idle(self) -> None:
-        """Dismiss the noticed nodes that hold nothing, if replacements work by now."""
-        if self._idle and self._controller.is_full:  # else none may leave: many notices may come before any replacement
+        """Dismiss the noticed nodes that hold no tasks, if their replacements work by now."""
+        # otherwise none may leave: many notices may arrive before any replacement
+        if self._idle and self._controller.is_full:
             for node in list(self._idle):
                 self.emptied(node)
 
@@ -358,8 +362,8 @@ class NodeLives:
             self._tell(node, Leave())
 
     async def _end_all(self) -> None:
-        """End the remaining nodes when the pool's actor has ended, for example by a failure: nodes at rest have no
-        task.
+        """End the remaining nodes when the pool's actor has ended, for example by a failure: connected nodes have no
+        task of their own that could do this.
         """
         try:
             await anyio.sleep_forever()
@@ -371,7 +375,7 @@ class NodeLives:
         return not self._actors
 
     def emptied(self, node: NodeId) -> None:
-        """Handle a draining or noticed node, if it holds nothing any more and no files come from it or go to it."""
+        """Handle a draining or noticed node, if it holds no tasks any more and takes part in no file transfer."""
         if (link := self._nodes.links.get(node)) is not None and link.in_use:
             self._in_use.add(node)
         elif not self._ledger.load(node):
@@ -392,7 +396,7 @@ class NodeLives:
             actor.receive(message)
 
     def _unheard(self) -> Sequence[Machine] | None:
-        """Return the machines if all nodes are silent; None: they are not, or no longer."""
+        """Return the machines if all nodes are silent, else None."""
         if not self.detector.cut_off or self._closing:
             return None
         return [self._nodes.members[node].machine for node in self._actors]

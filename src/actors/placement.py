@@ -1,12 +1,13 @@
 """Placement and work stealing: choose the node for the next attempt, and the attempts to take back. Pure.
 
-It is O(1) per attempt however many nodes there are. They stand on levels by how many attempts they hold; the next
-attempt goes to the lowest level, and there to the node that was at work last. A node holds as many attempts as it has
-slots. Where tasks are known to be short it holds some more behind them (a stack), a prefetch that hides the round trip.
-Unstarted attempts that wait behind a long one while slots are free elsewhere are taken back (work stealing). A
-broadcast needs seats, one slot each on several nodes at the same moment: while its claim waits, the nodes it may sit on
-keep one slot free. Only the first claim in line collects seats, so two claims never starve each other. Seats may need
-amounts besides: then the nodes also keep these free of further tasks. `waiting_line` has the tasks that need amounts.
+The cost is O(1) per attempt, for any number of nodes. Nodes are grouped into levels by the number of attempts that they
+hold; the next attempt goes to a node of the lowest level, to the node that was active last. A node holds as many
+attempts as it has slots. If tasks are known to be short, a node also holds a stack: attempts beyond its slots, a
+prefetch that hides the round trip. Unstarted attempts that wait behind a long task while slots are free elsewhere are
+taken back (work stealing). A broadcast needs seats, one slot each on several nodes at the same time: while its claim
+waits, the possible nodes keep one slot free. Only the first claim in line collects seats, so two claims never starve
+each other. If seats also need amounts, the possible nodes keep these amounts free too. `waiting_line` holds the tasks
+that need amounts.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ if TYPE_CHECKING:
     from .retries import Entry
 
 FUNCTIONS_KEPT = 4096
-STACK_S = 0.020  # a stack holds as many attempts per slot as finish in this time
-STACK_OF_SHORT = 255  # the most attempts in a stack
-STALL_S = 0.020  # a stack that has not moved for this time waits behind a long task
-LONG_S = 1.0  # and after this time it counts as work for a further node
-STEALS = 8  # stacks looked at per check
-WEIGHT = 0.25  # of the newest duration in the average
+# seconds; a stack (attempts beyond a node's slots) holds as many attempts per slot as finish in this time
+STACK_S = 0.020
+STACK_OF_SHORT = 255  # largest number of attempts in a stack
+STALL_S = 0.020  # seconds; a node whose stack has made no progress for this time is running a long task
+LONG_S = 1.0  # seconds; a stack without progress for this time counts as work for an additional node
+STEALS = 8  # number of stacks examined per check
+WEIGHT = 0.25  # weight of the newest duration in the average
 
 
 @dataclass(slots=True)
 class Function:
     average_s: float | None = None
-    stack: int = 0  # attempts of it that a node may hold beyond its slots
+    stack: int = 0  # number of its attempts that a node may hold beyond its slots
 
     def ran(self, busy_s: float, slots: int) -> None:
         average = self.average_s
@@ -49,7 +51,7 @@ class Function:
 
 
 class Functions(dict[bytes, Function]):
-    """The functions of the tasks, by digest; those that were new first are forgotten when there are too many."""
+    """The functions of the tasks, by digest; when there are too many, the oldest entries are removed."""
 
     def new(self, digest: bytes) -> Function:
         if len(self) >= FUNCTIONS_KEPT:
@@ -60,7 +62,7 @@ class Functions(dict[bytes, Function]):
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """A ready node and what it holds."""
+    """A ready node, and the attempts, seats and amounts that it holds."""
 
     id: NodeId
     progress_at: float
@@ -68,17 +70,17 @@ class Host:
     left: Amounts = NOTHING  # the part of the amounts that is free
     attempts: dict[AttemptId, Entry] = field(default_factory=dict)  # in the order they were sent
     seats: int = 0  # slots that belong to broadcasts
-    seated: dict[JobId, Amounts] = field(default_factory=dict)  # what broadcasts hold with their seats
+    seated: dict[JobId, Amounts] = field(default_factory=dict)  # amounts that broadcasts hold with their seats
     keeps: int = 0  # slots that are kept for the first task in line: 0 or 1
-    saved: bool = False  # no task with amounts begins here but the first in line
-    slow: int = 0  # attempts behind which no other may be stacked
-    open: bool = True  # takes new work
+    saved: bool = False  # if True, only the first task in line may begin here, of the tasks with amounts
+    slow: int = 0  # number of attempts behind which no other attempt may be stacked
+    open: bool = True  # whether the node takes new work
     noticed: bool = False
-    level: int = -1  # its level (see the module); -1: none, it takes no attempt now
-    stacked: bool = False  # holds more than its slots
+    level: int = -1  # level of the host (see the module); -1: no level, as it takes no attempt now
+    stacked: bool = False  # whether it holds more attempts than slots
     recalling: bool = False
-    candidate: bool = False  # for the first claim
-    free: bool = False  # for the first claim
+    candidate: bool = False  # whether it may get a seat of the first claim
+    free: bool = False  # whether it has a free seat for the first claim
 
     @property
     def load(self) -> int:
@@ -87,9 +89,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """A broadcast's request for seats on at least ``least`` nodes other than ``besides``, or on ``every`` open one.
+    """A broadcast's request for seats on at least ``least`` nodes other than ``besides``, or on all (``every``).
 
-    ``again``: it has begun before and holds seats already, so it goes before those that have not.
+    ``again``: the broadcast has begun before and may hold seats, so its claim goes before claims of new broadcasts.
     """
 
     job: JobId
@@ -98,14 +100,14 @@ class Claim:
     every: bool = False
     again: bool = False
     besides: frozenset[NodeId] = frozenset()
-    needs: Amounts | None = None  # on each node, with the seat
+    needs: Amounts | None = None  # amounts on each node that the seat needs
 
     def wants(self, host: Host) -> bool:
         return host.id not in self.besides and (self.needs is None or self.needs.fits_in(host.has))
 
 
 class WithdrawClaim(NamedTuple):
-    """A broadcast wants no further seats."""
+    """The end of a broadcast's request for further seats."""
 
 
 class ReleaseSeat(NamedTuple):
@@ -119,24 +121,24 @@ class Placement:
         self.claims: list[Claim] = []
         self._levels: list[OrderedDict[NodeId, Host]] = [OrderedDict() for _ in range(slots + STACK_OF_SHORT)]
         self._lowest = 0
-        self.stacked: OrderedDict[NodeId, Host] = OrderedDict()  # least recently looked at first
+        self.stacked: OrderedDict[NodeId, Host] = OrderedDict()  # ordered by the last check, the oldest first
         self._next_steal = 0.0
         self._candidates = 0
         self._free: OrderedDict[NodeId, Host] = OrderedDict()
-        self._gpus: Counter[int] = Counter()  # nodes with so many
+        self._gpus: Counter[int] = Counter()  # number of nodes for each number of accelerators
 
     @property
     def busy(self) -> int:
-        """Return how many slots are in use, those of closed nodes included, or have no amounts left."""
+        """Return how many slots are in use or have no amounts left, including slots of closed nodes."""
         return sum(max(min(host.load, self.slots), self._shares(host)) for host in self.hosts.values())
 
     def _shares(self, host: Host) -> int:
-        """Return the held amounts of a node as a number of its slots."""
+        """Return the amounts that are held of a node, converted to a number of its slots."""
         held = host.has.minus(host.left)
         return ceil(self.slots * held.share_of(host.has)) if any(held) else 0
 
     def worth(self, needs: Amounts) -> float:
-        """Return the number of slots that a task with these amounts takes of a typical node."""
+        """Return how many slots of a typical node a task with these amounts takes up."""
         shares = [needs.share_of(host.has) for host in self.hosts.values() if needs.fits_in(host.has)]
         return max(1.0, self.slots * min(shares, default=0.0))
 
@@ -156,7 +158,7 @@ class Placement:
         return host
 
     def place(self, host: Host) -> None:
-        """Put ``host`` on the level that matches what it holds now; must be called after every change to it."""
+        """Put ``host`` into the group of hosts with its load (its level). Call this after every change to the host."""
         slots = self.slots
         held = len(host.attempts)
         load = held + host.seats
@@ -190,9 +192,10 @@ class Placement:
             self._count(host, candidate=claimed and host.open, free=free)
 
     def pick(self, stack: int) -> Host | None:
-        """Return the host for an attempt that may wait behind running ones, in a stack of up to ``stack``.
+        """Return the host for an attempt that may wait behind running ones, in a stack of up to ``stack`` attempts.
 
-        Of the hosts that hold least, it is the one last at work: its caches are warm (measured: 40 us of a call's 290).
+        Among the least loaded hosts, prefer the most recently active: its caches are warm (measured: saves 40 of
+        290 us per call).
         """
         levels, level = self._levels, self._lowest
         top = self.slots + stack
@@ -208,16 +211,16 @@ class Placement:
 
     @property
     def alike(self) -> bool:
-        """Return whether all nodes have as many accelerators."""
+        """Return whether all nodes have the same number of accelerators."""
         return sum(map(bool, self._gpus.values())) <= 1
 
     def with_slots(self) -> Iterator[Host]:
-        """Yield the nodes with a free, unclaimed slot, the least loaded first, as `pick` does."""
+        """Yield the nodes with a free, unclaimed slot, the least loaded first, in the order of `pick`."""
         for level in self._levels[: self.slots]:
             yield from reversed(level.values())
 
     def has_room(self, host: Host, needs: Amounts, *, first: bool) -> bool:
-        """Return whether a task with these amounts can begin there now. ``first``: it is the first in line."""
+        """Return whether a task with these amounts can begin on ``host`` now. ``first``: the task is first in line."""
         kept = (bool(self.claims) and self.claims[0].wants(host)) + (0 if first else host.keeps)
         return host.open and host.load + kept < self.slots and self.has_amounts(host, needs, first=first)
 
@@ -230,19 +233,19 @@ class Placement:
         return needs.fits_in(left)
 
     def too_large(self) -> Claim | None:
-        """Return the first claim if it lacks seats and too few of the remaining nodes could ever hold it."""
+        """Return the first claim if it lacks seats and too few of the remaining nodes could ever provide them."""
         claim = self.claims[0] if self.claims else None
         if claim is None or claim.needs is None or not claim.least:
             return None
         hosts = (host for host in self.hosts.values() if host.id not in claim.besides and host.open)
         others = [claim.needs.fits_in(host.has) for host in hosts]
-        least = len(others) if claim.every else min(claim.least, len(others))  # more nodes may still come
+        least = len(others) if claim.every else min(claim.least, len(others))  # more nodes may still become ready
         return claim if sum(others) < least else None
 
     # --- stacks ---------------------------------------------------------------------------------------------------
 
     def steal_at(self) -> float | None:
-        """Return when to look for stalled stacks, if nothing is queued; None: there is no stack, or no free slot."""
+        """Return when to look for stalled stacks, if no task is queued; None: no stack exists, or no slot is free."""
         if not self.stacked or self.pick(0) is None:
             return None
         first = next(iter(self.stacked.values()))
@@ -265,11 +268,11 @@ class Placement:
         return recalls
 
     def unstarted(self, host: Host) -> tuple[AttemptId, ...]:
-        """Return the attempts that seem not to have started: a node works in order, so those beyond its slots wait."""
+        """Return the attempts that have probably not started: a node works in order; attempts beyond its slots wait."""
         return tuple(host.attempts)[self.slots :]
 
     def stuck(self, now: float) -> Iterator[Entry]:
-        """Yield the attempts that wait in stacks which have not moved for `LONG_S`."""
+        """Yield the attempts that wait in stacks of which no attempt has started or ended for `LONG_S`."""
         for host in self.stacked.values():
             if now - host.progress_at >= LONG_S:
                 yield from islice(host.attempts.values(), self.slots, None)
@@ -277,7 +280,7 @@ class Placement:
     # --- seats ----------------------------------------------------------------------------------------------------
 
     def at_once(self, claim: Claim) -> tuple[JobId, tuple[NodeId, ...]] | None:
-        """Grant ``claim`` at once if no other waits and every node has a free slot: the levels of other nodes stay."""
+        """Grant ``claim`` at once if no other claim waits and every node has a free slot; no node is placed again."""
         if self.claims or not claim.every or claim.most is not None:
             return None
         hosts = [host for host in self.hosts.values() if host.open and claim.wants(host)]
@@ -291,13 +294,13 @@ class Placement:
         return claim.job, tuple([host.id for host in hosts])
 
     def claim(self, claim: Claim) -> None:
-        """Put ``claim`` in line: broadcasts that have begun before go first, equals in the order of their jobs."""
+        """Add ``claim`` to the line: first broadcasts that have begun before; then by the order of their jobs."""
         insort(self.claims, claim, key=_place_in_line)
         if self.claims[0] is claim:
             self._new_first()
 
     def withdraw(self, job: JobId) -> bool:
-        """Take the claim of ``job`` out of line; return False if it had none."""
+        """Remove the claim of ``job`` from the line; return False if it had none."""
         for claim in self.claims:
             if claim.job == job:
                 was_first = self.claims[0] is claim
@@ -308,7 +311,7 @@ class Placement:
         return False
 
     def grant(self) -> tuple[JobId, tuple[NodeId, ...]] | None:
-        """Grant the first claim its seats once they are all free at the same moment; call until it returns None."""
+        """Grant the first claim its seats once they are all free at the same time; call until it returns None."""
         if not self.claims:
             return None
         claim = self.claims[0]
@@ -323,7 +326,7 @@ class Placement:
         return claim.job, tuple(host.id for host in chosen)
 
     def _lacks(self, claim: Claim) -> bool:
-        """Return whether an open node has less than ``claim`` needs: then the broadcast is refused as a whole."""
+        """Return whether an open node has smaller amounts than ``claim`` needs: then the broadcast is refused."""
         if claim.needs is None:
             return False
         return any(host.open and host.id not in claim.besides and not claim.wants(host) for host in self.hosts.values())
@@ -351,7 +354,7 @@ class Placement:
                 del self._free[host.id]
 
     def _new_first(self) -> None:
-        """Place every node anew, as another claim (or none) is first. This happens per broadcast, not per task."""
+        """Place every node again, because the first claim has changed. This happens per broadcast, not per task."""
         self._candidates = 0
         self._free.clear()
         for host in self.hosts.values():

@@ -1,8 +1,9 @@
-"""The pool: handle all messages, let the pure modules decide, and carry out their decisions. No policy of its own.
+"""The pool's actor: handles all messages, lets the pure modules decide, and carries out their decisions.
 
-`ledger` decides on tasks, `generations` (through `broadcasts`) on broadcasts, `fleet_controller` (through `machines`)
-on machines, `stragglers` and `failure_detector` (through `node_lives`) on late nodes and lost connections. A crash here
-ends the pool loudly: everything is settled as CLOSED, and the error raises out of `supervise`.
+It has no policy of its own. `ledger` decides on tasks, `generations` (through `broadcasts`) on broadcasts,
+`fleet_controller` (through `machines`) on machines, `stragglers` and `failure_detector` (through `node_lives`) on late
+nodes and lost connections. A crash here ends the pool visibly: all jobs end as CLOSED, and the error raises out of
+`supervise`.
 """
 
 from __future__ import annotations
@@ -59,19 +60,19 @@ from .stalled_jobs import StalledJobs
 from .stalls import StallWatch
 from .waiting_line import Lane
 
-MAILBOX = 1 << 20  # submits before the actor runs; the public call limits how many wait
-CLOSE_S = 10.0  # for all connections together
+MAILBOX = 1 << 20  # largest number of unread messages; the public call limits how many jobs wait
+CLOSE_S = 10.0  # time limit for closing all connections together
 
 
 @asynccontextmanager
 async def supervise(dependencies: Dependencies) -> AsyncIterator[Ref[PoolMessage]]:
-    """Run a pool on an opened provider; leaving settles open jobs as CLOSED and closes connections, in bounded time.
+    """Run a pool on an opened provider. Leaving ends open jobs as CLOSED and closes connections, in bounded time.
 
-    Machines that are lost or no longer wanted are terminated meanwhile; all others by leaving the provider's
-    context, which must be entered before and left after this one.
+    Machines that are lost or no longer wanted are terminated during the pool's life; the others are terminated when the
+    provider's context is left. Enter that context before this one, and leave it after this one.
 
     Raises:
-        ActorFailed: the pool's actor failed (its own error is the cause); the body of the block was cancelled.
+        ActorFailed: the pool's actor failed (its own error is the cause). The body of the block was cancelled.
     """
 
     def pool_actor(context: Context[PoolMessage]) -> PoolActor:
@@ -88,7 +89,7 @@ async def supervise(dependencies: Dependencies) -> AsyncIterator[Ref[PoolMessage
     except ExceptionGroup as group:
         failure = group.exceptions[0] if len(group.exceptions) == 1 else group
     if failure is not None:
-        raise failure  # outside the handler, so that its ``__context__`` stays unchanged
+        raise failure  # raised outside the handler, so that its ``__context__`` stays unchanged
 
 
 class PoolActor:
@@ -111,12 +112,12 @@ class PoolActor:
         self._was_ready = False
         self._waited_ranks = Waits[int](spec.replace_timeout_s)
         self._waited_amounts = Waits[Lane](spec.replace_timeout_s)
-        self._ranked = 0  # the roster's version that broadcasts got last
+        self._ranked = 0  # the version of the roster that broadcasts got last
         self._views_due = False
         self._alarm_at: float | None = None
         self._alarm_due_at = 0.0
         self._alarm = anyio.CancelScope()
-        self._rare_wake_at: float | None = None  # the next wake time of everything but the ledger
+        self._rare_wake_at: float | None = None  # the next wake time of all parts except the ledger
         self._clock = dependencies.clock
         now = self._clock()
         self._machines.start(now)
@@ -139,7 +140,7 @@ class PoolActor:
 
     def stopped(self, error: Exception | None) -> None:
         """Settle every job and answer every request, so that no caller waits for ever, however the actor ends."""
-        with suppress(Exception):  # the ledger may have failed; waiting requests get their answers all the same
+        with suppress(Exception):  # the ledger may have failed; waiting requests get their answers nevertheless
             self._close_books(self._clock())
         for reply in (*self._waiters, *self._closers):
             reply.fail(error or ActorStopped(self._context.ref.name))
@@ -196,7 +197,7 @@ class PoolActor:
         return True
 
     def _place_of(self, job: JobId) -> str:
-        """Return where a job is, for people."""
+        """Return the state of a job as a clause for people, such as "it was queued"."""
         entry = self._ledger.of_job(job)
         if entry is None:
             return self._broadcasts.place_of(job)
@@ -230,7 +231,7 @@ class PoolActor:
                 case StopChecks():
                     self._broadcasts.stop_checks(node, report)
                 case _:
-                    pass  # a report of an attempt that is over, or of a rank
+                    pass  # nothing to do: the report is about an attempt that is over, or about a rank
         return rare or self._machines.busy
 
     def _observe_started(self, node: NodeId, reports: Sequence[Report]) -> None:
@@ -244,7 +245,7 @@ class PoolActor:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def _settle_down(self, now: float, *, rare: bool) -> None:
-        """Carry out decisions until none is left; ``rare``: more than the state of tasks may have changed."""
+        """Carry out decisions until none is left. ``rare``: more than the state of tasks may have changed."""
         if rare:
             self._machines.scale(now)
             self._machines.carry_out(now)
@@ -321,7 +322,7 @@ class PoolActor:
                 self._observe(ev.TaskRetried(task.job, task.id, node, number, cause))
 
     def _end_hopeless_waits(self, now: float) -> None:
-        """Fail the waits for nodes that will not come or have not come in time."""
+        """Fail the waits for nodes that will never become ready, or have not become ready in time."""
         ledger, machines, roster = self._ledger, self._machines, self._nodes.roster
         if roster.version != self._ranked:
             self._ranked = roster.version
@@ -344,8 +345,8 @@ class PoolActor:
                 waiter.fail(error)
 
     def _refuse_too_large(self, now: float, *, whole: bool) -> None:
-        """End the tasks that fit no node: at once when all nodes are there (``whole``), else when no other node has
-        come.
+        """End the tasks that fit no node: at once if all nodes are ready (``whole``), else when their wait for
+        another node is over.
         """
         line, placement = self._ledger.line, self._ledger.placement
         lanes, claim = line.too_large() if line else [], placement.too_large()
@@ -375,7 +376,7 @@ class PoolActor:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def _send_views(self) -> None:
-        """Send the nodes a changed membership: at once in a small pool; in a large one changes gather first."""
+        """Send the nodes a changed membership: at once in a small pool, after collecting changes in a large one."""
         if not self._nodes.outdated or self._views_due:
             return
         delay_s = self._nodes.view_delay_s()
@@ -389,7 +390,7 @@ class PoolActor:
         self._alarm.cancel()
         self._alarm = anyio.CancelScope()
         self._alarm_at = at
-        self._alarm_due_at = max(at, now)  # something may have been due already
+        self._alarm_due_at = max(at, now)  # an event may have been due before now
         self._context.tasks.start_soon(self._ring, self._alarm, at, self._tick)
 
     async def _ring(self, scope: anyio.CancelScope, at: float, handle: Callable[[float], None]) -> None:

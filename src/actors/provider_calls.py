@@ -1,6 +1,6 @@
-"""The calls to the provider (launch, terminate, watch) and to the reachability probe: each runs in a task of its own.
+"""The calls to the provider (launch, terminate, watch) and to the reachability probe, each in a task of its own.
 
-Each sends its result to the pool.
+Each call sends its result to the pool.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .messages import Happened, PoolMessage
 if TYPE_CHECKING:
     from .machines import Machines
 
-TERMINATE_TRIES = 4  # after so many failed tries `TerminateFailed` is reported
+TERMINATE_TRIES = 4  # number of failed tries after which `TerminateFailed` is reported
 TERMINATE_AGAIN_S = 2.0
 TERMINATE_AGAIN_LIMIT_S = 60.0
-ASK_AGAIN_S = 2.0  # pause between calls of the probe while all nodes are silent
+ASK_AGAIN_S = 2.0  # pause in seconds between calls of the probe while all nodes are silent
 
 
 class ProviderCalls:
@@ -42,8 +42,8 @@ class ProviderCalls:
         self._tasks.start_soon(self._launch, machines)
 
     def terminate(self, machine: MachineId, confirmed: Callable[[float], None]) -> None:
-        """Retry until the provider confirms, and then call ``confirmed``, or the pool ends: a machine costs money until
-        then.
+        """Terminate a machine: retry until the provider confirms, then call ``confirmed``. Only the pool's end stops
+        the retries, as the machine costs money until the confirmation.
         """
         self._tasks.start_soon(self._terminate, machine, confirmed)
 
@@ -53,7 +53,7 @@ class ProviderCalls:
         unheard: Callable[[], Sequence[Machine] | None],
         answered: Callable[[float], None],
     ) -> None:
-        """Call ``probe`` until somebody answers, and then ``answered``; stop when ``unheard`` returns None."""
+        """Call ``probe`` until any host answers, then call ``answered``; stop when ``unheard`` returns None."""
         if not self._asking:
             self._asking = True
             self._tasks.start_soon(self._ask_others, probe, unheard, answered)
@@ -83,7 +83,7 @@ class ProviderCalls:
         for attempt in count(1):
             try:
                 await self._fleet.terminate([machine])
-            except Exception as error:  # noqa: BLE001  a defect is retried too: the machine costs money all the same
+            except Exception as error:  # noqa: BLE001  a defect is retried too, because the machine costs money
                 if attempt == TERMINATE_TRIES:
                     reason = str(error) if isinstance(error, ProviderError) else f"{type(error).__name__}: {error}"
                     self._observe(ev.TerminateFailed((machine,), reason))
@@ -109,7 +109,7 @@ class ProviderCalls:
             self._asking = False
 
     async def _watch(self) -> None:
-        """Read the provider's events about its machines; reopen their stream when it fails (WATCH-1)."""
+        """Read the provider's events about its machines; reopen the stream of events when it fails (WATCH-1)."""
         watching = Watching("the machines")
         while True:
             try:

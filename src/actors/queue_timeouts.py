@@ -1,4 +1,4 @@
-"""The times at which tasks have waited in the queue for too long: their ``queue_timeout``. Pure."""
+"""The times at which tasks have waited in the queue for too long, by their ``queue_timeout``. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from .task_queue import FEW
 
 
 class Expiries:
-    """The times at which waits in the queue are over. Only the time in an entry's ``expires_at`` counts."""
+    """The times at which waits in the queue end. An entry is valid only if its time equals ``expires_at`` of the
+    task.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Entry]] = []
         self._ties = count()
-        self._forgotten = 0  # at most so many entries
+        self._forgotten = 0  # upper bound of the number of obsolete entries
 
     def add(self, entry: Entry, at: float) -> None:
         entry.expires_at = at
         heappush(self._heap, (at, next(self._ties), entry))
 
     def ended(self, entry: Entry) -> None:
-        """Forget an entry; the places of forgotten entries are cleared before they are many."""
+        """Remove an entry. Obsolete heap entries are cleared before they are many."""
         if entry.expires_at is None:
             return
         entry.expires_at = None

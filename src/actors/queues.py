@@ -1,4 +1,4 @@
-"""The queues of tasks that wait: for any node, for the node of a rank, or in line for amounts of a node. Pure."""
+"""The queues of waiting tasks: for any node, for the node of a rank, or in line for amounts of a node. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Queues:
     def __init__(self, line: WaitingLine) -> None:
         self.anywhere = TaskQueue()
         self.pinned: dict[int, TaskQueue] = {}  # by rank
-        self.line = line  # of tasks that need amounts; those for a rank as well
-        self.ranks = maxsize  # how many ranks the pool is to have
+        self.line = line  # tasks that need amounts, including tasks for a rank
+        self.ranks = maxsize  # number of ranks that the pool is to have
 
     def has_place_for(self, task: Task) -> bool:
-        """Return whether the pool is to have the task's rank; also True if the task has none."""
+        """Return whether the pool is to have the task's rank; also True if the task has no rank."""
         return task.on is None or task.on < self.ranks
 
     def add(self, entry: Entry) -> None:
@@ -30,7 +30,7 @@ class Queues:
             self.pinned.setdefault(entry.task.on, TaskQueue()).append(entry)
 
     def put_back(self, entry: Entry) -> None:
-        """Put a task that comes back in front of those that have not begun."""
+        """Put a task that comes back in front of the tasks that have not begun."""
         if entry.task.needs is not None:
             self.line.add(entry)
         elif entry.task.on is None:
@@ -54,7 +54,7 @@ class Queues:
         return sorted(missed | {0} if (self.anywhere or self.line) and not ranks else missed)
 
     def take(self, rank: int) -> list[Entry]:
-        """Take out the tasks that wait for ``rank``; for 0, also those that wait for any node."""
+        """Remove and return the tasks that wait for ``rank``; for 0, also the tasks that wait for any node."""
         waiting = [*self.pinned.pop(rank, ()), *self.line.drop(self.line.lanes({rank} if rank else {0, None}))]
         if rank == 0:
             waiting += self.anywhere

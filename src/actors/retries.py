@@ -1,4 +1,4 @@
-"""Retries: whether a task runs again after its node is lost (at-least-once delivery), or after it failed. Pure."""
+"""Retries: whether a task runs again after the loss of its node (at-least-once delivery) or after a failure. Pure."""
 
 from __future__ import annotations
 
@@ -11,38 +11,39 @@ if TYPE_CHECKING:
     from .placement import Function, Host
 
 QUEUED, LEASED, OVER = 0, 1, 2
-FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}  # by the attempt itself
+# verdicts of attempts that failed by themselves, in words
+FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A task that has not ended, or an ended one whose attempt its node has not yet reported as over."""
+    """A task that has not ended, or an ended task whose attempt the node has not reported as over yet."""
 
     task: Task
     settle: Settle
     function: Function
-    stacks: bool  # may wait in a node's stack; if the node is lost, it is unknown whether it began
+    stacks: bool  # whether it may be prefetched to a node; if that node is lost, it is unknown whether the task began
     state: int = QUEUED
-    number: int = 0  # attempts that count
-    failures: int = 0  # attempts that failed by themselves and were followed by another
+    number: int = 0  # number of attempts, without those that were taken back
+    failures: int = 0  # number of attempts that failed by themselves and were followed by another attempt
     losses: tuple[tuple[NodeId, str], ...] = ()
-    blamed: int = 0  # unannounced losses of its node, in a row
+    blamed: int = 0  # number of unannounced losses of its node in a row
     host: Host | None = None
     attempt: AttemptId | None = None
     slow: bool = False
     began: bool = False
     recalled: bool = False  # whether this attempt was recalled, so that its node may give it back
     expires_at: float | None = None
-    stalls: int = 0  # attempts that stalled and were followed by another
-    stalled: bool = False  # whether this attempt is being ended for that
-    overtaken: int = 0  # by younger tasks, while it was the first that waited for amounts
+    stalls: int = 0  # number of attempts that stalled and were followed by another attempt
+    stalled: bool = False  # whether this attempt is being ended because it stalled
+    overtaken: int = 0  # number of younger tasks that began before it while it was the first that waited for amounts
 
     def node_lost(
         self, node: NodeId, cause: str, *, ran: bool, announced: bool, quarantine_after: int
     ) -> GaveUp | None:
-        """Handle the loss of its node; return how the task ends, or None: it may run again.
+        """Handle the loss of the task's node; return how the task ends, or None if it may run again.
 
-        It is blamed for the loss only if it ``ran``, as far as is known, and nobody had ``announced`` the loss.
+        The task is blamed for the loss only if it ``ran``, as far as is known, and no notice ``announced`` the loss.
         """
         self.state = QUEUED
         self.stalled = False  # the loss replaces the stall as the reason to run again
@@ -52,18 +53,18 @@ class Entry:
             return None
         self.blamed = 0 if announced else self.blamed + 1
         quarantined = self.blamed >= quarantine_after
-        lost = self.number - self.failures - self.stalls  # attempts that ended with their nodes
+        lost = self.number - self.failures - self.stalls  # number of attempts that ended with the loss of their nodes
         if not (quarantined or self.task.at_most_once or lost > self.task.retries):
             return None
         poison = quarantined or self.blamed == self.number > 1
         return GaveUp(Reason.QUARANTINED if poison else Reason.LOST, self.losses)
 
     def may_restart(self) -> bool:
-        """Return whether another attempt may follow one that has stalled."""
+        """Return whether another attempt may follow a stalled one."""
         return not self.task.at_most_once and self.stalls < self.task.retries
 
     def failed(self, verdict: Verdict) -> bool:
-        """Handle that an attempt ended with ``verdict``; return whether another may follow."""
+        """Handle that an attempt ended with ``verdict``; return whether another attempt may follow."""
         if self.stalled:
             self.stalled = False
             self.stalls += 1

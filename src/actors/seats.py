@@ -1,7 +1,7 @@
-"""The ranks of ready nodes, counted from their seats. Pure.
+"""The ranks of ready nodes, computed from their seats. Pure.
 
-SEATS-1: a rank has one owner, the roster. Every other reader keeps the seats that `NodeReady` reports and counts ranks
-    from them when it needs one, because a node's rank changes with the nodes that sit before it, and its seat does not.
+SEATS-1: ranks have a single owner, the roster. Every other reader keeps the seats that `NodeReady` reports and computes
+    ranks from them when needed: a node's rank changes with the nodes on lower seats, but its seat does not change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ UNSEATING = (ev.NodeStandby, ev.NodeNoticed, ev.NodeDraining, ev.NodeFailed, ev.
 
 
 class Seats:
-    """The seats of the nodes that have a rank, as events report them."""
+    """The seats of the nodes that have a rank, as the events report them."""
 
     def __init__(self) -> None:
         self._seats: dict[int, int] = {}
@@ -35,7 +35,7 @@ class Seats:
         self._seats.pop(node, None)
 
     def ranks(self) -> Mapping[int, int]:
-        """Return the present rank of each node that has one."""
+        """Return the current rank of each node that has one."""
         return {node: rank for rank, node in enumerate(self._ordered())}
 
     def _ordered(self) -> Iterator[int]:

@@ -1,8 +1,8 @@
-"""The rank that the others of a hung broadcast wait for, as far as their stacks and last signs of life show. Pure.
+"""The rank for which the others of a hung broadcast wait, as far as stacks and last signs of life show it. Pure.
 
-In a hung collective all ranks are silent, and all but one wait in it: the other rank is the culprit. Stacks are text of
-the nodes, as `faulthandler` writes it; the library frames before the first frame of the user's own code show where the
-thread waits.
+In a hung collective all ranks are silent, and all but one wait in the collective: the remaining rank is the culprit.
+Stacks are texts of the nodes, in the format of `faulthandler`; the library frames before the first frame of the user's
+own code show where the thread waits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 from ..lazy_named_tuple import NamedTuple
 
-MARGIN = 0.2  # by this part of its age the older of two signs must be older than the newer, to mean anything
+MARGIN = 0.2  # smallest meaningful difference between the ages of two signs, as a part of the newer sign's age
 LEAST_S = 1.0
 _FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
-_COLLECTIVE = (  # files of libraries, with the function in files that do more than wait for other ranks
+# library files, each with the function name if the file also has functions that do not wait for other ranks
+_COLLECTIVE = (
     r"/torch/distributed/|/torch/nn/parallel/distributed\.py|/torch/autograd/graph\.py.*_engine_run_backward"
     r"|/jax/experimental/multihost_utils\.py|/jax/_src/distributed\.py|/mpi4py/|/horovod/|/deepspeed/comm/"
     r"|/cupyx/distributed/|/tensorflow/python/distribute/|/multiprocessing/.*\b(join|barrier)"
@@ -24,7 +25,7 @@ _COLLECTIVE = (  # files of libraries, with the function in files that do more t
 
 
 class Silent(NamedTuple):
-    """A rank under way that gives no sign of life. ``quiet_s``: since when, or since it has begun."""
+    """A running rank that gives no sign of life. ``quiet_s``: seconds since its last sign, or since its start."""
 
     rank: int
     text: str
@@ -33,11 +34,11 @@ class Silent(NamedTuple):
 
 class Culprit(NamedTuple):
     rank: int
-    why: str  # for people, as a clause
+    why: str  # a clause for people
 
 
 def culprit(ranks: Sequence[Silent]) -> Culprit | None:
-    """Return the rank that the others wait for; None: it is unknown, or there is only one rank."""
+    """Return the rank for which the others wait; None: it is unknown, or the broadcast has only one rank."""
     if len(ranks) < 2:
         return None
     frames = {each.rank: _frames(each.text) for each in ranks}
@@ -52,7 +53,7 @@ def culprit(ranks: Sequence[Silent]) -> Culprit | None:
 
 
 def _odd(lines: dict[int, str]) -> int | None:
-    """Return the one rank whose line differs from that of all others (at least two); None: there is none."""
+    """Return the only rank whose line differs from the line of all others (at least two); None: no such rank."""
     if len(lines) < 3 or len(set(lines.values())) != 2:
         return None
     alone = [rank for rank, line in lines.items() if list(lines.values()).count(line) == 1]

@@ -1,16 +1,16 @@
-"""The watch over jobs with ``stall``, which may hang: pure decisions; time comes in with each event.
+"""The watch over jobs with ``stall``, which may hang: a decider; each event carries its time.
 
-Signs of life are a task's prints, log records and steps, and the end of another rank. Nodes see them, so the watch gets
-no messages while all is well. When a job's time is over, the watch asks its nodes once for the silence and the stack of
-each attempt. A broadcast has stalled when none of its ranks gives a sign: many let only one rank print, and in a hung
-collective all are silent.
+Signs of life are a task's prints, log records and steps, and the end of another rank. Nodes register them, so the watch
+gets no messages while all is well. When a job's time is over, the watch asks its nodes once for the stack of each
+attempt and the time since its last sign. A broadcast has stalled only when none of its ranks gives a sign: many
+programs let only one rank print, and in a hung collective all ranks are silent.
 
 STALL-1: no job is reported as stalled while any of its attempts has given a sign within ``stall_s``.
-STALL-2: a stalled job is reported once, until it has given a sign again.
-STALL-3: no job is reported as stalled before all its attempts have been seen: a silent node may only be disconnected.
-STALL-4: one question about a job is open at a time, and answers to older questions change nothing.
+STALL-2: a stalled job is reported once, until it gives a sign again.
+STALL-3: no job is reported as stalled before all its attempts were examined: a silent node may only be disconnected.
+STALL-4: only one question about a job is open at a time, and answers to older questions change nothing.
 STALL-5: as long as a job with ``stall`` runs, it has a time for its next question, or an open question.
-STALL-6: an attempt is over by the report of the node that it was given to, and of no other.
+STALL-6: only the node to which an attempt was given can report that the attempt is over.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..lazy_named_tuple import NamedTuple
 from .interfaces import AttemptId, AttemptSeen, JobId, NodeId, Order, Stall
 from .stall_culprit import Culprit, Silent, culprit
 
-ANSWER_S = 10.0  # for all nodes to answer: more than a link gives its node
-AGAIN_S = 1.0  # the least time between two questions about a job
+ANSWER_S = 10.0  # seconds for all nodes to answer: more than a link allows its node
+AGAIN_S = 1.0  # seconds; shortest time between two questions about a job
 
 
 class AskNode(NamedTuple):
-    """A question to a node about its attempts. It need not look further at those with a sign within ``quiet_s``."""
+    """A question to a node about its attempts. Attempts with a sign of life within ``quiet_s`` need no closer look."""
 
     node: NodeId
     question: int
@@ -38,18 +38,18 @@ class AskNode(NamedTuple):
 
 
 class Place(NamedTuple):
-    """An attempt under way."""
+    """A running attempt, with its node and rank."""
 
     node: NodeId
     attempt: AttemptId
     rank: int
     ranks: int
-    generation: int  # 0: it is no rank of a broadcast
+    generation: int  # 0: not a rank of a broadcast
 
 
 @dataclass(frozen=True, slots=True)
 class HasStalled:
-    """A job has stalled. ``seen``: what each of its attempts is at."""
+    """The report that a job has stalled. ``seen``: the state of each of its attempts."""
 
     job: JobId
     stall: Stall
@@ -66,12 +66,12 @@ Heard = Callable[[NodeId, AttemptId], float | None]
 @dataclass(slots=True)
 class _Watched:
     stall: Stall
-    signed_at: float  # the last sign that is known
+    signed_at: float  # time of the last known sign of life
     places: dict[AttemptId, Place] = field(default_factory=dict)
-    due_at: float | None = None  # None: a question about it is open
-    question: int = 0  # the open question; 0: none
+    due_at: float | None = None  # None: a question about the job is open
+    question: int = 0  # number of the open question; 0: none is open
     question_at: float = 0.0
-    waiting: set[NodeId] = field(default_factory=set)  # for their answers
+    waiting: set[NodeId] = field(default_factory=set)  # nodes that have not answered yet
     seen: dict[AttemptId, AttemptSeen] = field(default_factory=dict)
     is_reported: bool = False
 
@@ -81,10 +81,11 @@ class StallWatch:
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
-        self.jobs: dict[JobId, _Watched] = {}  # those that are watched
+        self.jobs: dict[JobId, _Watched] = {}  # the watched jobs
         self._of: dict[AttemptId, JobId] = {}
         self._questions = count(1)
-        self._not_before = inf  # no job is due before; it may be too early, and is known without a look at all of them
+        # no job is due before this time; it may be too early, because it is updated without examining all jobs
+        self._not_before = inf
 
     def began(self, node: NodeId, order: Order, now: float) -> None:
         """Handle that an attempt of a task with ``stall`` was given to a node."""
@@ -98,7 +99,7 @@ class StallWatch:
         self._signed(watched, now)
 
     def finished(self, node: NodeId, attempt: AttemptId, now: float) -> None:
-        """Handle a node's report that an attempt is over: for the other ranks of its job it is a sign of life."""
+        """Handle a node's report that an attempt is over: a sign of life for the other ranks of its job."""
         job = self._of.get(attempt)
         if job is None or self.jobs[job].places[attempt].node != node:
             return
@@ -121,8 +122,8 @@ class StallWatch:
         return self._not_before if self.jobs else None
 
     def tick(self, now: float, heard: Heard) -> None:
-        """Ask about the jobs that are due. ``heard``: how long ago an attempt has sent a sign, such as a line; None:
-        never.
+        """Ask the nodes about the jobs that are due. ``heard`` returns how long ago an attempt gave a sign of life,
+        such as a line of output; None: never.
         """
         for job in list(self.jobs.values()):
             if job.due_at is None:
@@ -175,7 +176,7 @@ class StallWatch:
         self.effects += [AskNode(node, job.question, job.stall.seconds) for node in sorted(job.waiting)]
 
     def _judge(self, name: JobId, job: _Watched, quiet_s: float, now: float) -> None:
-        if job.places.keys() - job.seen.keys():  # it waits for a slot, or its node is away
+        if job.places.keys() - job.seen.keys():  # some attempt waits for a slot, or its node is disconnected
             self._again(job, now + max(AGAIN_S, job.stall.seconds / 10))
             return
         seen, is_reported, job.is_reported = job.seen, job.is_reported, True

@@ -1,12 +1,12 @@
-"""The agreement of a generation's nodes on each other's notices and on where to stop. Pure; time comes in with events.
+"""The agreement of a generation's nodes on each other's notices and on the step to stop at. Pure: events carry time.
 
-Each node that runs ranks of a generation is sent the notice when any of that generation's machines will be taken. Its
-ranks then wait at their next stop check (`should_stop`); each node reports how many its ranks have made, and all ranks
-stop at the check after the highest of these numbers.
+When any machine of a generation will be taken, each node that runs its ranks gets the notice. The ranks then wait at
+their next stop check (`should_stop`); each node reports how many checks its ranks have made, and all ranks stop at the
+check after the highest of these numbers.
 
 STOP-1: the last notice that each node of a generation was sent is the generation's soonest.
-STOP-2: a generation is sent one check to stop at, if any: after every check that its ranks had made.
-STOP-3: nothing is sent about a generation that is over.
+STOP-2: a generation is sent at most one check to stop at: a check after all checks that its ranks had made.
+STOP-3: no message is sent about a generation that is over.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from ..lazy_named_tuple import NamedTuple
 from ..providers.base import PreemptionNotice
 from .interfaces import JobId, NodeId, Peer, StopAt, StopChecks, World
 
-SAME_S = 1.0  # two reports of the same time differ by their transmission delays
+SAME_S = 1.0  # seconds; two reports of the same deadline may differ by this much, because of transmission delays
 
 
 class Deadline(NamedTuple):
     """The time at which a notice says that its machine will be taken."""
 
     at: float
-    number: int  # of the notice: no two have the same
+    number: int  # number of the notice, unique
     notice: PreemptionNotice
 
 
 @dataclass(slots=True)
 class Generation:
     world: World
-    nodes: set[NodeId]  # those that are not lost
-    sent: Deadline | None = None  # the last one that its nodes were sent; None: there is none, or it was withdrawn
-    numbers: set[int] = field(default_factory=set)  # of all notices sent since there last was none
+    nodes: set[NodeId]  # nodes that are not lost
+    sent: Deadline | None = None  # the last deadline that its nodes were sent; None: no deadline, or it was withdrawn
+    numbers: set[int] = field(default_factory=set)  # numbers of all notices sent since no notice was valid
     checks: dict[NodeId, int] = field(default_factory=dict)
     stop_at: int | None = None
 
 
 class StopAgreement:
     def __init__(self) -> None:
-        self.notices: list[tuple[NodeId, PreemptionNotice, Peer]] = []  # to be sent; the caller empties it
-        self.stops: list[tuple[NodeId, StopAt]] = []  # to be sent behind the notices; the caller empties it
+        # notices to be sent; the caller empties the list
+        self.notices: list[tuple[NodeId, PreemptionNotice, Peer]] = []
+        self.stops: list[tuple[NodeId, StopAt]] = []  # stops to be sent after the notices; the caller empties the list
         self._generations: dict[JobId, Generation] = {}
-        self._deadlines: dict[NodeId, dict[str, Deadline]] = {}  # by source
+        self._deadlines: dict[NodeId, dict[str, Deadline]] = {}  # by node and source of the notice
         self._last = 0
 
     def started(self, job: JobId, world: World, now: float) -> None:
-        """Begin with a job's new generation, which replaces its previous one."""
+        """Begin to handle a job's new generation, which replaces the job's previous one."""
         self._generations[job] = generation = Generation(world, set(world.nodes))
         self._notify(job, generation, now)
 
@@ -93,7 +94,7 @@ class StopAgreement:
         return [(job, generation) for job, generation in self._generations.items() if node in generation.nodes]
 
     def _notify(self, job: JobId, generation: Generation, now: float) -> None:
-        """Send the generation's nodes its soonest notice, if that or its time differs from what they were sent."""
+        """Send the generation's nodes its soonest notice, unless they already have this notice with this time."""
         if not self._deadlines and generation.sent is None:
             return
         places = {node: place for place, node in enumerate(generation.world.nodes) if node in generation.nodes}

@@ -1,4 +1,4 @@
-"""A queue of tasks in which ended tasks stay in place, until they are many. Pure."""
+"""A queue of tasks in which ended tasks stay in place until there are many of them. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import deque
 
 from .retries import QUEUED, Entry
 
-FEW = 64  # ended entries that may stay
+FEW = 64  # number of ended entries that may always stay in the queue
 
 
 class TaskQueue(deque[Entry]):
-    """A queue whose reader skips entries that are no longer queued. The owner calls ``ended`` for each: when half of
-    the entries may be over, all of them are removed in one pass.
+    """A queue whose reader skips entries that are no longer queued. The owner calls ``ended`` for each ended entry:
+    when half of the entries may have ended, all ended ones are removed in one pass.
     """
 
     over = 0  # upper bound of the number of ended entries

@@ -1,9 +1,9 @@
-"""The line of tasks that need amounts of a node: which goes next, and for which a node is saved. Pure.
+"""The line of tasks that need amounts of a node: which task goes next, and for which one a node is saved. Pure.
 
-Such a task needs a slot and its amounts on one node at the same moment. The line is in the order of submission, and a
-task that fits goes before older ones that do not: waiting would leave amounts idle. So that a large
-task is not overtaken for ever, the first in line is overtaken `OVERTAKES` times at most; then one node is saved for it,
-on which no other task with amounts begins. Where its amounts are free and a slot is not, one slot is kept for it.
+Such a task needs a slot and its amounts on one node at the same time. The line is in the order of submission, but a
+task that fits goes before older tasks that do not: waiting for them would leave amounts idle. So that a large task is
+not overtaken for ever, the first task in line is overtaken at most `OVERTAKES` times; then one node is saved for it, on
+which no other task with amounts begins. If a node has its amounts free but no slot, one slot is kept for the task.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from .placement import Host, Placement
 from .retries import QUEUED, Entry
 from .task_queue import TaskQueue
 
-OVERTAKES = 16  # counted, and not timed: 16 short tasks are over at once, and 16 long ones used what was idle
-LOOK = 64  # lanes of tasks for any node that are looked at: each is compared with every node
+# how often a task may be overtaken; not a time: 16 short tasks end at once, and 16 long ones used what was idle
+OVERTAKES = 16
+# number of lanes of tasks for any node that are examined; more would cost time, as each is compared with every node
+LOOK = 64
 
-Lane = tuple[Amounts, int | None]  # of tasks that need the same, on the node of the same rank (None: on any)
+Lane = tuple[Amounts, int | None]  # (amounts, rank of the node; None: any node) of tasks with equal needs
 
 Send = Callable[[TaskQueue, Callable[[int], Host | None]], None]  # (tasks, function that picks their host)
 
 
 class WaitingLine:
     def __init__(self, placement: Placement, roster: Roster) -> None:
-        self.stirred = False  # a task in it may fit now
+        self.stirred = False  # whether a task in the line may fit now
         self._placement, self._roster = placement, roster
         self._lanes: dict[Lane, TaskQueue] = {}
         self._first: Entry | None = None
         self._saved: Host | None = None
         self._kept: Host | None = None
-        self._barren: set[Lane] = set()  # lanes whose tasks fit no node, but perhaps one that was freed
-        self._none_to_keep_for: Amounts | None = None  # no node has them, but perhaps one that was freed
+        self._barren: set[Lane] = set()  # lanes whose tasks fit no node, except perhaps a node that was freed since
+        # amounts that no node has free, except perhaps a node that was freed since
+        self._none_to_keep_for: Amounts | None = None
         self._freed: dict[NodeId, Host] = {}
 
     def __bool__(self) -> bool:
@@ -45,7 +48,7 @@ class WaitingLine:
 
     @property
     def entries(self) -> list[Entry]:
-        """Return the tasks that wait, in no order."""
+        """Return the waiting tasks, in no particular order."""
         return [entry for lane in self._lanes.values() for entry in lane if entry.state == QUEUED]
 
     def add(self, entry: Entry) -> None:
@@ -54,20 +57,20 @@ class WaitingLine:
         self._clear(key)
         lane = self._lanes.setdefault(key, TaskQueue())
         if not lane:
-            self.stirred = True  # else the tasks before it in the lane wait for the same
+            self.stirred = True  # otherwise the tasks before it in the lane already wait for the same amounts
         if lane and entry.task.job < lane[-1].task.job:
             insort(lane, entry, key=_submitted)
         else:
             lane.append(entry)
 
     def ended(self, entry: Entry) -> None:
-        """Handle the end of a task in the line: others may use the node or slot that was saved for it."""
+        """Handle the end of a task in the line: other tasks may use the node or slot that was saved for it."""
         self.stirred = bool(self._lanes)
         if (lane := self._lanes.get(_lane_of(entry))) is not None:
             lane.ended()
 
     def stir(self, host: Host | None = None) -> None:
-        """Handle a change that tasks in the line may wait for. ``host``: the change is on this node alone."""
+        """Handle a change that may let a task in the line begin. ``host``: only this node has changed."""
         if self._lanes:
             self.stirred = True
             if host is None:
@@ -77,7 +80,9 @@ class WaitingLine:
                 self._freed[host.id] = host
 
     def assign(self, queue: TaskQueue, send: Send) -> None:
-        """Send the tasks that fit now, and those of ``queue``, which need a slot alone: the older first."""
+        """Send the tasks that fit now, together with tasks of ``queue``, which only need a slot, in the order of
+        their age.
+        """
         pick = self._placement.pick
         while True:
             while (fit := self.next()) is not None:
@@ -94,7 +99,7 @@ class WaitingLine:
         self.stirred = False
 
     def next(self) -> tuple[Entry, Host] | None:
-        """Return the oldest task that fits a node now, with the node; both stay as they are until they are sent."""
+        """Return the oldest task that fits a node now, with the node; neither changes until the task is sent."""
         heads = self._heads()
         first = heads[0] if heads else None
         if first is not self._first:
@@ -104,11 +109,12 @@ class WaitingLine:
             if (host := self._best(entry)) is not None:
                 return entry, host
             self._barren.add(_lane_of(entry))
-        self._barren = set(map(_lane_of, () if self._placement.claims else heads))  # others may miss the change
+        # only lanes that were examined: during a claim, or for other lanes, a change may go unnoticed
+        self._barren = set(map(_lane_of, () if self._placement.claims else heads))
         return None
 
     def _take(self, entry: Entry) -> None:
-        """Remove the task that `next` has returned from the line, as it is sent to its node."""
+        """Remove a task from the line that `next` has returned, as it is being sent to its node."""
         key = _lane_of(entry)
         self._lanes[key].popleft()
         self._clear(key)
@@ -119,8 +125,13 @@ class WaitingLine:
         return self._placement.has_room(host, _needs(entry), first=entry is self._first)
 
     def _save(self, *, queued: JobId | None) -> bool:
-        """Save a node for the first in line, and keep a slot, where it needs that. ``queued``: the oldest task that
-        waits for a slot alone. Return whether another node is not saved any more, so that others may fit there.
+        """Save a node for the first task in line, and keep a slot, if the task needs these.
+
+        Args:
+            queued: the oldest task that waits for only a slot.
+
+        Returns:
+            Whether a node is no longer saved, so that other tasks may fit there.
         """
         saved = self._to_save()
         none_for, self._none_to_keep_for = self._none_to_keep_for, None
@@ -132,7 +143,7 @@ class WaitingLine:
         return freed
 
     def too_large(self) -> list[Lane]:
-        """Return the lanes that no remaining node can ever serve, except lanes whose nodes are not there yet."""
+        """Return the lanes that no remaining node can ever serve, except lanes whose nodes are not ready yet."""
         lanes: list[Lane] = []
         for needs, on in self._lanes:
             hosts = self._staying(on)
@@ -141,26 +152,26 @@ class WaitingLine:
         return lanes
 
     def why(self, lane: Lane) -> str:
-        """Describe for people the needs of the lane's tasks, and the amounts of the nodes they could go to."""
+        """Describe for people the needs of the lane's tasks, and the amounts of the nodes that could run them."""
         return f"{lane[0]}, and the nodes have {describe(host.has for host in self._staying(lane[1]))}"
 
     def drop(self, lanes: Iterable[Lane]) -> list[Entry]:
-        """Take whole lanes out of the line; return the tasks that waited in them."""
+        """Remove whole lanes from the line; return the tasks that waited in them."""
         dropped = [entry for key in lanes for entry in self._lanes.pop(key, ())]
         self._barren.intersection_update(self._lanes)
-        if not self._lanes:  # no task is left for which a node or a slot was saved
+        if not self._lanes:  # no task is left for which a node or a slot would be saved
             self._first = self._none_to_keep_for = None
             self._hold(None, None)
         self.stirred = bool(self._lanes)
         return [entry for entry in dropped if entry.state == QUEUED]
 
     def lanes(self, ranks: Collection[int | None] | None = None) -> list[Lane]:
-        """Return all lanes; with ``ranks``, those of tasks that are for one of them (None: for any node)."""
+        """Return all lanes; with ``ranks``, the lanes of tasks for one of these ranks (None: for any node)."""
         return [key for key in self._lanes if ranks is None or key[1] in ranks]
 
     @property
     def ranks(self) -> set[int]:
-        """Return the ranks that tasks are for."""
+        """Return the ranks for which tasks wait."""
         return {key[1] for key in self._lanes if key[1] is not None and self._living(key)}
 
     # --- places ---------------------------------------------------------------------------------------------------
@@ -173,14 +184,16 @@ class WaitingLine:
         return () if node is None or node not in hosts else (hosts[node],)
 
     def _staying(self, on: int | None) -> list[Host]:
-        """Return the possible hosts that take new work: a node that leaves serves no waiting task."""
+        """Return the possible hosts that take new work: a node that is leaving serves no waiting task."""
         return [host for host in self._hosts(on) if host.open]
 
     def _places(self, entry: Entry | None) -> Collection[Host]:
         return () if entry is None else self._hosts(entry.task.on)
 
     def _best(self, entry: Entry) -> Host | None:
-        """Return the least loaded node where the task fits; a task without accelerators prefers a node without."""
+        """Return the least loaded node on which the task fits; a task without accelerators prefers a node without
+        any.
+        """
         needs, first, placement = _needs(entry), entry is self._first, self._placement
         places = self._places(entry)
         if entry.task.on is None and not placement.claims:
@@ -205,10 +218,10 @@ class WaitingLine:
         return min(could, key=lambda host: needs.minus(host.left).share_of(host.has), default=None)
 
     def _to_keep(self, saved: Host | None, none_for: Amounts | None) -> Host | None:
-        """Return a node where the first task in line lacks nothing but a slot, preferably the node that is kept
-        already.
+        """Return a node on which the first task in line lacks only a slot, preferably the node that already keeps a
+        slot for it.
 
-        ``none_for``: amounts that no node has, except perhaps a freed one.
+        ``none_for``: amounts that no node has free, except perhaps a node that was freed since.
         """
         assert self._first is not None
         needs, placement = _needs(self._first), self._placement
@@ -247,7 +260,9 @@ class WaitingLine:
     # --- lanes ----------------------------------------------------------------------------------------------------
 
     def _heads(self) -> list[Entry]:
-        """Return the oldest task of each lane, oldest first: of all lanes for one rank, and of `LOOK` for any node."""
+        """Return the oldest task of each lane, oldest first: all lanes for one rank, but only `LOOK` lanes for any
+        node.
+        """
         for key in tuple(self._lanes):
             self._clear(key)
         anywhere = (lane[0] for (_, on), lane in self._lanes.items() if on is None)
@@ -255,7 +270,7 @@ class WaitingLine:
         return sorted((*nsmallest(LOOK, anywhere, key=_submitted), *on_ranks), key=_submitted)
 
     def _clear(self, key: Lane) -> None:
-        """Forget tasks at the head of a lane that have ended, and the lane if none is left."""
+        """Remove ended tasks from the head of a lane, and the lane itself if it is empty then."""
         lane = self._lanes.get(key)
         while lane and lane[0].state != QUEUED:
             lane.popleft()

@@ -1,17 +1,17 @@
-"""Fault injection's half in a task's process: it counts the task's steps, pauses it at some, and can hold the GIL.
+"""The agent of fault injection in a task's process: counts the task's steps, can pause it, and can hold the GIL.
 
 A step is a call of `outrider.testing.step`, of ``Checkpoint.save``, or of `should_stop`. A loop may call several of
-them in each iteration: the kind that was called most often counts. Each attempt begins at 0.
+them in each iteration: only the function that was called most often counts. The count of each attempt begins at 0.
 
 Agent and client exchange lines of JSON over an abstract unix socket, which leaves no file behind:
 
-    -> {"rank": 0, "world": 4, "job": 1, "generation": 1, "attempt": 1}        the kernel tells its pid
+    -> {"rank": 0, "world": 4, "job": 1, "generation": 1, "attempt": 1}        the kernel reports the pid
     <- {"watch": [20]}          pause at these steps
-    -> {"began": true}          the first step was made
-    -> {"step": 20}             paused at this step
-    <- {"go": 20}               go on
-    <- {"gil": 70.0}            hold the interpreter lock for so many seconds, or until the client hangs up
-    -> {"steps": 143}           the task has ended, after so many steps
+    -> {"began": true}          the task has made its first step
+    -> {"step": 20}             the task is paused at this step
+    <- {"go": 20}               continue
+    <- {"gil": 70.0}            hold the interpreter lock for 70 s, or until the client closes the connection
+    -> {"steps": 143}           the task has ended after 143 steps
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POLLRDHUP = 0x2000  # <poll.h>: the other end has closed
 
 @dataclass(frozen=True)
 class Agents(Plugin):
-    """A plugin that puts an agent beside every task submitted during fault injection; afterwards it does nothing."""
+    """A plugin that starts an agent in every task submitted during fault injection; after that it does nothing."""
 
     address: str = ""
 
@@ -122,20 +122,22 @@ class _Poll(ctypes.Structure):
 
 
 def hold_gil(seconds: float, until_closed: int) -> None:
-    """Hold the lock for so many seconds, or until the socket is closed: unlike `ctypes.CDLL`, `PyDLL` keeps it."""
+    """Hold the lock for so many seconds, or until the socket is closed. `PyDLL`, unlike `ctypes.CDLL`, keeps the
+    lock.
+    """
     polled = _Poll(until_closed, POLLRDHUP, 0)
     poll: Any = ctypes.PyDLL(None).poll
     poll(ctypes.byref(polled), 1, int(seconds * 1000))
 
 
 def _reached(address: str, info: InstanceInfo) -> Agent | None:
-    """Connect to the injector at ``address``; None where fault injection has ended."""
+    """Connect to the injector at ``address``; return None if fault injection has ended."""
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(CONNECT_S)
     try:
         sock.connect(f"\0{address}")
         agent = Agent(sock, info)
-    except (OSError, ValueError, LookupError) as error:  # closed before it answered, or while it did
+    except (OSError, ValueError, LookupError) as error:  # the injector closed the socket before or during its answer
         sock.close()
         if isinstance(error, TimeoutError):
             print(f"outrider: no chaos here: the program did not answer within {CONNECT_S:g} s", file=sys.stderr)

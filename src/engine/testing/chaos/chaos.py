@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class chaos:  # noqa: N801 - used like a function
     """Inject faults while the block runs: ``async with chaos(pool, mtbf=15, seed=7) as report``.
 
-    Also ``with``, for a pool without an event loop. At the end of the block, everything that can be restored is
-    restored. A pool has one fault injector at a time. Tasks submitted before the block are lost with their node like
-    others, but only later ones count their steps and are affected by `KillRank` and `HoldGil`.
+    Also usable with ``with``, for a pool without an event loop. At the end of the block, everything that can be
+    restored is restored. A pool has one fault injector at a time. Tasks submitted before the block are lost with their
+    node like others, but only tasks submitted later count their steps and are affected by `KillRank` and `HoldGil`.
 
     Args:
         pool: An open pool of local nodes.

@@ -1,4 +1,4 @@
-"""Check that a function returns the same answer with faults as without: run it once undisturbed, once with faults."""
+"""Check that a function returns the same result with faults as without: run it once undisturbed, once with faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Disturbance:
     """The value of the ``chaos`` fixture of pytest.
 
     Args:
-        plan: The faults of the test's `preempt` marks. None: each use gives its own.
+        plan: The faults of the test's `preempt` marks. None: each use passes its own plan.
         directory: The folder for checkpoints.
     """
 
@@ -35,14 +35,14 @@ class Disturbance:
         self._pools: list[Pool] = []
 
     def pool(self, plan: Chaos | None = None, /, **options: Any) -> Pool:
-        """Return a pool with these faults, to be opened by ``with`` or ``async with``.
+        """Return a pool with these faults, to be opened with ``with`` or ``async with``.
 
         Args:
-            plan: The faults. None: those of the test's marks.
+            plan: The faults. None: the faults of the test's marks.
             options: Options of `Pool`.
 
         Raises:
-            SpecError: Neither a mark nor this call gives faults.
+            SpecError: Neither a mark nor this call specifies faults.
         """
         from ...pool import Pool
 
@@ -60,20 +60,21 @@ class Disturbance:
     def check(
         self, call: Call[R], /, plan: Chaos | None = None, *, nodes: Any = 2, rtol: float = 0.0, **options: Any
     ) -> list[R]:
-        """Broadcast a call on an undisturbed pool and on one with faults, and compare the results.
+        """Broadcast a call on an undisturbed pool and on a pool with faults, and compare the results.
 
         Args:
             call: A pending call.
-            plan: The faults. None: those of the test's marks.
+            plan: The faults. None: the faults of the test's marks.
             nodes: The ``nodes`` of both pools.
-            rtol: The relative difference allowed between floats; other values must be equal.
+            rtol: The allowed relative difference between floats; other values must be equal.
             options: Options of `Pool`. Each of the two pools has its own ``checkpoints``.
 
         Returns:
             The results of the pool with faults, by rank.
 
         Raises:
-            AssertionError: The results differ, a fault with ``at_step`` was not injected, or no fault was.
+            AssertionError: The results differ, a fault with ``at_step`` was not injected, or no fault was injected at
+            all.
         """
         from ...pool import Pool
 
@@ -101,7 +102,7 @@ class Disturbance:
 
     @property
     def reports(self) -> list[Report]:
-        """The reports of the opened pools, in order."""
+        """The reports of the opened pools, in the order of opening."""
         return [pool.chaos for pool in self._pools if pool._injector is not None]
 
 
@@ -123,7 +124,7 @@ def _none_injected(chaos: Chaos, took_s: float) -> str:
 
 
 def difference(expected: Any, got: Any, rtol: float = 0.0, where: str = "") -> str | None:
-    """Describe where two answers differ; None where they are the same."""
+    """Describe where two results differ; return None if they are equal."""
     if isinstance(expected, Mapping) and isinstance(got, Mapping):
         if expected.keys() == got.keys():
             return _first(difference(expected[key], got[key], rtol, f"{where}[{key!r}]") for key in expected)
@@ -142,7 +143,8 @@ def difference(expected: Any, got: Any, rtol: float = 0.0, where: str = "") -> s
 def _same(expected: Any, got: Any, rtol: float) -> bool:
     if hasattr(expected, "shape") and hasattr(got, "shape"):  # numpy, torch, jax
         return tuple(expected.shape) == tuple(got.shape) and _all_same(expected, got, rtol)
-    if isinstance(expected, Integral) and isinstance(got, Integral):  # may be larger than floats can tell apart
+    # an integer may be too large for floats to distinguish it from another
+    if isinstance(expected, Integral) and isinstance(got, Integral):
         return bool(expected == got)
     if isinstance(expected, Real) and isinstance(got, Real):
         with suppress(OverflowError):  # an integer too large for a float
@@ -157,12 +159,12 @@ def _all_same(expected: Any, got: Any, rtol: float) -> bool:
     if not rtol or not _is_inexact(expected) or not _is_inexact(got):
         return False
     one, other = expected[differ], got[differ]
-    finite = (abs(one) < inf) & (abs(other) < inf)  # false for nan; and next to infinity any difference is small
+    finite = (abs(one) < inf) & (abs(other) < inf)  # False for nan; next to infinity, any difference is small
     return bool(finite.all()) and bool((abs(one - other) <= rtol * abs(one)).all())
 
 
 def _is_inexact(array: Any) -> bool:
-    """Return whether the dtype is inexact, by its name: "float32", "torch.bfloat16", "complex64"."""
+    """Return whether the dtype is inexact, judged by its name: "float32", "torch.bfloat16", "complex64"."""
     return any(name in str(array.dtype) for name in ("float", "complex"))
 
 

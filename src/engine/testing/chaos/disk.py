@@ -1,4 +1,4 @@
-"""Fill the work directory of a node to the last byte, where it is a small file system of its own."""
+"""Fill the work folder of a node to the last byte, if the folder is a small file system of its own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...api.errors import SpecError
 from .processes import Process
 
 BALLAST = ".chaos-ballast"
-MOST_BYTES = 4 << 30  # the largest disk to fill; larger ones are not test disks
+MOST_BYTES = 4 << 30  # largest disk to fill; larger disks are not meant for tests
 
 
 def check(provider: Any) -> None:
     """Check that the nodes' disks may be filled.
 
     Raises:
-        SpecError: they are this computer's own disk, or too large.
+        SpecError: the disks are this computer's own disk, or too large.
     """
     if provider.work_mib is None:
         raise SpecError(
@@ -37,7 +37,7 @@ def has_room(work: Path, member: Process) -> bool:
 
 @contextmanager
 def full(work: Path, member: Process) -> Iterator[None]:
-    """Fill ``work`` until the block is left. ``member``: a process with this mount, as nodes have their own."""
+    """Fill ``work`` while the block runs. ``member``: a process with this mount, as each node has its own mounts."""
     ballast = _seen(work, member) / BALLAST
     ours = has_room(work, member)
     try:
@@ -64,7 +64,7 @@ def _is_own(directory: Path) -> bool:
 
 
 def _fill(ballast: Path) -> None:
-    """Write a file until the disk is full: whole blocks first, then smaller and smaller ones."""
+    """Write a file until the disk is full: first in whole blocks, then in smaller and smaller ones."""
     with suppress(OSError), ballast.open("xb", buffering=0) as file:
         size = 1 << 20
         while size:

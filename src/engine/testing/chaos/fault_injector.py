@@ -1,6 +1,6 @@
 """Inject a plan's faults into one pool's own processes and connections, and restore whatever can be restored.
 
-An injection lasts as long as its coroutine: when that is cancelled, it restores at once.
+An injection lasts as long as its coroutine: if the coroutine is cancelled, it undoes the fault at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ HANG_UP_S = 2.0
 
 
 class FaultInjector:
-    """Fault injection in one pool. `begin` before its first node or later, `start` when ready, `end`, `collect`."""
+    """Fault injection in one pool. Call `begin` at any time, `start` when the pool is ready, then `end` and
+    `collect`.
+    """
 
     def __init__(self, chaos: Chaos, core: OpenPool) -> None:
         self.report = Report(chaos)
@@ -50,15 +52,15 @@ class FaultInjector:
         self._reading: asyncio.Task[None] | None = None
         self._work: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
-        self._ending: asyncio.Task[None] | None = None  # once set, nothing new begins
+        self._ending: asyncio.Task[None] | None = None  # if set, no new injection begins
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Prepare. After an error or a cancellation nothing is left behind.
+        """Prepare the injection. After an error or a cancellation, everything is undone.
 
         Raises:
-            SpecError: the pool is not a local one, or has a fault injector already.
+            SpecError: the pool is not a local pool, or has a fault injector already.
         """
         self._check()
         self.report.begin(self._core.observer.snapshot().nodes)
@@ -69,7 +71,7 @@ class FaultInjector:
         try:
             path = f"\0{self._address}"
             self._server = await asyncio.start_unix_server(self._serve_task, path=path, start_serving=False)
-            await self._server.start_serving()  # a cancellation here finds the server known, and closes it
+            await self._server.start_serving()  # if this is cancelled, the server is already known and gets closed
         except BaseException:
             await self.leave()
             raise
@@ -90,7 +92,7 @@ class FaultInjector:
         self._start(self._run_plan())
 
     async def end(self) -> None:
-        """Inject nothing more, and undo faults where possible. A cancellation meanwhile is raised afterwards."""
+        """Inject no more faults, and undo faults where possible. A cancellation during this is raised afterwards."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._stop())
         await finished(self._ending)
@@ -116,7 +118,7 @@ class FaultInjector:
             await finished(self._reading)
 
     async def leave(self) -> None:
-        """`end`, for a pool that goes on. A cancellation meanwhile is raised afterwards."""
+        """Do as `end`, for a pool that continues. A cancellation during this is raised afterwards."""
         try:
             await self.end()
         finally:
@@ -148,7 +150,7 @@ class FaultInjector:
         self._changed = asyncio.Event()
 
     async def _until(self, condition: Callable[[], Any]) -> Any:
-        """Wait until ``condition`` returns something other than None, and return that."""
+        """Wait until ``condition`` returns something other than None, and return that value."""
         while (it := condition()) is None:
             await self._changed.wait()
         return it
@@ -156,13 +158,13 @@ class FaultInjector:
     # --- targets ----------------------------------------------------------------------------------------------------
 
     def _targets(self, fault: Fault) -> dict[int, TargetNode]:
-        """The possible targets of a fault at present, by rank."""
+        """The possible targets of a fault at this moment, by rank."""
         ready = [node for node in self._core.observer.snapshot().nodes if node.state == "ready"]
         targets = [target for node in ready if (target := self._target(node)) is not None]
         return {target.rank: target for target in targets if self._applies_to(fault, target)}
 
     def _target(self, node: NodeState) -> TargetNode | None:
-        """Return a node as a target; None: it is dying, or was never ready."""
+        """Return a node as a target; None: the node is dying, or was never ready."""
         facts = node.facts
         assert facts is not None, "a local machine names its processes"
         group, daemon = processes.owned(int(facts["group"])), processes.owned(int(facts["pid"]))
@@ -183,7 +185,9 @@ class FaultInjector:
         return [task for task in self._tasks if task.process in here]
 
     async def _is_wired(self, fault: Fault, target: TargetNode) -> bool:
-        """Route the connection of the node over our wire, by cutting an older one. Return False if the node is gone."""
+        """Route the node's connection over a wire of ours, by closing its older connection. Return False if the node is
+        gone.
+        """
         if not isinstance(fault, Partition | SlowLink):
             return True
         wire = self._wires.of(target.machine)
@@ -203,7 +207,8 @@ class FaultInjector:
     async def _run_plan(self) -> None:
         before_s, left = 0.0, self._chaos.most
         for planned in timed(self._chaos):
-            await asyncio.sleep(planned.at_s - before_s)  # after the last fault, however late it was: never two at once
+            # counted from the end of the last fault, so that two never overlap
+            await asyncio.sleep(planned.at_s - before_s)
             before_s = planned.at_s
             targets = self._targets(planned.fault)
             rank = planned.target_rank([*targets])
@@ -244,7 +249,7 @@ class FaultInjector:
                 self.report.step_counts.append(StepCount(task.job, task.generation, task.rank, steps))
 
     async def _at_step(self, task: TargetTask, step: int) -> None:
-        """Inject the faults that wait for this step of the task, which is paused meanwhile."""
+        """Inject the faults that wait for this step of the task; the task is paused during this."""
         try:
             for planned in list(self._waiting):
                 rank = int(planned.share * task.world) if planned.rank is None else planned.rank
@@ -254,7 +259,7 @@ class FaultInjector:
             task.send(go=step)
 
     async def _inject_at_step(self, planned: Planned, task: TargetTask) -> None:
-        """Return when the fault is injected, or cannot be, because the task's node is gone."""
+        """Inject a fault at a step; return when it is injected, or cannot be because the task's node is gone."""
         target = self._target_of(task)
         if target is None:
             _log(f"{planned.fault} did not strike: process {task.process.pid} is no node's any more")

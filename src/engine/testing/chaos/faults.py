@@ -1,7 +1,7 @@
-"""The faults that can be injected into local nodes: a frozen type each. ``seconds`` says how long a fault lasts.
+"""The faults that can be injected into local nodes, one frozen type each. ``seconds`` is the duration of a fault.
 
-``rank``: the node to take, None for any. ``at_step``: inject once, when a task of that rank has made so many steps (see
-`step`); None: at a time that the plan draws.
+``rank``: the target node, None for any. ``at_step``: inject once, when a task of that rank has made so many steps (see
+`step`); None: inject at a time that the plan draws.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Fault:
     """The base of all faults.
 
     Args:
-        rank: The rank of the target. None: that of the plan, or any.
-        at_step: The number of the step of the target at which the fault happens. None: at a time.
+        rank: The rank of the target. None: the rank of the plan, or any.
+        at_step: The step of the target's task at which the fault is injected. None: at a time that the plan draws.
     """
 
     kind: ClassVar[str] = ""
-    takes: ClassVar[str] = "node"  # the loss that it causes: "node", "task" or "" (none)
+    takes: ClassVar[str] = "node"  # kind of loss that the fault causes: "node", "task" or "" (none)
 
     rank: int | None = None
     at_step: int | None = None
@@ -46,20 +46,20 @@ class Fault:
         return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in values if v != f.default)})"
 
     def options(self) -> dict[str, Any]:
-        """Return the options with their values, without those that are None."""
+        """Return the options that are not None, with their values."""
         return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Kill(Fault):
-    """The node is gone at once."""
+    """The node ends at once."""
 
     kind: ClassVar[str] = "kill"
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt(Fault):
-    """The node gets a preemption notice, and is gone later.
+    """The node gets a preemption notice, and ends later.
 
     Args:
         notice: Seconds from the notice to the end.
@@ -72,14 +72,14 @@ class Preempt(Fault):
 
 @dataclass(frozen=True, slots=True)
 class KillDaemon(Fault):
-    """The executor dies and no other part of the node; the node counts as lost all the same."""
+    """Only the executor of the node dies; the node counts as lost all the same."""
 
     kind: ClassVar[str] = "daemon"
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze(Fault):
-    """Every process of the node is stopped. From about 9 seconds on the node counts as lost.
+    """Every process of the node is stopped. After about 9 seconds the node counts as lost.
 
     Args:
         seconds: The duration.
@@ -92,7 +92,7 @@ class Freeze(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Partition(Fault):
-    """Nothing passes between node and client, without an error. From about 9 seconds on the node counts as lost.
+    """No data passes between node and client, and no error is reported. After about 9 seconds the node counts as lost.
 
     Args:
         seconds: The duration.
@@ -109,8 +109,8 @@ class SlowLink(Fault):
 
     Args:
         seconds: The duration.
-        latency: Seconds of delay.
-        kib_per_s: The most KiB per second.
+        latency: The additional delay in seconds.
+        kib_per_s: The maximum rate in KiB per second.
     """
 
     kind: ClassVar[str] = "slow"
@@ -145,7 +145,7 @@ class KillRank(Fault):
 
 @dataclass(frozen=True, slots=True)
 class HoldGil(Fault):
-    """A task's process holds its interpreter lock, like a careless C extension. Nothing is lost, however long.
+    """A task's process holds its interpreter lock, like a careless C extension. Nothing is lost, whatever the duration.
 
     Args:
         seconds: The duration.
@@ -160,11 +160,11 @@ class HoldGil(Fault):
 KINDS: dict[str, type[Fault]] = {
     each.kind: each for each in (Kill, Preempt, KillDaemon, Freeze, Partition, SlowLink, FullDisk, KillRank, HoldGil)
 }
-LOSSES = (Kill(), Preempt(), KillDaemon(), Freeze(), Partition())  # a pool survives these, whatever the function
+LOSSES = (Kill(), Preempt(), KillDaemon(), Freeze(), Partition())  # faults that a pool survives, whatever the function
 
 
 def checked(faults: object) -> tuple[Fault, ...]:
-    """Check a user's ``faults=``: a list of faults, or of names of those that need no arguments.
+    """Check a user's ``faults=``: a list of faults, or of names of faults that need no arguments.
 
     Raises:
         SpecError: it is not such a list, or is empty.

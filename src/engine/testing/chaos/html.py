@@ -1,4 +1,4 @@
-"""A report as one HTML page without dependencies: numbers, the timeline as SVG, a table of faults."""
+"""A report as one HTML page without external files: numbers, the timeline as SVG, and a table of faults."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ def _table(report: Report, began_at: float) -> Iterator[str]:
 
 
 def tick(seconds: float) -> float:
-    """Seconds between two ticks of an axis, for ten ticks at most."""
+    """Return the seconds between two ticks of an axis, for at most ten ticks."""
     steps = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 3600)
     return next((step for step in steps if seconds <= 10 * step), 86400)

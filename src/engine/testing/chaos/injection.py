@@ -1,6 +1,6 @@
-"""The injection of each fault, as a context manager: it injects on entry, and undoes the fault on exit where possible.
+"""The injection of each fault, as a context manager: injects on entry, and undoes the fault on exit where possible.
 
-It touches only processes, directories and connections that are the pool's own, and verifies that each time.
+An injection affects only processes, directories and connections of the pool itself, and verifies this each time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .report import Strike
 from .wires import Wire
 
 NOTICE = "preempt"  # the file in a node's directory that holds a preemption notice
-NOTICED_S = 10.0  # the node looks for the file once a second
+NOTICED_S = 10.0  # time limit in seconds; the node looks for the file once a second
 
 
 class TargetNode(NamedTuple):
@@ -57,7 +57,7 @@ class TargetTask:
 
 
 class Injection(NamedTuple):
-    """Everything that an injection needs to know about its target."""
+    """The target of an injection, with everything that the injection needs."""
 
     target: TargetNode
     wire: Wire
@@ -98,7 +98,7 @@ async def _killed(victims: Iterable[Process]) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _preempted(fault: Preempt, injection: Injection) -> AsyncIterator[None]:
-    """Give notice, then kill. Left early, it withdraws the notice."""
+    """Give notice, then kill the node. If the block is left earlier, withdraw the notice."""
     file = injection.target.directory / NOTICE
     with suppress(FileNotFoundError):  # the node is gone
         file.write_text(f"{fault.notice}")
@@ -153,4 +153,4 @@ async def _filled(target: TargetNode) -> AsyncIterator[None]:
 async def _held(fault: HoldGil, tasks: Sequence[TargetTask]) -> AsyncIterator[None]:
     for task in tasks:
         task.send(gil=fault.seconds)
-    yield  # when this ends early, the task's socket closes, and the task lets go of the lock
+    yield  # if this ends early, the task's socket closes, and the task releases the lock

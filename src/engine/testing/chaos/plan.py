@@ -1,4 +1,4 @@
-"""`Chaos`, a plan of faults: it depends on the seed and the options alone, whatever the pool does meanwhile."""
+"""`Chaos`, a plan of faults: it depends only on the seed and the options, not on what happens in the pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ...api import checks
 from ...api.errors import SpecError
 from .faults import LOSSES, Fault, checked
 
-LEAST, MOST = 0.25, 4.0  # multiples of the mean: faults do not coincide, and no pause is too long for a test
+# shortest and longest pause as multiples of the mean: faults do not coincide, and no pause is too long for a test
+LEAST, MOST = 0.25, 4.0
 
 
 @checks.checks_options
@@ -20,16 +21,16 @@ LEAST, MOST = 0.25, 4.0  # multiples of the mean: faults do not coincide, and no
 class Chaos:
     """The faults to inject into a pool of local nodes: ``Pool(..., chaos=Chaos(mtbf=15, seed=7))``, or see `chaos`.
 
-    A fault without a target at its time is skipped: its rank is being replaced, or no task runs that `KillRank` or
-    `HoldGil` could affect.
+    A fault without a target at its time is skipped: for example while its rank is being replaced, or if no task runs
+    that `KillRank` or `HoldGil` could affect.
 
     Args:
         mtbf: Mean seconds between faults, for the pool as a whole. None: only faults with ``at_step``. Default: 15.
-        seed: The same seed gives the same faults, at the same times, to the same shares of the nodes.
-        faults: The kinds of faults, dealt like a pack of cards: each comes once before any comes again. Default: the
-            ways in which a node can be lost.
-        rank: The rank of the node that is always the target, 0 for the head. None: any.
-        most: The most faults.
+        seed: The same seed gives the same faults, at the same times, at the same relative positions among the nodes.
+        faults: The kinds of faults, dealt like a pack of cards: each kind comes once before any kind comes again.
+            Default: the faults by which a node can be lost.
+        rank: The rank of the node that is always the target, 0 for the head. None: any node.
+        most: The largest number of faults.
 
     Raises:
         SpecError: An option is not valid.
@@ -85,11 +86,11 @@ def check_ranks(chaos: Chaos, nodes: int) -> None:
     """Check that every rank of a fault exists.
 
     Raises:
-        SpecError: a fault is for a node that a pool of at most ``nodes`` never has.
+        SpecError: a fault is for a rank that a pool of at most ``nodes`` nodes never has.
     """
     for fault in chaos.faults:
         rank = _rank(fault, chaos)
-        if fault.at_step is None and rank is not None and rank >= nodes:  # with at_step, the rank is that of a task
+        if fault.at_step is None and rank is not None and rank >= nodes:  # with at_step, the rank is the rank of a task
             raise SpecError(f"Chaos: {fault} is for rank {rank}, and this pool's last rank is {nodes - 1}.")
 
 
@@ -99,18 +100,18 @@ class Planned(NamedTuple):
     number: int  # 1, 2, ...
     at_s: float  # seconds after the pool was ready; 0 for a fault with ``at_step``
     fault: Fault
-    rank: int | None  # the node's; None: chosen by ``share``
+    rank: int | None  # the rank of the node; None: chosen by ``share``
     share: float  # a position among the ready nodes by rank: 0 is the first, just below 1 the last
 
     def target_rank(self, ready: Sequence[int]) -> int | None:
-        """The rank to hit among the ready ones; None where the fault is skipped."""
+        """The rank of the target among the ready ranks; None if the fault is skipped."""
         if self.rank is not None:
             return self.rank if self.rank in ready else None
         return sorted(ready)[int(self.share * len(ready))] if ready else None
 
 
 def timed(chaos: Chaos) -> Iterator[Planned]:
-    """The faults that come at a time, in order. Endless, as ``most`` counts only injected ones."""
+    """The faults that happen at a time, in order. Endless, because ``most`` counts only injected faults."""
     dice = Random(f"chaos {chaos.seed}")  # noqa: S311 - reproducible, not secret
     pack = [fault for fault in chaos.faults if fault.at_step is None]
     if chaos.mtbf is None or not pack:
@@ -124,7 +125,7 @@ def timed(chaos: Chaos) -> Iterator[Planned]:
 
 
 def stepped(chaos: Chaos) -> list[Planned]:
-    """The faults that come at a step. Their numbers are below 1, which no timed fault has."""
+    """The faults that happen at a step. Their numbers are below 1; the numbers of timed faults are not."""
     dice = Random(f"steps {chaos.seed}")  # noqa: S311 - reproducible, not secret
     faults = chaos.at_steps[: chaos.most]
     return [_planned(1 - place, 0.0, fault, chaos, dice) for place, fault in enumerate(faults, 1)]

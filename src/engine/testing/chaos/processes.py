@@ -1,7 +1,7 @@
-"""A pool's own processes, and no others: identified by pid and start time, signalled through a pidfd.
+"""A pool's own processes and no others, identified by pid and start time, and signalled through a pidfd.
 
-A pid may soon mean another process. A process is signalled only if it descends from this program, as every local node
-does, and still is the same process.
+A pid may be reused for another process. A process is signalled only if it descends from this program, as every local
+node does, and is still the same process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 STAT_PARENT, STAT_STARTED = 1, 19  # positions in /proc/<pid>/stat, counted from its third field, the state
-PASSES = 5  # searches for children that were born meanwhile
+PASSES = 5  # number of searches for children that were born during the previous search
 
 
 class Process(NamedTuple):
@@ -22,12 +22,12 @@ class Process(NamedTuple):
 
 
 def owned(pid: int) -> Process | None:
-    """The process ``pid``, if it exists and descends from this one."""
+    """The process ``pid``, if it exists and descends from this process."""
     process = _seen(pid)
     above, me = pid, os.getpid()
     while process is not None and above != me:
         above = _parent(above)
-        if above < 1:  # pid 1 may be this process: the first one of a container
+        if above < 1:  # pid 1 may be this process: the first process of a container
             return None
     return process
 
@@ -36,7 +36,7 @@ def tree(roots: Iterable[Process]) -> list[Process]:
     """The processes ``roots`` and all their descendants, parents first."""
     below = _below()
     processes = [root for root in roots if lives(root)]
-    for process in processes:  # grows meanwhile
+    for process in processes:  # the list grows during the loop
         processes += [child for child in below.get(process.pid, ()) if child not in processes]
     return processes
 
@@ -50,13 +50,13 @@ def lives(process: Process) -> bool:
 
 
 def send(process: Process, number: int) -> bool:
-    """Signal a process, if it is still the same one and alive; return whether it was signalled."""
+    """Signal a process if it is still the same process and alive; return whether it was signalled."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
     try:
-        if _seen(process.pid) != process:  # after pidfd_open, so that the pid cannot be reused in between
+        if _seen(process.pid) != process:  # checked after pidfd_open, so that the pid cannot be reused in between
             return False
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
@@ -67,7 +67,7 @@ def send(process: Process, number: int) -> bool:
 
 
 def stop(roots: Iterable[Process]) -> list[Process]:
-    """Send SIGSTOP to ``roots`` and all their descendants; return the stopped ones, for `resume`."""
+    """Send SIGSTOP to ``roots`` and all their descendants; return the stopped processes, for `resume`."""
     stopped: dict[Process, None] = {}
     roots = list(roots)
     for _ in range(PASSES):
@@ -96,7 +96,7 @@ def _parent(pid: int) -> int:
 
 
 def _below() -> dict[int, list[Process]]:
-    """Every living process, by its parent's pid. Some kernels have no /proc/<pid>/task/<tid>/children."""
+    """All living processes, by their parent's pid. Some kernels have no /proc/<pid>/task/<tid>/children."""
     children: dict[int, list[Process]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - names suffice
         if name.isdigit() and (stat := _stat(int(name))) and stat[0] not in "ZX":
@@ -107,5 +107,5 @@ def _below() -> dict[int, list[Process]]:
 def _stat(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):  # hidepid= hides other users'
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # hidepid= hides other users' processes
         return []

@@ -1,4 +1,4 @@
-"""The pytest plugin: the ``chaos`` fixture, ``@pytest.mark.preempt``, and reports. Imports the rest when used."""
+"""The pytest plugin: the ``chaos`` fixture, ``@pytest.mark.preempt``, and reports. Other modules load when used."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def chaos(
     request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> Iterator[Disturbance]:
-    """``chaos.check(train(100), nodes=4)`` compares with an undisturbed run; ``chaos.pool(nodes=4)`` has faults."""
+    """Return a `Disturbance`: ``chaos.check(f(), nodes=4)`` compares two runs; ``chaos.pool(nodes=4)`` has faults."""
     from .check import Disturbance
 
     disturbance = Disturbance(plan_of(request.node), tmp_path / "checkpoints")
@@ -55,7 +55,7 @@ def chaos(
 
 
 def plan_of(node: Any) -> Chaos | None:
-    """The plan that a test's marks describe, the nearest mark first; None without marks.
+    """The plan that a test's marks describe, the nearest mark first; None if it has no marks.
 
     Raises:
         pytest.UsageError: a mark's arguments are not valid.
@@ -100,6 +100,6 @@ def _written(report: Report, stem: Path) -> Path:
     report.write(stem.with_name(f"{stem.name}.json"))
     try:
         report.write(stem.with_name(f"{stem.name}.png"))
-    except SpecError:  # no matplotlib
+    except SpecError:  # matplotlib is not installed
         pass
     return page

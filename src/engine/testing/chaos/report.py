@@ -42,31 +42,31 @@ class Strike:
         kind: The kind of the fault.
         fault: The fault as a user would write it.
         node: The number of the node.
-        rank: The rank of the node among the ready ones; for a fault at a step, that of the task.
+        rank: The rank of the node among the ready nodes; for a fault at a step, the rank of the task.
         at: The time of the fault.
         noticed_at: The time at which the node got its preemption notice, or None.
-        over_at: The time at which the node was restored, or finally taken; or None.
+        over_at: The time at which the node was restored, or finally ended; or None.
         step: The step, or None.
     """
 
-    number: int  # as planned; below 1 for a fault at a step
+    number: int  # number in the plan; below 1 for a fault at a step
     kind: str
     fault: str  # as a user would write it
     node: int
-    rank: int  # of the node among the ready ones; for a fault at a step, of the task
+    rank: int  # rank of the node among the ready nodes; for a fault at a step, rank of the task
     at: float
     noticed_at: float | None = None  # when the node received its preemption notice
-    over_at: float | None = None  # when it was restored, or finally taken
+    over_at: float | None = None  # when the node was restored, or finally ended
     step: int | None = None
 
     @property
     def taken_at(self) -> float:
-        """The time from which on the node can be lost by this fault."""
+        """The time from which on this fault can cause the loss of the node."""
         return self.over_at if self.kind == "preempt" and self.over_at is not None else self.at
 
     @property
     def takes_node(self) -> bool:
-        """Return whether the fault takes its node."""
+        """Return whether the fault causes the loss of its node."""
         return KINDS[self.kind].takes == "node"
 
 
@@ -114,12 +114,12 @@ class Report:
     began: dict[tuple[int, int], float] = field(default_factory=dict)  # time of the first step, by (job, generation)
 
     def begin(self, nodes: Iterable[NodeState]) -> None:
-        """Note the time, and the nodes that exist."""
+        """Record the time, and the existing nodes."""
         self.began_at = time.time()
         self.initial_nodes = [InitialNode(node.node, node.state, node.rank) for node in nodes]
 
     def end(self) -> None:
-        """Note the time of the end."""
+        """Record the time of the end."""
         self.ended_at = time.time()
 
     def add(self, event: ev.Event) -> None:
@@ -130,7 +130,7 @@ class Report:
     # --- figures ----------------------------------------------------------------------------------------------------
 
     def of(self, *kinds: type[Any]) -> list[Any]:
-        """Return the events of these kinds."""
+        """Return the events of these types."""
         return [event for event in self.events if isinstance(event, kinds)]
 
     @property
@@ -145,7 +145,7 @@ class Report:
 
     @property
     def seen_s(self) -> list[float]:
-        """Seconds from each fault that took a node until the pool noticed. Of several faults the last one counts."""
+        """Seconds from each fault that ended a node until the pool noticed; from the last fault, if it had several."""
         taking = [strike for strike in self.strikes if strike.takes_node]
         seconds = []
         for lost in self.losses:
@@ -165,7 +165,7 @@ class Report:
 
     @property
     def working_s(self) -> list[float]:
-        """Seconds from each such loss until a later generation made its first step, for functions that count steps."""
+        """Seconds from each loss of a generation to the first step of a later one, for functions that count steps."""
         seconds = []
         for lost_at, job, generation in self._lost():
             later = [at for (of, number), at in self.began.items() if of == job and number > generation]
@@ -174,7 +174,7 @@ class Report:
         return seconds
 
     def _lost(self) -> list[tuple[float, int, int]]:
-        """(time, job, generation) of each lost generation that was followed by another."""
+        """(time, job, generation) of each lost generation that was followed by another generation."""
         last = {event.job: event.generation for event in self.of(ev.GenerationStarted)}
         losses = []
         for event in self.of(ev.GenerationLost):
@@ -184,7 +184,7 @@ class Report:
         return losses
 
     def summary(self) -> str:
-        """Return the figures in one line for people."""
+        """Return the figures as one line for people."""
         faults = _counted(len(self.strikes), "fault")
         text = f"{faults}, {_counted(len(self.losses), 'node')} lost, {_counted(self.generations, 'generation')}"
         if self.recoveries_s:
@@ -234,7 +234,7 @@ class Report:
         """Write a ``.json``, ``.html`` (without dependencies), ``.png`` or ``.svg`` file (both need matplotlib).
 
         Raises:
-            SpecError: The suffix is another one, or matplotlib is not installed.
+            SpecError: The suffix is a different one, or matplotlib is not installed.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,5 +6,5 @@ from ...node import context
 
 
 def step() -> None:
-    """Mark the end of one iteration: a fault with this ``at_step`` is injected here. Costs nothing otherwise."""
+    """Mark the end of an iteration: a fault whose ``at_step`` is this step is injected here. No cost without faults."""
     context.stepped("step")

@@ -1,4 +1,4 @@
-"""A report as rows of spans: the state of each node over time, the generations, and the faults. No I/O."""
+"""The timeline of a report, as rows of spans: states of each node over time, generations, and faults. No I/O."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Connections between a pool and its local nodes, inside this program: they pass data on, hold it, or slow it down.
+"""Connections between a pool and its local nodes that this program relays: it passes data on, holds it, or slows it
+down.
 
-A wire decides nothing and has no task: each connection is two sockets whose protocols hand bytes to each other.
+A wire makes no decisions and has no task: each connection is two sockets whose protocols pass bytes to each other.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 
 from ....providers.base import Machine
 
-FULL_BYTES = 1 << 20  # in flight in one direction; beyond that the sender has to wait
+FULL_BYTES = 1 << 20  # bytes in flight in one direction above which the sender has to wait
 
 
 class Wires:
@@ -45,7 +46,7 @@ class Wire:
     """All connections to one node."""
 
     def __init__(self) -> None:
-        self.held = 0  # the number of partitions that hold it
+        self.held = 0  # number of partitions that hold the wire
         self.latency_s = self.s_per_byte = 0.0
         self.flows: set[Flow] = set()
 
@@ -57,12 +58,15 @@ class Wire:
         try:
             await loop.create_connection(lambda: back, sock=other)
         except BaseException:
-            transport.abort()  # before its socket is closed: the loop would mix it up with the next of that number
+            # abort before the socket is closed: otherwise the loop confuses it with the next socket of that number
+            transport.abort()
             raise
 
     @property
     def used(self) -> bool:
-        """Return whether the node is reached over this wire; False while its connection is older than the injection."""
+        """Return whether the node is connected over this wire; False while its connection is older than the
+        injection.
+        """
         return bool(self.flows)
 
     @property
@@ -70,7 +74,7 @@ class Wire:
         return not self.held and not self.latency_s and not self.s_per_byte
 
     def hold(self) -> None:
-        """Pass nothing on, not even the closing of a connection."""
+        """Pass no data on, not even the closing of a connection."""
         self.held += 1
 
     def release(self) -> None:
@@ -78,7 +82,7 @@ class Wire:
         self._pump()
 
     def slow(self, latency_s: float | None, kib_per_s: float = 0.0) -> None:
-        """Delay and throttle the data; None: full speed again."""
+        """Delay and throttle the data; None: restore full speed."""
         self.latency_s = latency_s or 0.0
         self.s_per_byte = 1 / (1024 * kib_per_s) if latency_s is not None and kib_per_s else 0.0
         if latency_s is None:
@@ -92,16 +96,16 @@ class Wire:
 
 
 class Flow(asyncio.Protocol):
-    """One direction of a connection: bytes that come in at this end go out at the other, ``to``."""
+    """One direction of a connection: bytes that arrive at this end leave at the other end, ``to``."""
 
     to: Flow
-    transport: asyncio.Transport  # set once it is connected
+    transport: asyncio.Transport  # set once the flow is connected
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._queue: deque[tuple[float, bytes]] = deque()  # (when it is due, data)
         self._size = 0
-        self._free_at = 0.0  # when the link has sent everything before
+        self._free_at = 0.0  # when the link will have sent all earlier data
         self._timer: asyncio.TimerHandle | None = None
         self._closed = self._paused = False
         self._loop = asyncio.get_running_loop()
@@ -130,7 +134,7 @@ class Flow(asyncio.Protocol):
         self.pump()
 
     def pause_writing(self) -> None:
-        """Stop reading from the other end, because this end takes nothing more at present."""
+        """Stop reading from the other end, because this end currently accepts no more data."""
         self.to._paused = True
         self.to._flow()
 

@@ -1,4 +1,4 @@
-"""Play many seeds on all cores, and collect their outcomes and broken promises."""
+"""Play many seeds on all cores, and collect the outcomes and broken promises."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from .referee import Violation
 from .scenario import Scenario
 from .storm import storm
 
-CHUNK = 20  # seeds that a process takes at a time
-ENOUGH_S = 300.0  # CPU time of one run, after which it counts as endless
-MANY = 10_000  # jobs; a run with more gets proportionally more CPU time
-TRIED_S = 30.0  # likewise, for each try in search of a smaller scenario
+CHUNK = 20  # number of seeds that a process takes at a time
+ENOUGH_S = 300.0  # seconds of CPU time after which a run counts as endless
+MANY = 10_000  # number of jobs; a run with more jobs gets proportionally more CPU time
+TRIED_S = 30.0  # seconds of CPU time for each try in the search for a smaller scenario
 
 
 class Wanted(NamedTuple):
-    """The wishes for every scenario; None: it is drawn. With ``tasks`` or ``share`` it is that of `storm`."""
+    """The user's settings for all scenarios; None: drawn. With ``tasks`` or ``share``, the scenarios are those of
+    `storm`.
+    """
 
     nodes: int | None = None
     span_s: float | None = None
@@ -73,11 +75,11 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """The sum over a campaign."""
+    """The totals of a campaign."""
 
     seeds: int = 0
     simulated_s: float = 0.0
-    played_s: float = 0.0  # on all cores together
+    played_s: float = 0.0  # the sum over all cores
     steps: int = 0
     machines: int = 0
     generations: int = 0
@@ -85,7 +87,7 @@ class Tally:
     endings: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     recoveries_s: list[float] = field(default_factory=list)
-    broken: dict[int, Broken] = field(default_factory=dict)  # by seed
+    broken: dict[int, Broken] = field(default_factory=dict)  # broken promises, by seed of the run
     digests: dict[int, str] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
@@ -105,7 +107,7 @@ class Tally:
 
     @property
     def digest(self) -> str:
-        """Return the digest of all runs, in the order of their seeds: the same campaign has the same."""
+        """Return the digest of all runs, in the order of their seeds: equal campaigns have equal digests."""
         whole = blake2b(digest_size=16)
         for seed in sorted(self.digests):
             whole.update(f"{seed} {self.digests[seed]}\n".encode())
@@ -118,7 +120,7 @@ def outcomes(
     wanted: Wanted = Wanted(),  # noqa: B008  it is a constant
     processes: int | None = None,
 ) -> Iterator[Outcome]:
-    """Play every seed and yield the outcomes as they come. ``processes``: one per core."""
+    """Play every seed and yield the outcomes as they arrive. ``processes``: default: one per core."""
     count = min(processes or os.cpu_count() or 1, len(seeds))
     if count <= 1:
         for seed in seeds:
@@ -132,7 +134,7 @@ def outcomes(
 
 @contextmanager
 def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Run the processes that play. If the block is left early, seeds that have not begun never do."""
+    """Run the processes that play. If the block is left early, seeds that have not begun are skipped."""
     workers = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
     try:
         yield workers
@@ -173,7 +175,7 @@ def _broken(violation: Violation | None) -> Broken | None:
 
 
 def breaks(rule: str) -> Callable[[Scenario], bool]:
-    """Return whether a scenario breaks this promise; for `shrink`."""
+    """Return a function for `shrink` that checks whether a scenario breaks this promise."""
 
     def does(scenario: Scenario) -> bool:
         violation = play(scenario, keep=0, enough_s=TRIED_S).violation

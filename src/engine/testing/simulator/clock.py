@@ -1,10 +1,11 @@
-"""An asyncio loop whose time stands still while anything can run, then jumps to the next timer: hours take no time.
+"""An asyncio loop on virtual time: time stops while anything can run, then jumps to the next timer. Hours take no time.
 
-Two runs of the same coroutine take the same steps in the same order. asyncio itself is first in, first out; this module
-fixes the one exception: anyio keeps tasks and scopes in sets, whose order depends on memory addresses.
+Two runs of the same coroutine take the same steps in the same order. asyncio itself is first in, first out. The one
+exception is anyio, which keeps tasks and scopes in sets, whose order depends on memory addresses; this module
+fixes that order.
 
 A trio run under its mock clock could do the same; this loop takes 0.4 times as long (2,000 tasks that sleep 20 times
-under a deadline: 0.5 s, trio 1.3 s), and the client's link, which needs asyncio, runs on it as it is.
+under a deadline: 0.5 s, trio 1.3 s), and the client's link, which needs asyncio, runs on it unchanged.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from .limit import Overtime
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-TURNS_AT_ONE_TIME = 200_000  # turns of the loop at one instant, after which it counts as endless
-ROUNDS = 14  # waits of 1, 2, 4, ... s for the remaining tasks of a run to end
+TURNS_AT_ONE_TIME = 200_000  # number of loop turns at one instant after which the loop counts as endless
+ROUNDS = 14  # number of waits, of 1, 2, 4, ... s, for the remaining tasks of a run to end
 
 
 class Stuck(Exception):
-    """The error when a task waits and no event will ever come."""
+    """A task waits although no event can happen any more."""
 
 
 class Spinning(Exception):
-    """The error when events at one instant do not end."""
+    """The events at one instant never end."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop on virtual time. ``at_rest`` is called whenever nothing more can happen at the present time.
+    """An event loop on virtual time. ``at_rest`` is called whenever nothing more can happen at the current time.
 
     An error that ``at_rest`` raises ends the run.
     """
@@ -49,10 +50,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.steps = 0  # instants at which something happened
+        self.steps = 0  # number of instants at which something happened
         self.at_rest: Callable[[], None] = lambda: None
-        self.halt: Exception | None = None  # ends the run at the next turn
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # of the same time: in the order they were set
+        self.halt: Exception | None = None  # an error that ends the run at the next turn
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # (time, order of setting, handle)
         self._ties = count()
         self._turns = 0
 
@@ -88,7 +89,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _jump(self) -> None:
-        """Go to the next timer, and run all timers of that time."""
+        """Advance to the time of the next timer, and run all timers of that time."""
         timers, ready = self._timers, self._ready
         while timers and timers[0][2].cancelled():
             heappop(timers)
@@ -103,7 +104,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 ready.append(timer)
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run ``main`` to its end, and end the tasks it has left behind."""
+        """Run ``main`` to its end, and end the tasks that remain afterwards."""
         with _ordered_sets():
             task = self.create_task(main)
             try:
@@ -115,7 +116,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self.close()
 
     def _abandon(self) -> None:
-        """Cancel the tasks that are left after a run was broken off, for a bounded number of turns."""
+        """Cancel the tasks that remain after an aborted run, for a limited number of turns."""
         self.at_rest, self.halt = lambda: None, None
         self.set_exception_handler(lambda loop, context: None)  # noqa: ARG005
         for number in range(ROUNDS):
@@ -127,7 +128,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._run_for(2.0**number)
 
     def _all_begun(self) -> set[asyncio.Task[Any]]:
-        """Return the remaining tasks, after each has begun: else a cancellation would not run its cleanup."""
+        """Return the remaining tasks, after each has begun: otherwise cancelling would skip a task's cleanup."""
         left = asyncio.all_tasks(self)
         for _ in range(ROUNDS):
             known = left
@@ -147,7 +148,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         stop.cancel()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # it is skipped when its time comes
+        pass  # the handle is skipped when its time comes
 
     def _write_to_self(self) -> None:
         pass  # never called from another thread

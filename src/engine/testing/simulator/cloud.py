@@ -1,8 +1,8 @@
-"""A provider whose machines exist in a simulation: its capacity, its errors and its events come from the scenario.
+"""A provider with simulated machines: its capacity, its errors and its events come from the scenario.
 
-It keeps the bill: ``alive`` are the machines that cost money. One that crashed costs money until it is terminated; one
-that was taken back does not. The next launch repeats one whose answer was lost, and gets the same machines, as with the
-token of an AWS launch.
+It keeps the bill: ``alive`` are the machines that cost money. A crashed machine costs money until it is terminated; a
+machine that the cloud took back costs nothing more. If the answer to a launch was lost, the next launch repeats it and
+gets the same machines, as with the client token of an AWS launch.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ from .host import Host
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-UNREACHABLE_S = 5.0  # a call to the provider while the client has no network
+UNREACHABLE_S = 5.0  # seconds that a call to the provider takes while the client has no network
 TRY_AGAIN_S = 1.0
-REPORTED_S = 1.0  # until the end of a queued machine is reported: the pool has no other way to notice it
-REPEAT_S = 120.0  # as in `providers.cloud.fleet`: an unanswered launch that is not repeated is ended then
-HOURLY_USD = 3600.0  # of a machine: one dollar for each second
+REPORTED_S = 1.0  # seconds until the end of a queued machine is reported: the pool has no other way to notice it
+# the value of `providers.cloud.fleet`: an unanswered launch that is not repeated is ended after so many seconds
+REPEAT_S = 120.0
+HOURLY_USD = 3600.0  # cost of a machine per hour: one dollar for each second
 
 
 @dataclass(slots=True)
 class Unanswered:
     """A launch whose answer was lost."""
 
-    id: MachineId  # its token
+    id: MachineId  # the token of the launch
     machines: list[Machine]
 
 
 class ScriptedCloud:
-    """The `providers.base.Provider` of a scenario: the bill, and the scenario's faults of all machines."""
+    """The `providers.base.Provider` of a scenario: keeps the bill, and applies faults that concern all machines."""
 
     name = "scripted"
     local = False
@@ -64,15 +65,15 @@ class ScriptedCloud:
         self.answering: set[MachineId] = set()  # machines of launch calls that have not returned
         self.queued: set[MachineId] = set()  # machines that do not run yet, as far as the pool knows
         self.running: set[MachineId] = set()  # machines that cost money, as far as the pool knows
-        self.unsure = 0  # launches whose answer was lost
+        self.unsure = 0  # number of launches whose answers were lost
         self.changed = False  # whether the bill has changed since the last check
-        self.spent = 0.0  # USD, for ended machines, except those that no launch ever returned
+        self.spent = 0.0  # USD for ended machines, except machines that no launch ever returned
         self._since: dict[MachineId, float] = {}
-        self.launched = 0  # machines ever
+        self.launched = 0  # number of machines that were ever launched
         self.reachable = True
         self.droughts = 0
-        self.launch_errors: deque[float | None] = deque()  # with their `retry_after_s`
-        self.lost_answers = 0  # number of coming launch calls whose answers are lost
+        self.launch_errors: deque[float | None] = deque()  # errors of the next launches, by their `retry_after_s`
+        self.lost_answers = 0  # number of future launch calls whose answers are lost
         self.bad: deque[Bad] = deque()
         self.terminate_errors = 0
         self._sim = sim
@@ -96,7 +97,7 @@ class ScriptedCloud:
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def lose(self, machine: MachineId, cause: str, *, silent: bool = True, reported_s: float | None = 1.0) -> None:
-        """End a machine that crashed or was taken; after ``reported_s`` the provider reports it and stops the bill."""
+        """End a machine that crashed or was taken; ``reported_s`` later the provider reports it and stops the bill."""
         host = self.alive.get(machine)
         if host is None:
             return
@@ -121,13 +122,13 @@ class ScriptedCloud:
             fleet.wake()
 
     def make(self, fleet: ScriptedFleet) -> Machine:
-        """Add a machine that boots from now on, or (`bad`) never."""
+        """Add a machine that boots from now on, or (`bad`) never boots."""
         self.launched += 1
         number, sim = self.launched, self._sim
         id_ = MachineId(f"m{number}")
         self.alive[id_] = sim.hosts[id_] = host = Host(sim, number, id_)
         self._since[id_], self.changed = sim.loop.now, True
-        self.answering.add(id_)  # so it does not count as running
+        self.answering.add(id_)  # the machine must not count as running yet
         self._fleet_of[id_] = fleet
         key = f"ssh-ed25519 HOST{number}"
         machine = Machine(id_, None, key, "/run/executor", private_address=host.address, hourly_cost=HOURLY_USD)
@@ -161,19 +162,19 @@ class ScriptedCloud:
             self.queued.discard(machine)
 
     def bill(self) -> float:
-        """Return what all machines have cost so far, in USD."""
+        """Return the cost of all machines so far, in USD."""
         running = self.alive.keys() - self.queued
         return self.spent + sum(self._sim.loop.now - self._since[machine] for machine in running)
 
     def started(self, machine: MachineId) -> None:
-        """Handle the report to the pool that a machine runs: it costs money from now on."""
+        """Handle the report to the pool that a machine runs: the machine costs money from now on."""
         if machine in self.queued:
             self.queued.discard(machine)
             self._since[machine], self.changed = self._sim.loop.now, True
             self._recount(machine)
 
     def answered(self, machines: Sequence[Machine]) -> None:
-        """Handle that the call that launched these machines has returned, or failed."""
+        """Handle that the launch call for these machines has returned, or failed."""
         self.answering.difference_update(machine.id for machine in machines)
         for machine in machines:
             self._recount(machine.id)
@@ -206,7 +207,7 @@ class ScriptedFleet:
     def __init__(self, cloud: ScriptedCloud, sim: Simulation) -> None:
         self._cloud, self._sim = cloud, sim
         self._events: deque[MachineEvent | ProviderError] = deque()
-        self._own: deque[MachineEvent] = deque()  # events that the provider knows without the network
+        self._own: deque[MachineEvent] = deque()  # events that the provider produces without the network
         self._unanswered: list[Unanswered] = []
         self._repeating = anyio.Lock()
         self._news = anyio.Event()
@@ -247,7 +248,7 @@ class ScriptedFleet:
         """Lose the answer to the launch of the ``new`` machines.
 
         Raises:
-            ProviderError: always, as the caller of the launch gets no answer.
+            ProviderError: always, because the caller of the launch gets no answer.
         """
         cloud, sim = self._cloud, self._sim
         cloud.lost_answers -= 1
@@ -261,7 +262,7 @@ class ScriptedFleet:
         raise ProviderError("the answer to the launch was lost", retry_after_s=TRY_AGAIN_S)
 
     async def _repeated(self, count: int, launch_s: float) -> list[Machine]:
-        """Repeat the launches without an answer until one returns machines: at most ``count`` of them."""
+        """Repeat the launches without an answer until one of them returns machines: at most ``count`` machines."""
         cloud = self._cloud
         async with self._repeating:
             while self._unanswered:  # a launch may be lost while another is repeated
@@ -270,7 +271,7 @@ class ScriptedFleet:
                 if cloud.lost_answers:
                     cloud.lost_answers -= 1
                     raise ProviderError("the answer to a repeated launch was lost", retry_after_s=TRY_AGAIN_S)
-                if lost in self._unanswered:  # it was not ended meanwhile
+                if lost in self._unanswered:  # the launch was not ended in the meantime
                     self._settle(lost)
                     machines = [machine for machine in lost.machines if machine.id in cloud.alive]
                     for machine in machines[count:]:
@@ -320,7 +321,7 @@ class ScriptedFleet:
             cloud.off_the_bill(machine)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next one is another
+        pass  # the next machine is a different one anyway
 
     def events(self) -> AsyncIterator[MachineEvent]:
         return self

@@ -1,7 +1,7 @@
-"""The client's end of a node over a simulated line: the real link and session, on circuits instead of SSH.
+"""The client's end of a simulated connection to a node: the real link and session, on circuits instead of SSH.
 
-It mirrors `engine.transport.connection` with the same seconds, on virtual time. One thing is left out: without a fault
-no heartbeat is sent, as it would have no effect; heartbeats begin to count with a fault.
+It copies `engine.transport.connection` with the same timeouts, on virtual time. One thing is left out: without a fault
+no heartbeat is sent, because it would have no effect; heartbeats begin with a fault.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ if TYPE_CHECKING:
     from .host import Host
     from .simulation import Simulation
 
-HEARTBEAT_S = 2.0  # these four as in `engine.transport`, `heartbeat` and `connection`: a test compares them
+# these four constants equal those of `engine.transport`, `heartbeat` and `connection`; a test compares them
+HEARTBEAT_S = 2.0
 SILENCE_S = 6.0
 GREETING_S = 10.0
 FAREWELL_S = 4.0
-TRIES_S = (1.0, 3.0, 7.0)  # when TCP repeats a SYN
-ANSWERED_S, UNANSWERED_S = 0.1, 2.5  # time of a probe with and without an answer
-BULK_S = 0.05  # a blob, besides the line's own delay
+TRIES_S = (1.0, 3.0, 7.0)  # seconds after which TCP repeats a SYN
+ANSWERED_S, UNANSWERED_S = 0.1, 2.5  # seconds that a probe takes with and without an answer
+BULK_S = 0.05  # seconds that a blob takes, besides the line's own delay
 
 
 class Connector:
@@ -58,7 +59,7 @@ class Connector:
         self.links: dict[NodeId, PlayedLink] = {}
         self._opening: dict[NodeId, PlayedConnection] = {}
         self._sessions = 0
-        self._sent: dict[str, dict[NodeId, None]] = {}  # the nodes of attempts with each blob
+        self._sent: dict[str, dict[NodeId, None]] = {}  # for each blob, the nodes with attempts that need it
 
     async def __call__(
         self,
@@ -76,7 +77,7 @@ class Connector:
         return connection
 
     async def probe(self, machines: Sequence[Machine]) -> bool:
-        """Return whether anybody answers this computer; an `actors.interfaces.ReachabilityProbe`."""
+        """Return whether any host answers this computer; an `actors.interfaces.ReachabilityProbe`."""
         sim = self._sim
         hosts = [sim.hosts[machine.id] for machine in machines]
         others = sim.scenario.probe == "others" and not sim.cut
@@ -87,7 +88,7 @@ class Connector:
         return False
 
     def forge(self, host: Host, attempts: Sequence[AttemptId]) -> None:
-        """Report the end of attempts that other nodes run, past the checks of the link."""
+        """Report the end of attempts that other nodes run; the reports bypass the checks of the link."""
         seat = self._sim.referee.nodes.seat_of(host.machine)
         if seat is not None and (link := self.links.get(seat.node)) is not None:
             link.forge(attempts)
@@ -97,7 +98,7 @@ class Connector:
         return f"session {self._sessions}"
 
     def sends(self, node: NodeId, blob: Blob) -> None:
-        """Handle an attempt on ``node`` that needs this blob there."""
+        """Handle an attempt that needs this blob on ``node``."""
         self._sent.setdefault(blob.name, {})[node] = None
 
     def drop(self, blob: Blob) -> None:
@@ -107,13 +108,14 @@ class Connector:
 
 
 class PlayedLink(NodeLink):
-    """The real link, watched by the referee."""
+    """The real link, with calls that inform the referee."""
 
     sim: Simulation
     host: Host
 
     def run(self, order: Order) -> None:
-        self.sim.orders[order.attempt] = order._replace(task=order.task._replace(near=None))  # it refers to objects
+        # `near` is removed because it refers to objects
+        self.sim.orders[order.attempt] = order._replace(task=order.task._replace(near=None))
         self.sim.referee.ordered(self.node, self.host, order)
         if (blob := cast("Payload", order.task.content).blob) is not None:
             self.sim.connector.sends(self.node, blob)
@@ -159,7 +161,7 @@ class PlayedConnection:
         self._stirring = asyncio.Event()
         self._received_at = self._pinged_at = 0.0
         self._pings, self._beat_timer = 0, False
-        self._defect = ""  # an error in the node's messages, for which it is given up
+        self._defect = ""  # an error in the node's messages, because of which the pool gives the node up
         self._silence: asyncio.TimerHandle | None = None
         self._facts: NodeFacts | None = None
 
@@ -222,19 +224,19 @@ class PlayedConnection:
         return welcome
 
     async def _dial(self, answered: Callable[[], None]) -> tuple[Circuit, wire.Welcome, bytes]:
-        """Connect to the host and greet its executor.
+        """Connect to the host and its executor.
 
         Raises:
-            ConnectFailed: no answer, or a refusal.
+            ConnectFailed: the host did not answer, or refused.
         """
         host, loop = self._host, self._sim.loop
         began = loop.now
         connect_s = self._sim.dice.within(self._sim.scenario.cloud.connect_s, "connect", host.number)
         while True:
-            while not host.answers:  # it does not even refuse
+            while not host.answers:  # the host does not even refuse
                 await self._stirring.wait()
             waited_s = loop.now - began
-            if waited_s:  # until TCP tries again
+            if waited_s:  # wait until TCP tries again
                 await asyncio.sleep(next((at for at in TRIES_S if at >= waited_s), GREETING_S) - waited_s)
             await asyncio.sleep(connect_s)
             if host.answers:
@@ -270,7 +272,7 @@ class PlayedConnection:
     def _write(self, data: bytes) -> None:
         if self._circuit is not None:
             self._circuit.send(OUT, data)
-            if self._sim.loop.now - self._pinged_at >= HEARTBEAT_S:  # acknowledged messages are not kept any longer
+            if self._sim.loop.now - self._pinged_at >= HEARTBEAT_S:  # acknowledged messages are dropped from memory
                 self._pinged_at = self._sim.loop.now
                 self._ping()
             if self.beats and not self._beat_timer:
@@ -304,7 +306,7 @@ class PlayedConnection:
     # --- when something is wrong ------------------------------------------------------------------------------------
 
     def _stir(self) -> None:
-        """Handle that something about the machine, its line or its circuit has changed."""
+        """Handle a change of the machine, its line or its circuit."""
         self._stirring.set()
         self._stirring = asyncio.Event()
         if self._attached and self._silence is None and not self._alive:
@@ -350,7 +352,7 @@ class PlayedConnection:
     async def get(self, name: str, progress: TransferProgress) -> Part:  # noqa: ARG002
         daemon = await self._transfer()
         if name not in daemon.blobs:
-            attempt = name.removeprefix("kept-by-")  # the request for it may have been given up meanwhile
+            attempt = name.removeprefix("kept-by-")  # the request for the attempt may have been given up since
             if attempt != name and self._sim.referee.kept.is_free(self._sim.orders[int(attempt)].task.job):
                 raise LookupError(name)
             self._sim.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")
@@ -360,7 +362,7 @@ class PlayedConnection:
         """Wait for the time of a transfer, and return the executor at the other end.
 
         Raises:
-            ConnectionResetError: there is no connection.
+            ConnectionResetError: no connection exists.
         """
         circuit = self._circuit
         if circuit is None:

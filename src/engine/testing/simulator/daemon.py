@@ -1,7 +1,7 @@
-"""The executor on a simulated machine: the real decisions and the real session, on processes that are only played.
+"""The executor on a simulated machine: the real decisions and the real session, with simulated processes.
 
-It mirrors `node.server` and `node.worker_pool` on virtual time, with the same `node.worker_scheduler.WorkerScheduler`
-for decisions and the same `wire.session.Session` for counts.
+It copies `node.server` and `node.worker_pool` on virtual time, with the same `node.worker_scheduler.WorkerScheduler`
+for decisions and the same `wire.session.Session` for counting messages.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ _LISTENS = int(RunFlag.LISTENS)
 
 
 class Daemon:
-    """The executor: one client's session over whatever circuits it opens, and the workers behind it."""
+    """The executor: one client's session, over any number of connections in turn, and the workers."""
 
     def __init__(self, host: Host) -> None:
         self.host, self.sim = host, host.sim
         self.core = WorkerScheduler()
         self.workers: dict[int, Process] = {}
         self.blobs: dict[str, bytes] = {}
-        self._lent: dict[int, dict[str, Value]] = {}  # attempt -> kept results by the names of references
+        self._lent: dict[int, dict[str, Value]] = {}  # attempt -> kept results by the names of references to them
         self.ports = PortBook(host.free_port, lambda port: None, most=PORTS_KEPT, few=PORTS_FEW)  # noqa: ARG005
         self.ports.fill()
         self._wants_ports = False
-        self.let_go: dict[int, int] = {}  # port -> the attempt that it is for, which may need another worker
+        self.let_go: dict[int, int] = {}  # port -> the attempt that it is for; another worker may need the port first
         self.view = b""
-        self.views: dict[int, bytes] = {}  # attempt of a rank -> the view that belongs to its world
+        self.views: dict[int, bytes] = {}  # attempt of a rank -> the view for its world
         self.noticed: float | None = None
         self._session = Session(FOR_NODES)
         self._session_name: str | None = None
@@ -191,7 +191,7 @@ class Daemon:
         self.sim.broken("SIM-41", f"the client counts attempts {attempts} on host {self.host.number}, which has {here}")
 
     def _show_stacks(self, number: int, quiet_us: int) -> None:
-        """Answer for all running attempts, whose only sign of life is their beginning."""
+        """Answer for all running attempts; their only sign of life is their start."""
         for attempt, _, began in self.core.heads():
             silent_us = max(0, int((self.sim.loop.now - began) * 1e6))
             self._send(Stacks(number, attempt, "stack" if silent_us >= quiet_us else "", silent_us))
@@ -207,7 +207,7 @@ class Daemon:
         self._flush()
 
     def forge(self, attempts: Sequence[int]) -> None:
-        """Report the end of attempts that are not here."""
+        """Report the end of attempts that this node does not run."""
         for attempt in attempts:
             for message in (
                 Started(attempt),
@@ -337,7 +337,7 @@ class Daemon:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def check_hearing(self) -> None:
-        """Start the lease while no heartbeat can arrive, and stop it when one can."""
+        """Start the lease while no heartbeat can arrive, and stop it when heartbeats can arrive again."""
         control = self._control
         hears = control is not None and not control.closed and not self.host.line.blocked(OUT)
         if hears and self._lease is not None:
@@ -353,7 +353,7 @@ class Daemon:
             self.sim.cloud.lose(self.host.machine, "its lease ran out")
 
     def end(self) -> None:
-        """End in order: every process is killed, and the executor ends."""
+        """End in an orderly way: every process is killed, and the executor ends."""
         self.vanish()
         if self.host.daemon is self:
             self.host.daemon = None
@@ -362,7 +362,7 @@ class Daemon:
         self.host.changed()
 
     def vanish(self) -> None:
-        """Stop all of the executor at once."""
+        """Stop the whole executor at once."""
         self._ended = True
         for timer in (self._lease, self._timer):
             if timer is not None:

@@ -1,4 +1,4 @@
-"""Draw a scenario from a seed: pools, clouds, work and faults of all kinds, awkward ones more often than usual."""
+"""Draw a scenario from a seed: pools, clouds, work and faults of all kinds; awkward ones more often than in reality."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ....actors.interfaces import OnLoss
 from . import faults as f
 from .scenario import CloudSpec, Job, Scenario
 
-QUEUED = 0.15  # of the pools that are not large: their machines wait in a queue before they run
-SCALED = 0.25  # of the pools that are not large: their number of nodes follows the work
-HOLDING = 0.25  # of them: some of their tasks hold processors
-STALLING = 0.25  # of them: some of their jobs are watched for signs of life
-LIMITED = 0.15  # of them: jobs that have a deadline
-HASTY = 0.1  # of them: many broadcasts, most of them cancelled at once, while connections are lost
-KEEPING = 0.3  # of them: some of their tasks keep results, which are inputs of others
-LARGE = 64  # nodes: from here on faults come at a rate per node, and broadcasts one after the other
+QUEUED = 0.15  # share of the pools below `LARGE` nodes whose machines wait in a queue before they run
+SCALED = 0.25  # share of the pools below `LARGE` nodes whose number of nodes follows the work
+HOLDING = 0.25  # share of the pools below `LARGE` nodes in which some tasks hold processors
+STALLING = 0.25  # share of the pools below `LARGE` nodes in which some jobs are watched for signs of life
+LIMITED = 0.15  # share of the pools below `LARGE` nodes in which jobs have deadlines
+# share of the pools below `LARGE` nodes with many broadcasts, most cancelled at once, while connections are lost
+HASTY = 0.1
+KEEPING = 0.3  # share of the pools below `LARGE` nodes in which some tasks keep results that are inputs of other tasks
+LARGE = 64  # number of nodes from which on faults have a rate per node, and broadcasts follow one another
 EVENTS = (
     *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
     *("node_suspect", "node_noticed", "node_lost"),
@@ -68,7 +69,7 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
 
 
 def _queued(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or the same with a cluster, whose machines wait for their turn: often longer than a boot."""
+    """Return the scenario, or one with a queue, in which machines wait for their turn: often longer than a boot."""
     if dice.random() >= QUEUED:
         return scenario
     queue_s = dice.choice(((0.1, 3.0), (5.0, 60.0), (100.0, 900.0)))
@@ -76,7 +77,7 @@ def _queued(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _by_load(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or the same with a pool whose number of nodes follows the work."""
+    """Return the scenario, or one with a pool whose number of nodes follows the work."""
     if dice.random() >= SCALED:
         return scenario
     least = dice.choice((0, 0, scenario.min))
@@ -84,7 +85,7 @@ def _by_load(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_amounts(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or the same with tasks that hold processors: some too many for any machine."""
+    """Return the scenario, or one with tasks that hold processors: some hold more than any machine has."""
     if dice.random() >= HOLDING:
         return scenario
     shapes: dict[tuple[float, float], int] = {}
@@ -95,7 +96,7 @@ def _with_amounts(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_stalls(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or the same with jobs that stall: those that take longer than that, and those that hang."""
+    """Return the scenario, or one with jobs that have a stall limit: some run longer than the limit, and some hang."""
     if dice.random() >= STALLING:
         return scenario
     jobs: list[Job] = []
@@ -108,14 +109,14 @@ def _with_stalls(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_hangs(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or the same with jobs that hang at first, and machines that die about when they stall."""
+    """Return the scenario, or one with jobs that hang at first, and machines that die at about that time."""
     jobs: list[Job] = []
     faults = list(scenario.faults)
     for job in scenario.jobs:
         if job.stall_s is None or not job.stall_restarts or job.ends != "returns" or dice.random() < 0.5:
             jobs.append(job)
             continue
-        stall_s = max(job.stall_s, 1.5 * job.takes_s + 1.0)  # a job that does not hang ends
+        stall_s = max(job.stall_s, 1.5 * job.takes_s + 1.0)  # longer than any run of a job that does not hang
         hanging = replace(job, stall_s=stall_s, hangs=dice.choice((1, 1, 2)))
         if job.ranks:
             if dice.random() < 0.5:
@@ -130,7 +131,7 @@ def _with_hangs(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_kept(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
-    """Return the scenario, or the same with results that stay on their nodes, of which some are lost when needed."""
+    """Return the scenario, or one with results that stay on their nodes, some of them lost when needed."""
     if dice.random() >= KEEPING:
         return scenario
     jobs, kept = [*scenario.jobs], list[int]()
@@ -161,7 +162,7 @@ def _with_kept(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
 
 
 def _with_deadlines(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or the same with jobs that have a deadline."""
+    """Return the scenario, or one with jobs that have deadlines."""
     if dice.random() >= LIMITED:
         return scenario
     jobs = (replace(job, deadline_s=dice.choice((None, 0.0, 0.5, 5.0, 60.0, 300.0))) for job in scenario.jobs)
@@ -169,14 +170,14 @@ def _with_deadlines(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_haste(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
-    """Return the scenario, or the same with users who are in haste: each port of a node has its turn."""
+    """Return the scenario, or one with many short or cancelled broadcasts, so that each port of a node is used."""
     if dice.random() >= HASTY:
         return scenario
     return hasty(scenario, dice.uniform(0.0, lasts_s), dice, resets=dice.choice((0, 3, 10)))
 
 
 def hasty(scenario: Scenario, at_s: float, dice: Random, *, resets: int) -> Scenario:
-    """Add broadcasts that are cancelled within milliseconds of their start, or are as short, and lost connections."""
+    """Add broadcasts that end, or are cancelled, within milliseconds of their start, and lost connections."""
     jobs, faults = [*scenario.jobs], [*scenario.faults]
     for _ in range(dice.choice((20, 60, 120))):
         at_s += dice.choice((0.0, 0.002, 0.05, 0.3))
@@ -192,7 +193,7 @@ def hasty(scenario: Scenario, at_s: float, dice: Random, *, resets: int) -> Scen
 
 
 def _death_of_kept(dice: Random, lasts_s: float) -> f.Death:
-    """Return the death of a machine that may keep a result, or recompute one."""
+    """Return the death of a machine that may hold a kept result, or is recomputing one."""
     after = dice.choice(
         (None, ("pool_ready", 1), ("node_lost", dice.randint(1, 3)), ("remake_started", dice.randint(1, 5)))
     )
@@ -226,14 +227,14 @@ def _jobs(dice: Random, lasts_s: float, size: int) -> list[Job]:
     for _ in range(dice.randint(2, 14)):
         at_s = dice.uniform(0.0, lasts_s) if dice.random() < 0.8 else 0.0
         shape = _broadcast(dice) if dice.random() < 0.35 else _task(dice, size)
-        alone = shape.get("ranks") or shape["ends"] == "poison"  # each costs four machines
+        alone = shape.get("ranks") or shape["ends"] == "poison"  # such a job crashes up to four machines
         for _ in range(1 if alone else dice.choice((1, 1, 3, 12, 40))):
             jobs.append(Job(id=len(jobs) + 1, at_s=at_s, **shape))
     return jobs
 
 
 def _broadcasts(dice: Random, lasts_s: float) -> list[Job]:
-    """Return the jobs of a large pool: one training after the other, and some tasks beside."""
+    """Return the jobs of a large pool: one training after the other, with some tasks at the same time."""
     jobs: list[Job] = []
     at_s = 0.0
     while at_s < lasts_s:
@@ -272,7 +273,8 @@ def _broadcast(dice: Random) -> dict[str, Any]:
         "ends": ends,
         "ranks": dice.choice((1, 1, 1, 2)),
         "on_loss": on_loss,
-        "collective": on_loss is not OnLoss.RESEND and dice.random() < 0.8,  # resent ranks find no peers: they hang
+        # ranks that run again alone find no peers, and hang
+        "collective": on_loss is not OnLoss.RESEND and dice.random() < 0.8,
         "listens": dice.random() < 0.3,
         "once": once,
         "retries": 0 if once else dice.choice((0, 3, 3, 10)),
@@ -290,11 +292,11 @@ def _broadcast(dice: Random) -> dict[str, Any]:
 
 
 def _faults(dice: Random, lasts_s: float, size: int) -> list[f.Fault]:
-    """Return faults, some alone and some in volleys that hit while the last one is still being dealt with."""
+    """Return faults: some alone, and some in series that follow before the previous fault has been handled."""
     if size >= LARGE:
         return [_fault(dice, dice.uniform(0.0, lasts_s), None, size) for _ in range(round(size * lasts_s / 14_400))]
     faults: list[f.Fault] = []
-    if dice.random() < 0.2:  # among the first machines
+    if dice.random() < 0.2:  # the fault hits one of the first machines
         machines, how = dice.randint(1, max(1, size // 3)), dice.choice(f.SILENT)
         faults.append(f.BadMachines(at_s=0.0, machines=machines, how=how))
     for _ in range(dice.choice((0, 1, 2, 3, 4, 6))):

@@ -1,4 +1,4 @@
-"""Inject a scenario's faults: pick the victims that are there at the time, and undo the faults that pass."""
+"""Inject a scenario's faults: pick victims among the existing machines, and undo temporary faults."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from .host import Host
     from .simulation import Simulation
 
-BY: tuple[Literal["node", "cloud", "both"], ...] = ("node", "cloud", "both")  # the sender of a storm's notice
-REPORTED_S = (0.2, 20.0, None)  # delays of the cloud's report of a machine taken without notice; None: never
+BY: tuple[Literal["node", "cloud", "both"], ...] = ("node", "cloud", "both")  # possible senders of a storm's notice
+REPORTED_S = (0.2, 20.0, None)  # seconds until the cloud reports a machine that was taken without notice; None: never
 WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
 
 
 class FaultSchedule:
-    """The injector of a scenario's faults. ``over`` is set when every fault that has a time has happened and passed."""
+    """The injector of a scenario's faults. ``over`` is set when every fault with a time has happened and passed."""
 
     def __init__(self, sim: Simulation, tell: Callable[[PoolMessage], None]) -> None:
         self._sim, self._tell = sim, tell
         self._seen: Counter[str] = Counter()
         self._waiting: dict[tuple[str, int], list[f.Fault]] = {}
-        self.happened: Counter[str] = Counter()  # by kind
+        self.happened: Counter[str] = Counter()  # number of faults, by kind
         self.over = asyncio.Event()  # set when all faults have happened
         self._pending = 0
         for fault in sim.scenario.faults:
             if isinstance(fault, f.BadMachines) and not fault.at_s and fault.after is None:
-                self._inject(fault)  # in time for the first launch
+                self._inject(fault)  # early enough for the first launch
             elif fault.after is None:
                 self._in(fault.at_s, fault)
             else:
@@ -107,7 +107,7 @@ class FaultSchedule:
                     self._to_host(fault, host)
 
     def _storm(self, storm: f.Storm) -> None:
-        """Draw which machines are taken, when, and how; each is a fault of its own."""
+        """Draw which machines are taken, when, and how; each loss is a fault of its own."""
         dice, hosts = self._sim.dice.of("storm"), self._all()
         for place in sorted(dice.sample(range(len(hosts)), round(storm.share * len(hosts)))):
             host, who, taken_s = hosts[place], place / len(hosts), dice.uniform(0.0, storm.within_s)
@@ -121,7 +121,7 @@ class FaultSchedule:
                 self._later(taken_s, partial(self._strike, death, host))
 
     def _strike(self, fault: f.Notice | f.Death, host: Host) -> None:
-        """Apply a storm's fault to a machine, if it is still there."""
+        """Apply a storm's fault to a machine, if the machine still runs."""
         if host.on:
             self._sim.trace("fault", kind=type(fault).__name__, hosts=(host.number,))
             self._sim.referee.fault_injected(fault, (host,))
@@ -183,7 +183,7 @@ class FaultSchedule:
             host.do(lambda: host.daemon.notice("node", seconds) if host.daemon is not None else None)
 
     def _kill_worker(self, host: Host, *, idle: bool = False) -> None:
-        """Kill a worker that runs a task, if there is any; else, with ``idle``, another one."""
+        """Kill a worker that runs a task, if there is one; otherwise, with ``idle``, any other worker."""
         workers = [] if host.daemon is None else list(host.daemon.workers.values())
         for process in [*(each for each in workers if each.busy), *(workers if idle else ())][:1]:
             process.die(Cause.SIGNAL, 11, "its process was killed by SIGSEGV")
@@ -192,7 +192,7 @@ class FaultSchedule:
         return [host for host in self._sim.cloud.alive.values() if host.on]
 
     def _victim(self, who: f.Who) -> tuple[Host, ...]:
-        if who == "newest":  # it may still boot
+        if who == "newest":  # the newest machine may still be booting
             newest = next(reversed(self._sim.cloud.alive.values()), None)
             return () if newest is None else (newest,)
         hosts = self._all()

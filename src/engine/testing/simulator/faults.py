@@ -1,8 +1,8 @@
-"""The faults of simulated runs, one frozen type each: a list of them can be written down and shortened.
+"""The faults of simulated runs, one frozen type each: a list of faults can be written down and shortened.
 
-Each happens ``at_s``: of the run, or after the nth event of a name (``after=("generation_lost", 1)``), which hits
-windows of milliseconds that random times would miss. ``who`` is a share of the machines that are there then, in the
-order of their births (0.0 the oldest), or "head", the rank 0 of the latest generation, or "newest".
+Each happens at the time ``at_s`` of the run, or after the nth event of a name (``after=("generation_lost", 1)``), which
+hits windows of milliseconds that random times would miss. ``who`` selects a machine: a share of the machines that exist
+at that time, in the order of their launches (0.0 the oldest), or "head" (rank 0 of the latest generation), or "newest".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 from ....lazy_dataclass import dataclass
 
 Who = float | Literal["head", "newest"]
-Way = Literal["both", "out", "in"]  # to the node, to the client
+Way = Literal["both", "out", "in"]  # out: to the node; in: to the client
 Bad = Literal["dark", "deaf", "refuses", "fatal"]
 SILENT: tuple[Bad, ...] = ("dark", "deaf", "refuses")
 
@@ -23,7 +23,7 @@ class _Fault:
 
     Args:
         at_s: The time of the run or, with ``after``, seconds after that event.
-        after: An event: its name and which one of that name, such as ``("generation_lost", 1)``.
+        after: An event: its name, and the number of its occurrence, such as ``("generation_lost", 1)``.
     """
 
     at_s: float
@@ -35,12 +35,12 @@ class Notice(_Fault):
     """The cloud will take a machine, and gives notice.
 
     Args:
-        who: The machine: a share of those that exist then, in the order of their births (0.0 the oldest); ``"head"``;
-            or ``"newest"``.
+        who: The machine: a share of those that exist at that time, in the order of their launches (0.0 the oldest);
+            ``"head"``; or ``"newest"``.
         seconds: Seconds from the notice to the end.
-        by: Where the notice comes from: ``"node"``, ``"cloud"`` or ``"both"``.
-        then: What follows: ``"dies"``, ``"withdrawn"`` or ``"nothing"``.
-        after_s: Seconds until that.
+        by: The source of the notice: ``"node"``, ``"cloud"`` or ``"both"``.
+        then: What happens next: ``"dies"``, ``"withdrawn"`` or ``"nothing"``.
+        after_s: Seconds until ``then`` happens.
     """
 
     who: Who
@@ -57,7 +57,7 @@ class Death(_Fault):
     Args:
         who: The machine, as in `Notice`.
         silent: Whether its connections stay open.
-        reported_s: Seconds until the provider reports it. None: never.
+        reported_s: Seconds until the provider reports the end. None: never.
     """
 
     who: Who
@@ -85,7 +85,7 @@ class Storm(_Fault):
     Args:
         share: The share of the machines, from 0 to 1.
         within_s: Seconds within which it takes them.
-        seconds: Seconds of notice, or as many as are left.
+        seconds: Seconds of notice, or as many as remain.
         noticed: The share of these machines that get a notice.
     """
 
@@ -108,11 +108,11 @@ class Reset(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonDeath(_Fault):
-    """The executor on a node dies with its workers; the machine does not.
+    """The executor on a node dies with its workers; the machine continues.
 
     Args:
         who: The machine, as in `Notice`.
-        restarts: Whether another executor takes its place.
+        restarts: Whether a new executor takes its place.
     """
 
     who: Who
@@ -132,7 +132,7 @@ class WorkerDeath(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barren(_Fault):
-    """No worker can be started on a machine for a while, and one of those there dies, so that another is needed.
+    """No worker can be started on a machine for a while; one of its workers dies, so that a new one is needed.
 
     Args:
         who: The machine, as in `Notice`.
@@ -145,7 +145,7 @@ class Barren(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(_Fault):
-    """Nothing crosses between the client and one node; everything that was sent arrives afterwards.
+    """No data passes between the client and one node; everything that was sent arrives afterwards.
 
     Args:
         who: The machine, as in `Notice`.
@@ -160,7 +160,7 @@ class Partition(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze(_Fault):
-    """A machine stops for a while, and goes on.
+    """A machine stops for a while, and then continues.
 
     Args:
         who: The machine, as in `Notice`.
@@ -173,12 +173,12 @@ class Freeze(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow(_Fault):
-    """Everything takes longer between the client and one node.
+    """All data between the client and one node is delayed.
 
     Args:
         who: The machine, as in `Notice`.
         for_s: The duration in seconds.
-        by_s: The further seconds.
+        by_s: The additional delay in seconds.
     """
 
     who: Who
@@ -188,7 +188,7 @@ class Slow(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCut(_Fault):
-    """The client's own network is gone: no node, and no provider, can be reached.
+    """The client's own network fails: it can reach no node and no provider.
 
     Args:
         for_s: The duration in seconds.
@@ -199,7 +199,7 @@ class ClientCut(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drought(_Fault):
-    """The cloud has no further machines.
+    """The cloud cannot launch any more machines.
 
     Args:
         for_s: The duration in seconds.
@@ -214,8 +214,8 @@ class LaunchErrors(_Fault):
 
     Args:
         calls: The number of calls.
-        retry_after_s: Seconds after which the provider recommends another try. None: it says that trying again is
-            useless.
+        retry_after_s: Seconds after which the provider recommends another try. None: the provider reports that
+            trying again is useless.
     """
 
     calls: int
@@ -224,7 +224,7 @@ class LaunchErrors(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostAnswers(_Fault):
-    """The next launch calls create their machines, and their answers never reach the client.
+    """The next launch calls create their machines, but their answers never reach the client.
 
     Args:
         calls: The number of calls.
@@ -265,7 +265,7 @@ class WatchError(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Echo(_Fault):
-    """Reports of the past reach the pool a second time, as if they were new.
+    """Old reports reach the pool a second time, as if they were new.
 
     Args:
         reports: The number of reports.
@@ -276,7 +276,7 @@ class Echo(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgery(_Fault):
-    """A node reports that attempts of other nodes have returned, were killed, or come back from it.
+    """A node reports that attempts of other nodes have returned, were killed, or are given back.
 
     Args:
         who: The machine, as in `Notice`.

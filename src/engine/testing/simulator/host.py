@@ -1,4 +1,4 @@
-"""A machine of a simulation: its power, its line to the client, and what runs on it."""
+"""A machine of a simulation: its power, its line to the client, and its executor."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """One machine: its power, its line to the client, and what runs on it."""
+    """One machine: its power, its line to the client, and its executor."""
 
     def __init__(self, sim: Simulation, number: int, machine: MachineId) -> None:
         self.sim, self.number, self.machine = sim, number, machine
         self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         self.cpus = sim.scenario.cpus[number % len(sim.scenario.cpus)]
         self.on = False
-        self.dead = False  # and never on again
+        self.dead = False  # whether the machine has ended for ever
         self.frozen = 0
         self.daemon: Daemon | None = None
-        self.connected = False  # the client's session is on a circuit
-        self.barren = 0  # no process can be started there; see `faults.Barren`
+        self.connected = False  # whether the client's session is on a circuit
+        self.barren = 0  # number of faults that prevent the start of any process; see `faults.Barren`
         self.refuses: str | None = None  # the reason for refusing every connection; see `faults.BadMachines`
         self.line = Line(
             sim.loop, sim.dice.of("line", number), sim.dice.within(sim.scenario.cloud.latency_s, "lat", number)
@@ -59,7 +59,7 @@ class Host:
         self.watch()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Run ``work`` now; when the machine goes on, if it is frozen; never, if it is off."""
+        """Run ``work`` now; later, when the machine continues, if it is frozen; never, if it is off."""
         if self.frozen:
             self._deferred.append(work)
         elif self.on:
@@ -81,7 +81,7 @@ class Host:
         self.changed()
 
     def power_off(self, *, silent: bool) -> None:
-        """End the machine with everything on it; ``silent``: its connections are not even closed."""
+        """End the machine and everything on it; ``silent``: not even its connections are closed."""
         self.dead = True
         if not self.on:
             return

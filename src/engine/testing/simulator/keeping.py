@@ -1,7 +1,7 @@
-"""The kept results of a simulated pool: the real intake, objects, lineage and remaking, and a user who has references.
+"""The kept results of a simulated pool: the real intake, objects, lineage and recomputation, and a user.
 
-The user passes them to other jobs, requests their values, loses patience, and drops them. Threads are not played: their
-work for a value is done at once.
+The user passes references to other jobs, requests their values, gives up waiting, and drops them. Threads are not
+simulated: their work for a value is done at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...client.refs import Ref
     from .simulation import Simulation
 
-FREED_S = 10.0  # after the last reference is gone
+FREED_S = 10.0  # seconds after the last reference is dropped
 
 
 class PlayedObjects(Objects):
@@ -46,7 +46,7 @@ class PlayedObjects(Objects):
 
 
 class PlayedIntake(JobIntake):
-    """The real intake of jobs, on a played pool."""
+    """The real intake of jobs, on a simulated pool."""
 
     def __init__(self, sim: Simulation, observer: Any, over: Callable[[Job, Ending], None]) -> None:
         self.Job = PlayedJob  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class PlayedIntake(JobIntake):
         self._ids = itertools.count(max(sim.jobs, default=0) + 1)
 
     def opened(self, ref: ActorRef[Any] | None) -> None:
-        """Take jobs for the pool's actor from now on; None: for nobody any more."""
+        """Pass jobs to the pool's actor from now on; None: reject all jobs."""
         self._ref = ref
 
     def release(self, payload: Payload) -> None:
@@ -75,7 +75,7 @@ class PlayedIntake(JobIntake):
 
 
 class PlayedJob(SubmittedJob[Any]):
-    """The real job, watched by the referee. A job that the user has not ``submitted`` recomputes a lost result."""
+    """The real job, watched by the referee. A job with no ``submitted`` recomputes a lost result."""
 
     __slots__ = ("_again", "_sim", "job")
 
@@ -121,9 +121,9 @@ class Keeping:
         self._noticed: Callable[[str], None] = observer.schedule.observed
         self.intake = PlayedIntake(sim, observer, self._job_over)
         self._refs: dict[int, Ref[Any]] = {}
-        self._planned = 0  # number of the user's coming actions with references
+        self._planned = 0  # number of the user's future actions with references
         self._asking: dict[asyncio.Task[None], None] = {}
-        self._has_kept = False  # anything
+        self._has_kept = False  # whether any result was kept
 
     @property
     def busy(self) -> bool:
@@ -200,7 +200,7 @@ class Keeping:
             task.add_done_callback(self._asking.pop)
 
     async def _value(self, job: Job, ref: Ref[Any], for_s: float) -> None:
-        """Request a value, for ``for_s`` at most."""
+        """Request a value, and wait for at most ``for_s``."""
         kept, trace = self._sim.referee.kept, self._sim.trace
         trace("asked", job=job.id)
         kept.requested(job.id)
@@ -220,7 +220,7 @@ class Keeping:
             kept.answered(job.id)
 
     async def close(self) -> None:
-        """End the remaining work, as `OpenPool` does after its actors, and check that no request waits any more."""
+        """End the remaining work, as `OpenPool` does after its actors, and check that no request is still waiting."""
         self.intake.opened(None)
         self.intake.remaking.close()
         if self._asking:
@@ -229,7 +229,7 @@ class Keeping:
             self._sim.broken("SIM-9", f"the pool is closed, and {len(self._asking)} still ask for kept results")
 
     async def check_rest(self) -> None:
-        """Check that nothing is left a while after the last reference was dropped."""
+        """Check that nothing is left some time after the last reference was dropped."""
         if not self._has_kept:
             return
         left = self._left()

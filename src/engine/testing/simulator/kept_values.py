@@ -1,7 +1,7 @@
-"""The values of kept results in a simulation: each names the job that has made it, and the job's inputs.
+"""The values of kept results in a simulation: each value depends on the job that computed it and on the job's inputs.
 
-A job's arguments hold its inputs, by value or by the name of a reference; a played worker computes its result from
-them. So a result from other inputs has another value.
+A job's arguments contain its inputs, by value or by the name of a reference; a simulated worker computes its result
+from them. So a result from wrong inputs has a wrong value.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ...serialization.stored_objects import StoredObject
 
 
 class Result(NamedTuple):
-    """A kept result, as it is pickled. A result of another run has another size."""
+    """A kept result, as it is pickled. Results of different runs differ in size."""
 
     value: str
-    attempt: int  # the attempt that has made it
+    attempt: int  # the attempt that computed it
     padding: str
 
     def pickled(self) -> bytes:
@@ -33,7 +33,7 @@ class Result(NamedTuple):
 class Arguments(NamedTuple):
     """The arguments of a job: its own number, and its inputs."""
 
-    job: int  # the first submission's; a rerun has a number of its own
+    job: int  # number of the first submission; a rerun has a number of its own
     values: tuple[tuple[str, bool], ...]  # (value, whether it is the name of a reference)
 
     def pickled(self) -> bytes:
@@ -54,7 +54,7 @@ def combined(job: int, values: Sequence[str]) -> str:
 
 
 def attempt_of(outcome: StoredObject | Received) -> int:
-    """Return the attempt that has made a kept result."""
+    """Return the attempt that computed a kept result."""
     if isinstance(outcome, StoredObject):
         return int(outcome.name.removeprefix("kept-"))
     return Result.of(bytes(outcome.data)).attempt

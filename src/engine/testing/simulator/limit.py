@@ -1,4 +1,4 @@
-"""A limit to the CPU time of a block, which also ends code that never lets its loop turn."""
+"""A limit on the CPU time of a block, which also ends code that never returns to the event loop."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-AGAIN_S = 1.0  # aborted code may have begun anew
+AGAIN_S = 1.0  # seconds until the next interruption, because interrupted code may have continued
 
 
 class Overtime(BaseException):
-    """The exception at the end of the block's time; no ``except Exception`` catches it."""
+    """The exception that ends a block whose time is over; no ``except Exception`` catches it."""
 
 
 @contextmanager
 def cpu_limit(enough_s: float | None, over: Callable[[], None]) -> Iterator[None]:
-    """Call ``over`` after so much CPU time and leave the block by an `Overtime`, which ends here; None: no limit.
+    """Call ``over`` after ``enough_s`` of CPU time, and leave the block by an `Overtime`. None: no limit.
 
-    If code catches the `Overtime`, it is raised again and again. In a process's main thread only.
+    The `Overtime` does not leave this function. If code in the block catches it, it is raised again and
+    again. Only for a process's main thread.
     """
     if enough_s is None:
         yield

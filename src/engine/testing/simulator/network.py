@@ -1,7 +1,7 @@
 """A simulated network between the client and its nodes: bytes arrive late, in order per connection, or never.
 
-A line is the way between the client and one machine; a circuit is one connection over it. Data on a blocked line waits
-and arrives after the block, like TCP's repetitions; data on an ended circuit is lost.
+A line is the path between the client and one machine; a circuit is one connection over a line. Data on a blocked line
+waits and arrives after the block, like TCP's retransmissions; data on an ended circuit is lost.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from random import Random
 
 from .clock import VirtualLoop
 
-OUT, IN = 0, 1  # to the node, to the client
-APART_S = 1e-6  # between two arrivals of one circuit
+OUT, IN = 0, 1  # the two directions: to the node, and to the client
+APART_S = 1e-6  # seconds between two arrivals of one circuit
 
 
 class Line:
-    """The way between the client and one machine. ``changed`` is called when it is blocked or unblocked."""
+    """The path between the client and one machine. ``changed`` is called when the line is blocked or unblocked."""
 
     def __init__(self, loop: VirtualLoop, chance: Random, latency_s: float) -> None:
         self.loop = loop
@@ -54,12 +54,12 @@ class Line:
         self.changed()
 
     def repetition_s(self, way: int) -> float:
-        """Return how long after a block TCP tries again: its pauses double."""
+        """Return the seconds from the end of a block to TCP's next try: TCP doubles its pauses."""
         return self.delay_s() + 0.5 * self._chance() * min(self.loop.now - self._blocked_at[way], 30.0)
 
 
 class Circuit:
-    """A connection. ``on_data`` and ``on_end`` are called at its two ends, by the way that leads to them."""
+    """A connection. ``on_data`` and ``on_end`` are called at its two ends; their index is the direction to that end."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
@@ -68,7 +68,7 @@ class Circuit:
         self.closed = False
         self._due = [0.0, 0.0]
         self._under_way: tuple[deque[bytes], deque[bytes]] = (deque(), deque())
-        self._held = [0, 0]  # bytes that should have arrived
+        self._held = [0, 0]  # number of data pieces that a blocked line holds back, by direction
         line.circuit = self
 
     def send(self, way: int, data: bytes) -> None:
@@ -77,21 +77,21 @@ class Circuit:
             self._later(way, self.line.delay_s())
 
     def close(self, by: int | None = None) -> None:
-        """Close the circuit: nothing arrives any more. Notify both ends, except the one that ``by`` leads to."""
+        """Close the circuit: nothing arrives any more. Notify both ends, except the end to which ``by`` leads."""
         if self.closed:
             return
         self.closed = True
         for way in (OUT, IN):
-            if way != by and not self.line.blocked(way):  # an end that is cut off is not notified, until it asks
+            if way != by and not self.line.blocked(way):  # an end behind a blocked line is notified only when it sends
                 self.line.loop.call_later(self.line.delay_s(), self.on_end[way])
         self.line.changed()
 
     def vanish(self) -> None:
-        """End the node's end without a notice to the client's."""
+        """End the node's side without notifying the client's side."""
         self.closed = True
 
     def release(self, way: int, after_s: float) -> None:
-        """Let held data arrive, as the line is open again."""
+        """Let held data arrive, because the line is open again."""
         held, self._held[way] = self._held[way], 0
         for _ in range(held):
             self._later(way, after_s)

@@ -1,4 +1,4 @@
-"""Play one scenario: the real actors, decisions, link, session and executor on a virtual clock, all else simulated.
+"""Play one scenario: the real actors, decisions, link, session and executor on a virtual clock; the rest is simulated.
 
 >>> from outrider.testing import draw, play
 >>> played = play(draw(7))
@@ -62,15 +62,15 @@ if TYPE_CHECKING:
     from ....actors.kernel import Ref
     from ....actors.messages import PoolMessage
 
-RECONNECT_S = 3.0  # as in `engine.client.from_settings`: a test compares them
-PATIENCE_S = 4 * 3600.0  # after the last fault: work that has not ended by then never will
-REST_S = 90.0  # by then everything that is to be removed is gone
+RECONNECT_S = 3.0  # the value of `engine.client.from_settings`; a test compares them
+PATIENCE_S = 4 * 3600.0  # seconds after the last fault; work that has not ended by then never will
+REST_S = 90.0  # seconds for which the pool must be in order at the end; by then all garbage is removed
 LOOK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The result of a run. Two runs with the same digest were equal, line by line of their traces.
+    """The result of a run. Two runs with equal digests have equal traces, line by line.
 
     Attributes:
         scenario: The scenario.
@@ -78,10 +78,10 @@ class Played:
         digest: The digest of the trace.
         simulated_s: The simulated seconds.
         wall_s: The real seconds.
-        steps: The instants at which something happened, each followed by all checks.
+        steps: The number of instants at which something happened, each followed by all checks.
         events: The number of events of each kind.
         endings: The number of endings of each kind.
-        faults: The number of faults of each kind that happened; without those that had no target, or whose time did not
+        faults: The number of faults of each kind that happened, without faults that had no target or whose time did not
             come.
         machines: The number of launched machines.
         generations: The number of generations.
@@ -94,14 +94,14 @@ class Played:
     digest: str
     simulated_s: float
     wall_s: float
-    steps: int  # instants at which something happened, and after which everything was checked
+    steps: int  # number of instants at which something happened; all checks follow each
     events: Counter[str]
     endings: Counter[str]
-    faults: Counter[str]  # faults that happened, by kind, without those that had no target or whose time did not come
+    faults: Counter[str]  # number of faults that happened, by kind
     machines: int
     generations: int
-    recoveries_s: tuple[float, ...]  # from a node's loss to its broadcast's next generation
-    trace: Sequence[str]  # its last lines, or all
+    recoveries_s: tuple[float, ...]  # seconds from a node's loss to its broadcast's next generation
+    trace: Sequence[str]  # the last lines, or all
 
 
 def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None = None) -> Played:
@@ -110,7 +110,7 @@ def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None 
     Args:
         scenario: The scenario.
         keep: The number of last lines of the trace to keep. None: all.
-        enough_s: Seconds of CPU time after which the run counts as endless (SIM-9). None: no limit.
+        enough_s: Seconds of CPU time after which a run counts as endless (SIM-9). None: no limit.
 
     Returns:
         The result, with the broken promise if there is one.
@@ -123,15 +123,15 @@ def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None 
     loop.at_rest = sim.referee.at_rest
     loop.set_exception_handler(user.failed)
     enabled = gc.isenabled()
-    gc.disable()  # a run's cycles are freed all at once, after it
+    gc.disable()  # the run's reference cycles are freed all at once, after the run
     with cpu_limit(enough_s, lambda: sim.broken("SIM-9", f"it has not ended after {enough_s} s of CPU time")):
         try:
             loop.run(user.main())
         except Violation:
-            pass  # which is recorded already
+            pass  # the violation is already recorded
         except (Stuck, Spinning) as error:
             sim.broken("SIM-9", str(error))
-        except Exception as error:  # noqa: BLE001  the pool raised, and whatever it is, is no actor's right
+        except Exception as error:  # noqa: BLE001  the pool must raise no error
             sim.broken("SIM-20", _story(error))
         finally:
             if enabled:
@@ -154,7 +154,7 @@ def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None 
 
 
 def _story(error: BaseException) -> str:
-    """Return the error's first cause, and its place."""
+    """Return the error's first cause, with the place where it was raised."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[-1]
@@ -181,7 +181,7 @@ class _User:
         self._blobs: dict[int, Blob] = {}
         self.keeping: Keeping
         self._unfinished = {job.id for job in sim.scenario.jobs}
-        self._until: dict[int, list[Job]] = {}  # jobs that are submitted when another one is over
+        self._until: dict[int, list[Job]] = {}  # jobs that are submitted when the job with this number is over
         self._news = asyncio.Event()
 
     def __call__(self, event: Event, /) -> None:
@@ -194,7 +194,7 @@ class _User:
         return self.tasks
 
     def job(self, job: int, name: str) -> None:
-        pass  # of the port that jobs tell of themselves
+        pass  # jobs report their names here; the simulation needs none
 
     def job_over(self, job: int, ending: object = None, name: str = "") -> None:
         pass
@@ -239,7 +239,7 @@ class _User:
         await checkpoint()  # let the loop's next turn report a violation
 
     async def _use(self) -> None:
-        """Use the pool until all jobs are done and it is whole and at rest."""
+        """Use the pool until all jobs are done and the pool is complete and at rest."""
         sim, scenario = self._sim, self._scenario
         assert self._ref is not None
         try:
@@ -253,10 +253,10 @@ class _User:
         while True:
             state: PoolState = await self._ref.ask(Snapshot(), within_s=60.0)
             if state.error is not None and scenario.idle_s is None:
-                self._tell(Resize(sim.referee.nodes.wanted))  # as a user does when there is capacity again
+                self._tell(Resize(sim.referee.nodes.wanted))  # as a user does once the cloud has capacity again
             if not self._due and not self.keeping.busy:
                 self.keeping.let_go_of_all()
-            if not self.schedule.over.is_set():  # a loss at the end has set off another fault
+            if not self.schedule.over.is_set():  # a loss at the end may have triggered another fault
                 deadline, well_since = sim.loop.now + PATIENCE_S, None
             elif self._due or self.keeping.busy or state.leased or not self._is_whole(state) or sim.cloud.unsure:
                 well_since = None
@@ -272,10 +272,10 @@ class _User:
             await anyio.sleep(LOOK_S)
 
     async def _ready(self, within_s: float) -> None:
-        """Wait until the pool is ready, without the time in which a machine waits in a queue, as `OpenPool` does.
+        """Wait until the pool is ready, not counting time in which a machine waits in a queue, as `OpenPool` does.
 
         Raises:
-            TimeoutError: it is not ready in time. Or the pool's own error.
+            TimeoutError: the pool is not ready in time. Also raises the pool's own error.
         """
         assert self._ref is not None
         left_s = within_s
@@ -345,10 +345,10 @@ class _User:
             try:
                 self._ref.tell_inline(message)
             except ActorStopped:
-                pass  # the user has left
+                pass  # the user has left the pool
 
     def _submit_due(self) -> None:
-        """Submit what is due; then the next: the loop's heap has one timer for all of them, and stays small."""
+        """Submit the jobs that are due, and set one timer for the next: so the loop's heap of timers stays small."""
         while self._coming and self._coming[0].at_s <= self._sim.loop.now:
             self._submit(self._coming.popleft())
         if self._coming:

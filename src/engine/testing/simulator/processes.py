@@ -1,4 +1,4 @@
-"""A played worker process: it reads runs in order and does what the scenario's job prescribes."""
+"""A simulated worker process: reads runs in order and behaves as the scenario's job prescribes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from .scenario import Job
 
 BIRTH_S = 0.003
-LEAVES_S = 0.005  # a fresh process, after its answer
+LEAVES_S = 0.005  # seconds from the last answer of a `fresh` process to its end
 POISON_S = 0.02
-SMALL = 0.15  # of the results that would be kept
+SMALL = 0.15  # share of kept results that are too small to stay on the node
 
 
 class Process:
     def __init__(self, daemon: Daemon, worker: int, *, fresh: bool) -> None:
         self.daemon, self.id, self.fresh = daemon, worker, fresh
         self.runs: Run | None = None
-        self.has_run = False  # whether it has finished a run
+        self.has_run = False  # whether the process has finished a run
         self.created_at = self.born_at = daemon.sim.loop.now
         self._unread: deque[Run] = deque()
-        self._arguments: dict[int, tuple[int, list[str]]] = {}  # of the attempts that keep their results
+        self._arguments: dict[int, tuple[int, list[str]]] = {}  # arguments of the attempts that keep their results
         self._ends: asyncio.TimerHandle | None = None
         self._meeting: Meeting | None = None
         self._stopped = False
@@ -60,7 +60,7 @@ class Process:
         return self.runs is not None
 
     def take_back(self) -> list[int]:
-        """Return the attempts that it has not read, oldest first."""
+        """Return the attempts that the process has not read, oldest first."""
         unread = [run.attempt for run in self._unread]
         self._unread.clear()
         return unread
@@ -78,7 +78,7 @@ class Process:
         self._ends = self.daemon.host.later(takes_s, self._finish)
 
     def a_peer_is_gone(self, notice_s: float | None) -> None:
-        """Hang, or (after ``notice_s``) raise the framework's error for a lost peer."""
+        """Hang, or after ``notice_s`` raise the training framework's error for a lost peer."""
         if self._ends is not None:
             self._ends.cancel()
             self._ends = None
@@ -137,7 +137,7 @@ class Process:
         self.die(Cause.EXIT, 3, "its process exited with status 3")
 
     def _value(self, run: Run, job: Job) -> Value:
-        """Return a result that names its attempt, so that it cannot be confused with another's."""
+        """Return a result that names its attempt, so that it cannot be mistaken for another attempt's result."""
         if job.keep:
             return self._kept(run)
         name = f"result-{run.attempt}"
@@ -147,7 +147,7 @@ class Process:
         return Value(name.encode())
 
     def _kept(self, run: Run) -> Value:
-        """Return a result that stays on the node, or is too small for that: its size is drawn."""
+        """Return a result that stays on the node, or one too small for that: the size is drawn at random."""
         drawn = self.daemon.sim.dice.of("kept", run.attempt)
         data = Result(combined(*self._arguments.pop(run.attempt)), run.attempt, "." * drawn.randrange(64)).pickled()
         if drawn.random() < SMALL:
@@ -170,7 +170,7 @@ class Process:
 
 
 class Meeting:
-    """The ranks of one generation, which need each other: all begin before one ends, and none ends without the rest."""
+    """The ranks of one generation: all of them begin before any ends, and none ends without the others."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -188,11 +188,11 @@ class Meeting:
                 each.peers_are_here(theirs.takes_s)
 
     def finished(self, process: Process) -> None:
-        """Remove a rank that has its result: its end does not break the meeting."""
+        """Remove a rank that has its result: its end does not affect the other ranks."""
         self._ranks.pop(process, None)
 
     def leave(self, process: Process) -> None:
-        """Remove a rank before its end: then the rest cannot end either."""
+        """Remove a rank that ends early: then the other ranks cannot finish either."""
         if self._ranks.pop(process, None) is not None and not self._broken:
             self._broken = True
             for each, job in list(self._ranks.items()):

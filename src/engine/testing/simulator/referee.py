@@ -1,11 +1,12 @@
-"""The referee watches a played pool, and reports the first broken promise. The rules are in `rules`.
+"""The referee of a simulated pool, which reports the first broken promise. The rules are in `rules`.
 
-The rules look at the simulated world (which process runs where, which machine costs money) and at the pool's events and
-orders, never at its internal state. Beside the rules' own numbers:
+The rules examine the simulated world (which process runs where, which machine costs money) and the pool's events and
+orders, but never its internal state. The referee itself checks these rules:
 
-SIM-9: nothing waits for ever: the pool becomes ready or reports why not, every job settles, closing is bounded.
-SIM-17: at rest every ready node has been sent exactly the ready nodes.
-SIM-18: when the pool is closed nothing of it runs: no process on a machine that is reached, no connection.
+SIM-9: nothing waits for ever: the pool becomes ready or reports why not, every job settles, and closing takes bounded
+    time.
+SIM-17: at rest, the last list of ready nodes that every ready node was sent is exactly the current list.
+SIM-18: when the pool is closed nothing of it is left: no process on a machine that can be reached, no connection.
 SIM-20: no actor fails.
 """
 
@@ -46,7 +47,7 @@ class Violation(Exception):
 
     Args:
         rule: The number of the promise.
-        story: What happened; the message.
+        story: What happened, as the message of the exception.
         at_s: The simulated time.
     """
 
@@ -223,7 +224,7 @@ class Referee:
 
 
 def _ending_text(ending: Ending) -> object:
-    """Return an ending's text in traces, which is the same in every process."""
+    """Return an ending as text for traces; the text is the same in every process."""
     if isinstance(ending, Settled) and isinstance(ending.outcome, StoredObject):
         return ending._replace(outcome=ending.outcome.name)
     return ending

@@ -1,7 +1,8 @@
-"""A simulated run's ingredients: the pool, its cloud, its work and its faults; all of it drawn from one number.
+"""The input of a simulated run: the pool, its cloud, its work and its faults, all drawn from one number.
 
-A scenario is a value: it can be printed, written by hand, and have faults taken away, and it plays the same every time.
-Random numbers during the run come from streams named after their purpose (`Dice`): a fault less changes no boot time.
+A scenario is a value: it can be printed, written by hand, and shortened by removing faults, and it plays the same every
+time. Random numbers during the run come from streams named after their purpose (`Dice`), so that removing a fault does
+not change, for example, the boot times.
 """
 
 from __future__ import annotations
@@ -20,91 +21,90 @@ Ends = Literal["returns", "raises", "dies", "hangs", "poison"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One task, or a broadcast, and what its function does.
+    """One task, or a broadcast, with the behaviour of its function.
 
     Args:
         id: The number of the job.
         at_s: The time of its submission.
         takes_s: Seconds that its function runs.
-        ends: ``"returns"``, ``"raises"``, ``"dies"``, ``"hangs"``, or ``"poison"``: takes its machine down as soon as
-            it runs.
-        once: Whether it may have only one attempt.
+        ends: ``"returns"``, ``"raises"``, ``"dies"``, ``"hangs"``, or ``"poison"``: crashes its machine at once.
+        once: Whether the job may have only one attempt.
         retries: Further attempts when its node is lost.
-        max_restarts: Further attempts when it fails; of a broadcast, whose ranks then fail in as many generations.
+        max_restarts: Further attempts when the job fails. A broadcast's ranks then fail in as many generations.
         on: The rank of its node. None: any.
-        queue_timeout_s: The most seconds of waiting. None: no limit.
-        timeout_s: The most seconds of running. None: no limit.
+        queue_timeout_s: The longest wait in seconds. None: no limit.
+        timeout_s: The longest run in seconds. None: no limit.
         cancel_after_s: Seconds after which the user cancels it. None: never.
-        deadline_s: The most seconds from submission to end. None: no limit.
-        large: Whether its arguments and its result travel as blobs.
-        fresh: Whether it has a process of its own.
-        cpus: The processors that it holds; of a broadcast, each rank.
+        deadline_s: The longest time from submission to end in seconds. None: no limit.
+        large: Whether the arguments and the result are sent as blobs.
+        fresh: Whether the job has a process of its own.
+        cpus: The processors that the job holds; for a broadcast, per rank.
         ranks: The ranks per node. 0: not a broadcast.
         on_loss: What a broadcast does when it loses a rank.
         collective: Whether ranks wait for each other.
         listens: Whether every rank has a port of its own.
-        stall_s: Seconds without a sign of life after which it has stalled; the only sign that is played is its
-            beginning.
-        stall_restarts: Whether it then runs again.
+        stall_s: Seconds without a sign of life after which the job has stalled; the only simulated sign is its start.
+        stall_restarts: Whether a stalled job runs again.
         hangs: The number of first attempts, of each rank, that never end.
-        peers_notice_s: Seconds after which a rank whose peer is gone raises. None: it hangs.
-        keep: Whether its result stays on its node, with a reference of the user to it.
-        inputs: Jobs that end before it is submitted, and whose kept results are its arguments.
-        asks: Pairs of seconds: how long after its end the user requests its value, and how long the user waits.
-        holds_s: Seconds from its end until the user drops the reference. inf: when all is done.
+        peers_notice_s: Seconds after which a rank with a lost peer raises. None: the rank hangs.
+        keep: Whether the result stays on its node, and the user has a reference to it.
+        inputs: Jobs that end before this job is submitted; their kept results are its arguments.
+        asks: Pairs of seconds: from the job's end to the user's request for the value, and how long the user waits.
+        holds_s: Seconds from the job's end until the user drops the reference. inf: when all jobs are done.
     """
 
     id: int
     at_s: float
     takes_s: float
-    ends: Ends = "returns"  # poison: takes its machine down as soon as it runs
+    ends: Ends = "returns"  # poison: crashes its machine as soon as it runs
     once: bool = False
     retries: int = 3
-    max_restarts: int = 0  # of a broadcast, whose ranks then fail in so many generations
+    max_restarts: int = 0  # number of generations in which a broadcast's ranks fail
     on: int | None = None
     queue_timeout_s: float | None = None
     timeout_s: float | None = None
     cancel_after_s: float | None = None
     deadline_s: float | None = None
-    large: bool = False  # its arguments and its result travel as blobs
-    fresh: bool = False  # in a process of its own
-    cpus: int = 0  # that it holds of its node; a broadcast's ranks each
-    ranks: int = 0  # per node; 0: not a broadcast
+    large: bool = False  # whether its arguments and its result are sent as blobs
+    fresh: bool = False  # whether it runs in a process of its own
+    cpus: int = 0  # processors that it holds of its node; for a broadcast, per rank
+    ranks: int = 0  # number per node; 0: not a broadcast
     on_loss: OnLoss = OnLoss.RESTART
     collective: bool = True
-    listens: bool = False  # every rank has a port of its own
-    stall_s: float | None = None  # a played task's only sign of life is its beginning
+    listens: bool = False  # whether every rank has a port of its own
+    stall_s: float | None = None  # a simulated task's only sign of life is its start
     stall_restarts: bool = False
-    hangs: int = 0  # so many of the first attempts, of each rank, never end
-    peers_notice_s: float | None = None  # a rank whose peer is gone raises after so long; None: it hangs
-    keep: bool = False  # its result stays on its node, and the user has a reference to it
-    inputs: tuple[int, ...] = ()  # jobs that are over before it is submitted, and those of their results that are kept
-    asks: tuple[tuple[float, float], ...] = ()  # so long after its end the user asks for its value, for so long at most
-    holds_s: float = math.inf  # after its end, until the user lets go of the reference; inf: when all is done
+    hangs: int = 0  # number of first attempts, of each rank, that never end
+    peers_notice_s: float | None = None  # seconds after which a rank with a lost peer raises; None: it hangs
+    keep: bool = False  # whether its result stays on its node, and the user has a reference to it
+    inputs: tuple[int, ...] = ()  # jobs that end before this job is submitted; their kept results are its arguments
+    # (seconds from its end to the user's request for the value, longest wait in seconds)
+    asks: tuple[tuple[float, float], ...] = ()
+    holds_s: float = math.inf  # seconds from its end until the user drops the reference; inf: when all jobs are done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudSpec:
-    """The cloud of a scenario. Seconds are ranges that each launch, machine or line draws from.
+    """The cloud of a scenario. Durations are ranges in seconds; each launch, machine or line draws a value from them.
 
     Args:
-        launch_s: A launch call.
-        queue_s: The wait of a machine in a queue before it boots. 0 to 0: there is no queue.
-        boot_s: The boot of a machine.
-        connect_s: A connection to a machine.
+        launch_s: The duration of a launch call.
+        queue_s: The wait of a machine in a queue before it boots. 0 to 0: the cloud has no queue.
+        boot_s: The duration of a machine's boot.
+        connect_s: The duration of connecting to a machine.
         latency_s: The latency of a line.
-        terminate_s: A terminate call.
-        kill_s: The end of a process tree, until it is proved.
-        capacity: The most machines.
+        terminate_s: The duration of a terminate call.
+        kill_s: The time from killing a process tree to the proof that it has ended.
+        capacity: The largest number of machines.
     """
 
     launch_s: tuple[float, float] = (0.2, 3.0)
-    queue_s: tuple[float, float] = (0.0, 0.0)  # until a machine runs and boots; 0 to 0: there is no queue
+    queue_s: tuple[float, float] = (0.0, 0.0)  # time until a machine begins to boot; 0 to 0: the cloud has no queue
     boot_s: tuple[float, float] = (5.0, 40.0)
     connect_s: tuple[float, float] = (0.05, 0.3)
     latency_s: tuple[float, float] = (0.0005, 0.05)
     terminate_s: tuple[float, float] = (0.1, 5.0)
-    kill_s: tuple[float, float] = (0.002, 0.05)  # a process tree, until that is proved
+    kill_s: tuple[float, float] = (0.002, 0.05)  # time from killing a process tree to the proof that it has ended
     capacity: int = 100_000
 
 
@@ -113,16 +113,17 @@ class Scenario:
     """A simulated run: the pool, its cloud, its work and its faults.
 
     Args:
-        seed: The seed of all chance during the run.
+        seed: The seed of all random numbers during the run.
         nodes: The number of nodes.
-        min: The least number of nodes.
-        max: The most nodes.
+        min: The smallest number of nodes.
+        max: The largest number of nodes.
         spare: Further nodes that stand by.
-        idle_s: Seconds without work after which a node leaves, if the number follows the work. None: it does not.
+        idle_s: Seconds without work after which a node leaves, if the number of nodes follows the work. None: it does
+            not.
         slots: The task slots of a node.
-        cpus: The processors of the machines, in turn.
+        cpus: The numbers of processors of the machines, in turn.
         launch_retries: Further launches after a failed one.
-        announce: Whether somebody watches single tasks.
+        announce: Whether single tasks have observers.
         boot_timeout_s: Seconds from a launch to a ready node.
         replace_timeout_s: Seconds to wait for the replacement of a lost node.
         lease_s: Seconds after which a node without its client ends itself.
@@ -130,7 +131,7 @@ class Scenario:
         jobs: The work.
         faults: The faults.
         probe: Which reachability probe is used: ``"none"``, ``"machines"`` or ``"others"``.
-        close_at_s: The time at which the user leaves, whatever still runs. None: when all is done.
+        close_at_s: The time at which the user closes the pool, even if work still runs. None: when all is done.
     """
 
     seed: int
@@ -138,9 +139,10 @@ class Scenario:
     min: int
     max: int
     spare: int = 0
-    idle_s: float | None = None  # after which a node leaves, where the number follows the work; None: it does not
+    # seconds after which a node leaves, if the number of nodes follows the work; None: it does not
+    idle_s: float | None = None
     slots: int = 1
-    cpus: tuple[int, ...] = (0,)  # of the machines, in turn
+    cpus: tuple[int, ...] = (0,)  # numbers of processors of the machines, in turn
     launch_retries: int = 5
     announce: bool = True  # whether single tasks have observers
     boot_timeout_s: float = 600.0
@@ -154,7 +156,7 @@ class Scenario:
 
 
 class Dice:
-    """Independent streams of chance: drawing from one does not shift another."""
+    """Independent streams of random numbers: drawing from one stream does not change another."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,4 +1,4 @@
-"""Find the smallest scenario that still breaks a promise: fewer faults, fewer jobs, shorter lists to read."""
+"""Find the smallest scenario that still breaks a promise: it has fewer faults and jobs, and shorter lists to read."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .scenario import Scenario
 
 T = TypeVar("T")
 
-TRIES = 400  # runs at most; of 20 ms
+TRIES = 400  # largest number of runs; each takes about 20 ms
 
 
 def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], *, tries: int = TRIES) -> Scenario:
-    """Return the scenario with as few faults, and then as few jobs, as still break it.
+    """Return a scenario with the fewest faults, and then the fewest jobs, that still breaks the promise.
 
-    The result is minimal if the tries sufficed: ``breaks`` is False without any one of its faults or jobs.
+    The result is minimal if the tries sufficed: without any one of its faults or jobs, ``breaks`` is False.
 
     Args:
-        scenario: A scenario that breaks.
-        breaks: Whether a scenario still breaks.
-        tries: The most scenarios to try.
+        scenario: A scenario that breaks the promise.
+        breaks: Returns whether a scenario still breaks the promise.
+        tries: The largest number of scenarios to try.
     """
     left = _Tries(breaks, tries)
     faults = smallest(scenario.faults, lambda some: left.spend(replace(scenario, faults=tuple(some))))
@@ -33,7 +33,7 @@ def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], *, tries: int
 
 
 def smallest(items: Sequence[T], breaks: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return some of ``items``, in their order: ``breaks`` holds for them, and with one item less for none (ddmin)."""
+    """Return a part of ``items``, in order, for which ``breaks`` is True, and not if any item is removed (ddmin)."""
     kept = list(items)
     if kept and breaks([]):
         return []

@@ -32,11 +32,11 @@ class Simulation:
         self.dice = Dice(scenario.seed)
         self.jobs: dict[int, Job] = {job.id: job for job in scenario.jobs}
         self.hosts: dict[MachineId, Host] = {}
-        self.unsettled: set[int] = set()  # jobs that were submitted
+        self.unsettled: set[int] = set()  # jobs that were submitted and have not settled
         self.orders: dict[int, Order] = {}  # every attempt that was ever sent
         self.views = InstanceViews("simulated", scenario.slots)
         self.checkpoints = MemoryCheckpoints()
-        self.violation: Violation | None = None  # the first
+        self.violation: Violation | None = None  # the first violation
         self.referee = Referee(self)
         self.cloud = ScriptedCloud(self)
         self.connector = Connector(self)
@@ -45,14 +45,14 @@ class Simulation:
         self._meetings: dict[tuple[JobId, int], Meeting] = {}
 
     def broken(self, rule: str, story: str) -> None:
-        """Record a broken promise. The run ends at the loop's next turn: the caller is in the middle of something."""
+        """Record a broken promise. The run ends at the loop's next turn, as the caller may be amid a change."""
         if self.violation is None:
             self.loop.halt = self.violation = Violation(rule, story, self.loop.now)
             self.trace("broken", rule=rule, story=story)
             self.trace.ended = True
 
     def meeting(self, attempt: int) -> Meeting:
-        """Return the meeting point of the ranks of this attempt's generation."""
+        """Return the meeting of the ranks of this attempt's generation."""
         order = self.orders[AttemptId(attempt)]
         assert order.world is not None
         which = (order.task.job, order.world.generation)
@@ -62,12 +62,13 @@ class Simulation:
         return meeting
 
     def record(self, tell: Callable[[Sequence[Report]], None], reports: Sequence[Report]) -> None:
-        """Keep the reports on attempts, for scenarios that repeat them."""
+        """Keep the reports about attempts, for faults that repeat them (`Echo`)."""
         of_attempts = [
             report
             for report in reports
             if isinstance(report, Started | Returned)
-            or (isinstance(report, Finished) and not isinstance(report.outcome, StoredObject))  # which this would keep
+            # a kept report would keep the stored object alive
+            or (isinstance(report, Finished) and not isinstance(report.outcome, StoredObject))
         ]
         if of_attempts:
             self.past.append((tell, of_attempts))

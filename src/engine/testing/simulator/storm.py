@@ -1,6 +1,6 @@
-"""Make the scenario of a large pool that is full of single tasks while its cloud takes many of its machines.
+"""Make the scenario of a large pool with many single tasks while its cloud takes many of its machines.
 
-Unlike what `draw` returns, its work and its faults grow with its nodes alone: two sizes differ in nothing else.
+Unlike in scenarios of `draw`, the work and the faults only depend on the number of nodes, so sizes can be compared.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from .scenario import CloudSpec, Job, Scenario
 
 NODES = 100
 TASKS_PER_NODE = 10
-SPAN_S = 180.0  # in which the tasks are submitted
-BEGINS = 0.5  # the storm, as a share of that: all nodes are there by then, and have as many tasks as they can run
-TAKES_S = (2.0, 20.0)  # a task
+SPAN_S = 180.0  # seconds within which the tasks are submitted
+# start of the storm as a share of `SPAN_S`: by then all nodes are ready and have as many tasks as they can run
+BEGINS = 0.5
+TAKES_S = (2.0, 20.0)  # range of a task's duration
 
 
 def storm(
@@ -25,7 +26,7 @@ def storm(
     share: float | None = None,
     span_s: float | None = None,
 ) -> Scenario:
-    """Return a pool of ``nodes`` (100) with ``tasks`` (10 for each node), of which a minute's storm takes ``share``.
+    """Return a pool of ``nodes`` (100) with ``tasks`` (10 per node); a one-minute storm takes ``share`` of them.
 
     ``span_s``: the tasks are submitted within that time (180 s), and the storm begins in the middle of it.
     """

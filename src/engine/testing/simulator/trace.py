@@ -1,4 +1,4 @@
-"""The trace of a run, line by line, and a digest over all of it: two runs are the same run if their digests are."""
+"""The trace of a run, line by line, and a digest over all of it: two runs are equal if their digests are equal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from enum import Enum
 from hashlib import blake2b
 
-KEPT = 400  # lines of the end, for the report of a failure
+KEPT = 400  # number of last lines for the report of a failure
 
 
 class Trace:
     def __init__(self, clock: Callable[[], float], *, keep: int | None = KEPT) -> None:
-        """Keep ``keep`` lines of the end; None: all of them."""
+        """Keep the last ``keep`` lines; None: keep all lines."""
         self.lines: deque[str] = deque(maxlen=keep)
         self.count = 0
         self.ended = False  # later lines, of an aborted run's cleanup, are not recorded

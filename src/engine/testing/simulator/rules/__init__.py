@@ -1,4 +1,4 @@
-"""Rules of the simulator, a module for each group of promises.
+"""Rules of the simulator: one module for each group of promises.
 
 Public names: `promises.PROMISES`, and a class for each group, such as `jobs.JobRules`.
 Open first: `promises.py`.

@@ -1,7 +1,7 @@
 """The rule about amounts: SIM-30.
 
-SIM-30: the processors that the attempts on a machine hold, from their beginning until they have ended, are no more than
-    it has.
+SIM-30: the processors that the running attempts on a machine hold together, from their beginning until they have ended,
+    are never more than the machine has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class AmountRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._held: Counter[int] = Counter()  # by machine
+        self._held: Counter[int] = Counter()  # number of held processors, by machine
 
     def began(self, host: Host, order: Order) -> None:
         job = self._sim.jobs[order.task.job]

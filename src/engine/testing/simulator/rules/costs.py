@@ -1,7 +1,7 @@
-"""The rules about what a pool costs: SIM-26.
+"""The rule about the cost of a pool: SIM-26.
 
-SIM-26: every machine that costs money counts for `max_cost`, from the launch on that gave it, whether or not that
-    launch was ever answered, until it is known to have ended.
+SIM-26: every machine that costs money counts for `max_cost` from its launch, even if the answer to that launch was
+    lost, until its end is known.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CENT_USD = 0.01
 class CostRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.budget: Budget | None = None  # the pool's, once it is open
-        self.changed = False  # whether the counted machines have changed since the last rest
+        self.budget: Budget | None = None  # the pool's budget, once the pool is open
+        self.changed = False  # whether the set of counted machines has changed since the last rest
 
     def change(self) -> None:
-        """Handle that the pool counts another machine, or one less."""
+        """Handle that the pool counts one machine more, or one less."""
         self.changed = True
 
     def at_rest(self) -> None:

@@ -1,10 +1,10 @@
 """The rules about executors that can start no worker: SIM-23 and 25.
 
 SIM-23: such an executor ends within 3 s of the first failed birth, and after at least four failed starts in a row. A
-    start has failed as well when the worker is gone within `WAITED_S` of its birth and has run nothing. (The first of
-    the executor's five may be an older worker that has run nothing.)
-SIM-25: a pool stops asking for nodes because they can start no worker only when enough have ended that had run
-    nothing.
+    start has also failed if the worker ends within `WAITED_S` of its birth without having run a task. (The first of
+    the executor's five workers may be an older one that has run no task.)
+SIM-25: a pool gives up on executors that can start no worker only after enough of them have ended without having run
+    a task.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 ENDS_S = 3.0
 TRIES = 4
-WAITED_S = 1.0  # a worker that has lived for so long counts as started, however it ends
+WAITED_S = 1.0  # seconds; a worker that has lived for so long counts as started, however it ends
 
 
 @dataclass(slots=True)
 class Row:
-    """A row of consecutive failed births, and the time by which the executor should have ended."""
+    """A series of consecutive failed starts of processes, and the time by which the executor should have ended."""
 
     since: float
     length: int = 0
@@ -36,7 +36,9 @@ class Row:
 
 @dataclass(slots=True)
 class FailedStarts:
-    """The failed starts of an executor in a row; a success ends the row if its worker was made after a failure."""
+    """The failed starts of an executor in a row. A successful start ends the row if its worker was made after a
+    failure.
+    """
 
     count: int = 0
     last_at: float = 0.0
@@ -47,9 +49,9 @@ class ExecutorRules:
         self._sim = sim
         self._rows: WeakKeyDictionary[Daemon, Row] = WeakKeyDictionary()
         self._failed: WeakKeyDictionary[Daemon, FailedStarts] = WeakKeyDictionary()
-        self._used: set[int] = set()  # hosts where an attempt has begun
-        self._unused = 0  # ended executors on hosts where none had begun
-        self._reasons: set[str] = set()  # reasons of ended executors
+        self._used: set[int] = set()  # hosts on which an attempt has begun
+        self._unused = 0  # number of ended executors on hosts on which no attempt had begun
+        self._reasons: set[str] = set()  # reasons given by ended executors
 
     def born(self, daemon: Daemon) -> None:
         self._rows.pop(daemon, None)
@@ -63,14 +65,14 @@ class ExecutorRules:
         row.length += 1
 
     def gone(self, process: Process) -> None:
-        """Handle the end of a worker that had been born."""
+        """Handle the end of a worker that had started."""
         if not process.has_run and self._sim.loop.now - process.born_at < WAITED_S:
             self._start_failed(process.daemon)
         else:
             self.started(process)
 
     def started(self, process: Process) -> None:
-        """Handle that a worker has run something, or lived for a while: the row of failures is over before it."""
+        """Handle that a worker has run a task, or lived for `WAITED_S`: this ends an earlier row of failures."""
         failed = self._failed.get(process.daemon)
         if failed is not None and process.created_at > failed.last_at:
             del self._failed[process.daemon]
@@ -99,7 +101,7 @@ class ExecutorRules:
     def _should_have_ended(self, daemon: Daemon, row: Row) -> None:
         if daemon.host.daemon is not daemon or self._rows.get(daemon) is not row:
             return
-        if self._sim.loop.now > row.since + ENDS_S + 0.001:  # the machine stood still meanwhile
+        if self._sim.loop.now > row.since + ENDS_S + 0.001:  # the machine was frozen for a while
             row.since = self._sim.loop.now
             daemon.host.later(ENDS_S, lambda: self._should_have_ended(daemon, row))
             return

@@ -1,16 +1,18 @@
-"""The rules about tasks and broadcasts as such: SIM-1, 2, 3, 7, 8, 22 and 31.
+"""The rules about tasks and broadcasts: SIM-1, 2, 3, 7, 8, 22 and 31.
 
-SIM-1: a job settles exactly once, and each rank that is watched (a generator's) has ended once at most before that.
-SIM-2: it settles with the outcome of an attempt of its own, on the node that it names; a broadcast by rank, and
-    (restarted) all of its last generation; a watched rank as it was reported. A timed-out attempt had run for its
-    timeout, whatever came after that. No attempt runs without the function and the data that it was sent with.
-SIM-3: a task runs again only after a lost node, at most ``retries`` times; at-most-once work begins at most once. No
-    other task is given up for lost nodes before there were more of them than ``retries``.
-SIM-7: an attempt begins at most once, and beside no more tasks than its node has slots.
-SIM-8: a task that takes its machines down takes at most `QUARANTINE` in a row, whatever its retries.
+SIM-1: a job settles exactly once, and each watched rank (of a generator) ends at most once, before the job settles.
+SIM-2: a job settles with the outcome of one of its own attempts, on the node that the ending names. A broadcast settles
+    with one outcome per rank, if restarted all from its last generation, and for a watched rank the outcome that was
+    reported. A timed-out attempt had run for its timeout, whatever followed. No attempt runs without the function and
+    the data that it was sent with.
+SIM-3: a task runs again only after the loss of a node, at most ``retries`` times; at-most-once work begins at most
+    once. No other task ends because of lost nodes before more nodes than ``retries`` were lost.
+SIM-7: an attempt begins at most once, and never together with more tasks than its node has slots.
+SIM-8: a task that crashes its machines crashes at most `QUARANTINE` of them in a row, whatever its retries.
 SIM-22: a node's reports about attempts of other nodes have no effect.
-SIM-31: a job is reported as stalled when all its running attempts have run for its ``stall_s``, and is run again for
-    that at most ``retries`` times, and only with ``restart``. If a node is lost before, it runs again for that.
+SIM-31: a job is reported as stalled only when all its running attempts have run for ``stall_s``. It runs again because
+    of stalls at most ``retries`` times, and only with ``restart``. If its node is lost before that, it runs again
+    because of the loss instead.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from ..simulation import Simulation
 
 QUARANTINE = 4
-OWN_DOING = "it "  # how the cause begins if a task runs again for its attempt's own failure
+OWN_DOING = "it "  # beginning of the cause if a task runs again because its own attempt failed
 ROUNDING_S = 1e-6
 
 
@@ -43,23 +45,25 @@ class JobRules:
         self._sim = sim
         self.broken = sim.broken
         self.settled: set[int] = set()
-        self.running: dict[int, Host] = {}  # attempts, in the world as it is
-        self.running_on: defaultdict[Host, dict[int, None]] = defaultdict(dict)  # the same by host
-        self.running_of: defaultdict[int, dict[int, Host]] = defaultdict(dict)  # and by job
+        self.running: dict[int, Host] = {}  # running attempts, in the simulated world
+        self.running_on: defaultdict[Host, dict[int, None]] = defaultdict(dict)  # running attempts, by host
+        self.running_of: defaultdict[int, dict[int, Host]] = defaultdict(dict)  # running attempts, by job
         self._sent_to: dict[int, NodeId] = {}
-        self._begun: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)  # by job and rank: attempts that began
-        self._how: dict[int, str] = {}  # attempt -> how it ended
+        # by job and rank: the attempts that began
+        self._begun: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)
+        self._how: dict[int, str] = {}  # attempt -> kind of its end
         self._began_at: dict[int, float] = {}
-        self._ran_s: dict[int, float] = {}  # attempt -> how long it ran
-        self._stalls: Counter[int] = Counter()  # of a job, that it was run again for
-        self._stalled_in: dict[int, int] = {}  # the generation in which each job has stalled last
-        self._lost_instead: Counter[int] = Counter()  # of these, that lost a node before they were run again
-        self._to_be_ended: set[int] = set()  # tasks, for their stall, whose next attempt has not been decided on
-        self._stalled: set[int] = set()  # attempts that others follow for that
-        self._poisoned: Counter[int] = Counter()  # machines that a job took down, unannounced, in a row
+        self._ran_s: dict[int, float] = {}  # attempt -> seconds that it ran
+        self._stalls: Counter[int] = Counter()  # number of reruns because of stalls, by job
+        self._stalled_in: dict[int, int] = {}  # the generation in which each job last stalled
+        # number of reruns for which a lost node was the reason instead of the stall
+        self._lost_instead: Counter[int] = Counter()
+        self._to_be_ended: set[int] = set()  # stalled tasks whose next attempt has not been decided yet
+        self._stalled: set[int] = set()  # attempts that are followed by another one because of a stall
+        self._poisoned: Counter[int] = Counter()  # number of machines in a row that a job crashed without a notice
         self._tasks_on: Counter[int] = Counter()
-        self._watches: dict[int, RankWatcher] = {}  # of at-most-once broadcasts, as those of generators are
-        self._excused: set[NodeId] = set()  # lost, or noticed: what ran there may run again
+        self._watches: dict[int, RankWatcher] = {}  # watchers of at-most-once broadcasts; generators have such watchers
+        self._excused: set[NodeId] = set()  # lost or noticed nodes: tasks that ran there may run again
         self._lost: set[NodeId] = set()
 
     # --- what is sent and what runs -------------------------------------------------------------------------------
@@ -108,7 +112,7 @@ class JobRules:
             self._tasks_on[host.number] -= 1
 
     def stalled(self, event: ev.Stalled) -> None:
-        """Check a job that is reported as stalled. If it is run again, its present attempts are void."""
+        """Check a job that is reported as stalled. If the job runs again, its current attempts are void."""
         job, now = self._sim.jobs[event.job], self._sim.loop.now
         running, began_at = self.running_of[job.id], self._began_at
         early = [each for each in running if job.stall_s is None or now - began_at[each] < job.stall_s]
@@ -126,22 +130,22 @@ class JobRules:
                 self._stalled.update(begun)
 
     def retried(self, event: ev.TaskRetried) -> None:
-        """Handle that a task runs again: where its node was lost, for that, and for no stall before."""
+        """Handle that a task runs again. If its node was lost, the loss is the reason, and not an earlier stall."""
         if event.job in self._to_be_ended:
             self._to_be_ended.discard(event.job)
             lost = NodeId(event.node) in self._lost or not event.cause.startswith(OWN_DOING)
             self._lost_instead[event.job] += lost
 
     def generation_lost(self, event: ev.GenerationLost) -> None:
-        """Handle the loss of a generation: with a node of it, it is run again for that, and for no stall before."""
+        """Handle the loss of a generation. If a node was lost, the loss is the reason, and not an earlier stall."""
         if event.nodes and self._stalled_in.get(event.job) == event.generation:
             self._lost_instead[event.job] += 1
 
     def poisoned(self, host: Host, attempt: int) -> None:
-        """Count a machine that this attempt has just taken down."""
+        """Count a machine that this attempt has just crashed."""
         job = self._sim.jobs[self._sim.orders[AttemptId(attempt)].task.job]
         if job.ranks:
-            return  # losses in a loop are another matter
+            return  # broadcasts that lose nodes again and again are covered by other rules
         announced = self._sim.referee.nodes.is_noticed(host)
         self._poisoned[job.id] = 0 if announced else self._poisoned[job.id] + 1
         if self._poisoned[job.id] > QUARANTINE:
@@ -159,7 +163,7 @@ class JobRules:
         self._excused.add(node)
 
     def _fenced(self, job: Job, attempt: int, order: Order) -> bool:
-        """Return whether the attempt's generation was given up as a whole, or its resent rank, as the pool shrinks."""
+        """Return whether a newer generation has replaced the attempt's: by RESTART, or because the pool shrank."""
         world, before = order.world, self._sim.orders[AttemptId(attempt)].world
         if world is None or before is None or job.on_loss is OnLoss.FAIL:
             return False
@@ -174,7 +178,7 @@ class JobRules:
         if isinstance(ending, Settled):
             self._own(job, ending, 0)
         elif ending.reason is Reason.LOST and ending.failure is not None and job.inputs:
-            pass  # its inputs are lost, for which there are other rules
+            pass  # its inputs are lost: other rules cover this
         elif ending.reason is Reason.LOST and not job.once and len(ending.losses) <= job.retries:
             lost = len(ending.losses)
             self.broken("SIM-3", f"job {job.id} is given up after {lost} lost nodes, with {job.retries} retries")
@@ -235,7 +239,7 @@ class JobRules:
         return order
 
     def _time_was_over(self, job: Job, attempt: int) -> None:
-        """Check that an attempt has run for its timeout. It may have answered after that, before it could be ended."""
+        """Check that an attempt has run for its timeout. It may have answered later, before it could be ended."""
         ran_s = self._ran_s.get(attempt, 0.0)
         if job.timeout_s is None or ran_s < job.timeout_s - ROUNDING_S:
             self.broken("SIM-2", f"job {job.id} settles as timed out after {ran_s:g} s of {job.timeout_s}")

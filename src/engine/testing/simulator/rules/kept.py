@@ -1,11 +1,12 @@
 """The rules about results that stay on their nodes: SIM-37 to 39.
 
-SIM-37: a request for a kept result, or a job with it as an input, gets the value that its job computes from its inputs,
-    in the bytes and sizes of one run; or an error about a lost node, with the name of the result's function, and only
-    if it cannot be recomputed: its job may not run so often, an input cannot be recomputed, or a rerun has just failed.
-SIM-38: a result is recomputed while a request waits for it, by one run at a time, at most ``retries`` times (without
-    runs that were called off or lacked inputs), never if its job may run only once; nor while its node is there.
-SIM-39: when no references are left, no node keeps a result, and no call is remembered.
+SIM-37: a request for a kept result, or a job that has it as an input, gets the value that the result's job computes
+    from its inputs, with the bytes and sizes of a single run. Otherwise it gets an error about a lost node, with the
+    name of the result's function, and only if the result cannot be recomputed: its job has no reruns left, an input
+    cannot be recomputed, or a rerun has just failed.
+SIM-38: a result is recomputed only while a request waits for it, by one run at a time, at most ``retries`` times (not
+    counting runs that were cancelled or lacked inputs); never if its job may run only once or its node still exists.
+SIM-39: when no references are left, no node keeps a result, and no call is remembered for recomputation.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ class KeptRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._inputs: dict[int, Sequence[int]] = {}  # job -> the jobs whose results are its inputs
-        self._held: set[int] = set()  # jobs to whose results the user has references
-        self._requests: Counter[int] = Counter()  # by the user, who waits for the value
-        self._open: dict[int, Sequence[int]] = {}  # jobs that have not settled nor were called off, with their inputs
-        self._uses: Counter[int] = Counter()  # number of open jobs with the result as an input
-        self._runs: dict[int, int] = {}  # rerun -> the job whose result it recomputes
-        self._again: Counter[int] = Counter()  # number of reruns that were not called off
+        self._held: set[int] = set()  # jobs whose results the user has references to
+        self._requests: Counter[int] = Counter()  # number of the user's waiting requests for the value, by job
+        # jobs that have neither settled nor been cancelled, with their inputs
+        self._open: dict[int, Sequence[int]] = {}
+        self._uses: Counter[int] = Counter()  # number of open jobs that have the result as an input
+        self._runs: dict[int, int] = {}  # number of the rerun -> the job whose result it recomputes
+        self._again: Counter[int] = Counter()  # number of reruns that were not cancelled
         self._failed_at: defaultdict[int, float] = defaultdict(lambda: -1.0)  # time of the last failed rerun
-        self._kept_on: dict[int, NodeId] = {}  # where it was made last, while references to it remained
-        self._values: dict[int, str] = {}  # cache of the right values
+        self._kept_on: dict[int, NodeId] = {}  # node that computed it last, while references to it remained
+        self._values: dict[int, str] = {}  # cache of the correct values
 
     # --- who has and wants what -----------------------------------------------------------------------------------
 
@@ -82,7 +84,7 @@ class KeptRules:
     # --- what is made again ---------------------------------------------------------------------------------------
 
     def rerun(self, job: int, run: int) -> None:
-        """Check that a job may run once more, as ``run``."""
+        """Check that a job may run once more. ``run``: the number of the new run."""
         described, broken = self._sim.jobs[job], self._sim.broken
         if job in self._runs.values():
             broken("SIM-38", f"the result of job {job} is made again by two runs at a time")
@@ -102,7 +104,7 @@ class KeptRules:
         self._end(run)
 
     def refused(self, job: int) -> None:
-        """Handle that a job was not taken, as the pool is being closed."""
+        """Handle that a job was refused because the pool is being closed."""
         self._runs.pop(job, None)
         self._end(job)
 
@@ -126,7 +128,7 @@ class KeptRules:
         elif run is not None:
             self._failed_at[run] = self._sim.loop.now
             if isinstance(ending, GaveUp) and ending.reason is Reason.LOST and ending.failure is not None:
-                self._again[run] -= 1  # it did not run, as an input is lost
+                self._again[run] -= 1  # the rerun did not run, as an input is lost
         self._end(job.id)
 
     # --- which values there are -----------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class KeptRules:
         return self._values[job]
 
     def delivered(self, daemon: Daemon, run: Run) -> None:
-        """Check the inputs of an attempt on its node when it is delivered to a worker."""
+        """Check the inputs of an attempt on its node when the attempt is delivered to a worker."""
         root = self._runs.get(run.job, run.job)
         if root not in self._inputs or run.job not in self._open:
             return
@@ -166,7 +168,7 @@ class KeptRules:
 
     def _inputs_lost(self, job: int, story: str) -> None:
         if job not in self._open:
-            return  # it was called off
+            return  # the job was cancelled
         lost = [each for each in self._open.get(job, ()) if _names(story, each)]
         if not lost:
             self._sim.broken("SIM-37", f"job {job} ends as something else was lost: {story}")
@@ -174,7 +176,7 @@ class KeptRules:
             self._sim.broken("SIM-37", f"what job {job} was given can be made again, and is told to be lost: {story}")
 
     def _may_be_lost(self, job: int) -> bool:
-        """Return whether a lost result, or one of its inputs, cannot be recomputed."""
+        """Return whether the result, or one of its inputs, cannot be recomputed once it is lost."""
         if self._again[job] >= _times(self._sim.jobs[job]):
             return True
         left, seen = [job], {job}
@@ -189,13 +191,13 @@ class KeptRules:
         return False
 
     def _is_there(self, job: int) -> bool:
-        """Return whether the node that keeps a result is there, and the result has had references all the time."""
+        """Return whether the node that keeps a result exists, and the result has had references without a break."""
         home = self._kept_on.get(job)
         return home is not None and home in self._sim.connector.links
 
 
 def _times(job: Job) -> int:
-    """Return how often the result of a job may be recomputed."""
+    """Return how many times the result of a job may be recomputed."""
     return 0 if job.once else job.retries
 
 

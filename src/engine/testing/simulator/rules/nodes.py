@@ -1,19 +1,20 @@
 """The rules about nodes and machines: SIM-6, 11 to 16, 24 and 34.
 
-SIM-6: nothing is sent to a node that is noticed, draining, standing by, or given up.
-SIM-11: with machines to be had, the pool comes back to the number of nodes that is wanted, and to its spares.
-SIM-12: a machine that costs money is a node, about to be one, or being ended; when the pool is closed there is none.
-SIM-13: nothing is replaced twice: no machine is asked for that would be one more than wanted, but for late ones.
-SIM-14: within 5 s of a notice the replacement has been asked for; and none that is reached stands by while fewer work
-    than are wanted.
-SIM-15: no node that lives is given up for a stall or a partition of 3 s, for a closed connection, or because the
-    client's own network is away for less than the lease; nor one that has just booted, within the time it may take.
-SIM-16: a machine that died is known to be lost within 10 s, without a word of the provider; within 13 s if no node
-    was left that could be heard, and others had to be asked.
-SIM-24: no more machines cost money than are wanted, with the spares, but for those that may not stay: that are late,
-    noticed, draining, being ended, or of a launch without an answer yet that have become too many.
-SIM-33: late machines, those counted that are being ended, are no more than half of the nodes that are wanted, rounded
-    up. So with SIM-24 a pool of N nodes has at most N machines, its spares and these, beside what it lets go.
+SIM-6: no attempt is sent to a node that is noticed, draining, standing by, or given up.
+SIM-11: if the cloud has machines, the pool returns to the wanted number of nodes and of spares.
+SIM-12: every machine that costs money is a node, will become one, or is being ended; a closed pool has no such machine.
+SIM-13: no node is replaced twice: no machine beyond the wanted number is requested, except in place of late machines.
+SIM-14: within 5 s of a notice the replacement has been requested; and no connected node stands by while fewer nodes
+    work than are wanted.
+SIM-15: no living node is given up because of a stall or a partition of 3 s, a closed connection, or an outage of the
+    client's own network that is shorter than the lease; nor is a node that has just booted, within its allowed time.
+SIM-16: the pool notices within 10 s that a machine died, without a report from the provider; within 13 s if no
+    connected node was left and the reachability probe had to run.
+SIM-24: no more machines cost money than the wanted nodes and spares, except machines that will not stay: late, noticed,
+    draining or ended ones, and surplus machines of a launch that has not answered yet.
+SIM-33: there are at most half as many late machines, including those that are being ended, as wanted nodes, rounded
+    up. So, with SIM-24, a pool of N nodes has at most N machines, its spares and these, besides the machines that it
+    releases.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ REPLACED_S = 5.0
 SEEN_S = 10.0
 PROBE_S = 3.0
 MILD_S = 3.0
-MEMORY_S = 30.0  # faults of a machine from longer ago do not count as causes of its loss
-ENDED_S = 60.0  # from the end of a node to that of its machine
-BACK_OFF_S = 61.0  # the longest pause before another launch
+MEMORY_S = 30.0  # seconds; older faults of a machine do not count as causes of its loss
+ENDED_S = 60.0  # seconds from the end of a node to the end of its machine
+BACK_OFF_S = 61.0  # the longest pause in seconds before another launch
 PRESENT = {"booting", "ready", "standby"}
 
 
@@ -52,12 +53,12 @@ class Seat:
     machine: MachineId
     launched_at: float
     state: str = "booting"  # late, ready, standby, draining, over
-    ready_at: float = 0.0  # for the last time
+    ready_at: float = 0.0  # the last time at which it became ready
     over_at: float | None = None
     lost_at: float | None = None
-    notices: dict[str, float] = field(default_factory=dict)  # source -> since when the pool knows
+    notices: dict[str, float] = field(default_factory=dict)  # source -> since when the pool has the notice
     queued: bool = False
-    late: bool = False  # it was reported late, and has not been ready since
+    late: bool = False  # whether it was reported late, and has not been ready since
 
     @property
     def present(self) -> bool:
@@ -73,30 +74,31 @@ class NodeRules:
         self._sim = sim
         self._broken = sim.broken
         self.wanted = sim.scenario.nodes
-        self.gave_up_at = float("-inf")  # when the pool reported that it will not launch any more
+        self.gave_up_at = float("-inf")  # when the pool reported that it has given up launching
         self.closing = False
         self._resized_at = -1.0
         self._fewer_by = 0
         self.seats: dict[NodeId, Seat] = {}
         self._by_machine: dict[MachineId, Seat] = {}
-        self.states: Counter[str] = Counter()  # of seats
-        self._present = self._working = 0  # seats that are, and those that are ready besides
+        self.states: Counter[str] = Counter()  # number of seats by state
+        self._present = self._working = 0  # numbers of present seats, and of present seats that are ready
         self._standby: dict[NodeId, Seat] = {}
-        self._late: dict[MachineId, Seat] = {}  # whose machines cost money
+        self._late: dict[MachineId, Seat] = {}  # late seats whose machines cost money
         self._leaving: dict[MachineId, None] = {}  # machines that cost money, of seats that are not present
         self._launching = 0
-        self._surplus = 0  # launching machines that may have become too many since their launch
-        self._returned, self._returned_at = 0, -1.0  # seats that are present again, at one instant
+        self._surplus = 0  # number of launching machines that may have become surplus since their launch
+        # number of seats that became present again at one instant, and that instant
+        self._returned, self._returned_at = 0, -1.0
         self._failed_at = float("-inf")
         self._flapped_at = float("-inf")
         self._silent_at = float("-inf")
-        self._orphans: deque[tuple[float, MachineId]] = deque()  # by when they must have ended
+        self._orphans: deque[tuple[float, MachineId]] = deque()  # (time by which the machine must have ended, machine)
         self._faults: dict[MachineId, list[tuple[float, f.Fault]]] = {}
         self._all_faults: deque[tuple[float, f.Fault]] = deque(maxlen=256)
-        self._early: dict[MachineId, dict[str, float]] = {}  # notices of machines that are no nodes yet
-        self._changed = False  # whether wanted or present nodes have changed since the last rest
-        self._losses: deque[float] = deque(maxlen=64)  # of machines
-        self._abandoned: dict[MachineId, bool] = {}  # machine -> whether it could be reached then
+        self._early: dict[MachineId, dict[str, float]] = {}  # notices of machines that are not nodes yet
+        self._changed = False  # whether the wanted or present nodes have changed since the last rest
+        self._losses: deque[float] = deque(maxlen=64)  # times of losses of machines
+        self._abandoned: dict[MachineId, bool] = {}  # machine -> whether it could be reached when it was given up
 
     @property
     def total(self) -> int:
@@ -107,7 +109,7 @@ class NodeRules:
         return self._sim.loop.now
 
     def resized(self, wanted: int) -> None:
-        """Handle a resize. Launches that had been decided at this very instant may still be asked for."""
+        """Handle a resize. Launches that were decided at this same instant may still be requested."""
         self._fewer_by = max(0, self.wanted - wanted) + (self._fewer_by if self._resized_at == self._now else 0)
         self._resized_at = self._now
         self._surplus += max(0, self.wanted - wanted)
@@ -143,7 +145,7 @@ class NodeRules:
         self._count(seat)
 
     def _uncount(self, seat: Seat) -> None:
-        """Take a seat out of all that is counted, before anything about it changes."""
+        """Remove a seat from all counts, before any of its fields changes."""
         self.states[seat.state] -= 1
         self._present -= seat.present
         self._working -= seat.works
@@ -165,7 +167,7 @@ class NodeRules:
             self._late.pop(seat.machine, None)
 
     def machine_ended(self, machine: MachineId) -> None:
-        """Handle that a machine costs no money any more."""
+        """Handle that a machine no longer costs money."""
         self._leaving.pop(machine, None)
         self._late.pop(machine, None)
 
@@ -216,7 +218,9 @@ class NodeRules:
         self._orphans.append((self._now + ENDED_S, seat.machine))
 
     def abandoned_unreached(self, host: Host) -> bool:
-        """Return whether the pool gave the host up while it was out of reach: its tasks may run on for a lease."""
+        """Return whether the pool gave the host up while it was unreachable: its tasks may continue until the lease
+        ends.
+        """
         return self._abandoned.get(host.machine) is False
 
     def ordered(self, node: NodeId) -> None:
@@ -230,7 +234,7 @@ class NodeRules:
         self._silent_at = self._now
 
     def _judge_loss(self, seat: Seat, cause: str) -> None:
-        """Judge the loss of a node that lives and had no notice: was it out of reach for long enough?"""
+        """Check the loss of a living node without a notice: it must have been unreachable for long enough."""
         since = self._now - MEMORY_S
         faults = [fault for at, fault in self._faults.get(seat.machine, ()) if _over_at(at, fault) > since]
         cuts = [fault for at, fault in self._all_faults if isinstance(fault, f.ClientCut) and at + fault.for_s > since]
@@ -262,7 +266,7 @@ class NodeRules:
         self._count(seat)
 
     def _returns(self) -> None:
-        """Handle that a replaced node is present again: launches decided at this instant may still be asked for."""
+        """Handle that a replaced node is present again: launches decided at this instant may still be requested."""
         self._returned = 1 + (self._returned if self._returned_at == self._now else 0)
         self._returned_at = self._now
         self._surplus += 1
@@ -284,20 +288,20 @@ class NodeRules:
     # --- faults ------------------------------------------------------------------------------------------------------
 
     def disturbed(self, since: float) -> bool:
-        """Return whether there was more than one fault since a while before ``since``."""
+        """Return whether more than one fault has occurred since `MEMORY_S` before ``since``."""
         recent = [fault for at, fault in self._all_faults if _over_at(at, fault) > since - MEMORY_S]
         losses = sum(at > since - MEMORY_S for at in self._losses)
         return len(recent) > 1 or losses > 1 or any(not isinstance(fault, f.Death | f.Notice) for fault in recent)
 
     def was_disturbed(self, host: Host) -> bool:
-        """Return whether a fault has hit the machine, or the client's network, until a while ago."""
+        """Return whether a fault has hit the machine, or the client's network, within the last `MEMORY_S`."""
         since = self._now - MEMORY_S
         if any(_over_at(at, fault) > since for at, fault in self._faults.get(host.machine, ())):
             return True
         return any(isinstance(fault, f.ClientCut) and _over_at(at, fault) > since for at, fault in self._all_faults)
 
     def stands_by(self) -> bool:
-        """Return whether a node stands by that can be reached."""
+        """Return whether any reachable node stands by."""
         return bool(self._idle_spares())
 
     def fault_injected(self, fault: f.Fault, hosts: Sequence[Host]) -> None:
@@ -319,7 +323,7 @@ class NodeRules:
                 return
         blind = self._sim.scenario.probe != "others"
         if blind and self._silent_at > lost_at - self._sim.scenario.lease_s:
-            return  # every connection is silent, and no probe is possible: it may be the client's own network
+            return  # all connections are silent, and no probe is possible: the client's own network may have failed
         if self._silent_at > lost_at and within_s == SEEN_S:
             self._sim.loop.call_later(PROBE_S, self._seen, seat, lost_at, SEEN_S + PROBE_S)
             return
@@ -354,14 +358,15 @@ class NodeRules:
             self._broken("SIM-14", f"{self._working} of {self.wanted} nodes work, and {idle} stand by")
 
     def _idle_spares(self) -> list[NodeId]:
-        """Return the nodes that stand by, and can be reached."""
+        """Return the nodes that stand by and can be reached."""
         if not self._sim.scenario.spare:
             return []
         hosts = self._sim.hosts
         return [seat.node for seat in self._standby.values() if not seat.notices and hosts[seat.machine].connected]
 
     def _check_number(self) -> None:
-        staying = len(self._sim.cloud.alive) - len(self._leaving)  # with those whose launch is being answered
+        # includes machines whose launch call is about to return
+        staying = len(self._sim.cloud.alive) - len(self._leaving)
         if staying > self.total + self._surplus and not self.closing:
             counts = f"{self.total} are wanted, and {self._surplus} may have become too many on their way"
             self._broken("SIM-24", f"{staying} machines cost money and are to stay: {counts}")
@@ -373,7 +378,7 @@ class NodeRules:
             self._broken("SIM-33", f"the machines of late nodes {late} cost money, and {wanted} nodes are wanted")
 
     def rested(self) -> None:
-        """Check the number of nodes and machines, long enough after all faults."""
+        """Check the numbers of nodes and machines, long enough after all faults."""
         ready = sum(seat.state == "ready" for seat in self.seats.values())
         if ready != self.wanted:
             self._broken("SIM-11", f"{ready} nodes are ready, {self.wanted} are wanted")
@@ -400,7 +405,7 @@ class NodeRules:
 
 
 def _is_mild(fault: f.Fault) -> bool:
-    """Return whether this fault alone is no reason to give a node up."""
+    """Return whether this fault alone does not justify giving a node up."""
     match fault:
         case f.Reset() | f.WorkerDeath():
             return True

@@ -1,7 +1,7 @@
 """The rule about the free ports of nodes: SIM-40.
 
-SIM-40: at rest the pool and each ready node count the same ports: those that the next generations may take are those
-    that the node offers, and it keeps no others.
+SIM-40: at rest the pool and each ready node agree on the ports: the ports that the next generations may take are
+    exactly the ports that the node offers, and the node keeps no others.
 """
 
 from __future__ import annotations

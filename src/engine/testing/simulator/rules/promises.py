@@ -1,4 +1,4 @@
-"""The promises that the referee holds a pool to, by number; each is stated in full where it is checked."""
+"""The promises that the referee checks, by number; each is stated in full in the module that checks it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The rules about machines that wait in their provider's queue: SIM-32.
 
-SIM-32: while a machine waits, its node is not called late or given up for a time-out; nor does anything end for the
-    want of a replacement.
+SIM-32: while a machine waits, its node is not reported late and does not time out; nor does any job end because a
+    replacement is missing.
 """
 
 from __future__ import annotations

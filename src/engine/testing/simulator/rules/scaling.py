@@ -1,10 +1,10 @@
 """The rules about pools whose number of nodes follows their work: SIM-27 to 29.
 
-SIM-27: they want no more nodes than their most, and no fewer than their least, or what the user has set since.
-SIM-28: only a node leaves on which nothing runs, and nothing has run for as long as nodes may be idle; or the newest,
-    when there is one too many because another's notice is withdrawn.
-SIM-29: they grow for jobs that have not settled, or because the user says so. Without jobs they come back to their
-    least.
+SIM-27: such a pool wants no more nodes than its maximum, and no fewer than its minimum or the user's last resize.
+SIM-28: a node leaves only if it runs nothing and has run nothing for the allowed idle time; or as the newest node, if
+    the pool has one too many because another node's notice was withdrawn.
+SIM-29: such a pool grows only for jobs that have not settled, or on the user's request. Without jobs it returns to its
+    minimum.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ScalingRules:
         self._broken = sim.broken
         self.floor = sim.scenario.min
         self._floor_since = 0.0
-        self._ended_at: dict[MachineId, float] = {}  # when the last attempt did
-        self._withdrawn_at = -1.0  # when a notice last was
+        self._ended_at: dict[MachineId, float] = {}  # end of the last attempt, by machine
+        self._withdrawn_at = -1.0  # time of the last withdrawn notice
 
     def resized(self, floor: int) -> None:
         self.floor = min(floor, self._sim.scenario.max)

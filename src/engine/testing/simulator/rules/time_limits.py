@@ -1,11 +1,11 @@
-"""The rules about times that users set, and about what has ended: SIM-34 to 36.
+"""The rules about time limits set by the user, and about ended work: SIM-34 to 36.
 
-SIM-34: a broadcast ends for want of a node only when ``replace_timeout_s`` has passed since the last node that its next
-    generation lacks was lost, and none before that for the want of any; or when the pool asks for no machine any more.
-SIM-35: nothing of what has settled runs on for longer than `SOON_S` on a machine that is reached and undisturbed.
-SIM-36: what runs longer than its ``timeout_s`` is ended within `SOON_S`, on a machine that is undisturbed. What has not
-    begun within its ``queue_timeout_s`` settles by then, and not before; and so does what is not done within its
-    ``deadline_s``, wherever it is, and that is told.
+SIM-34: a broadcast ends for lack of a node only if ``replace_timeout_s`` has passed since the loss of the last node
+    that its next generation lacks (never earlier); or if the pool does not request machines any more.
+SIM-35: no work of a settled job runs for longer than `SOON_S` on a machine that is reachable and undisturbed.
+SIM-36: work that exceeds its ``timeout_s`` is ended within `SOON_S` on an undisturbed machine. A job that has not begun
+    within its ``queue_timeout_s`` settles at that time, and not earlier; and a job that is not done within its
+    ``deadline_s`` settles at that time, in whatever state it is, and the error reports this state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..simulation import Simulation
 
 SOON_S = 5.0
-AGAIN_S = 31.0  # whatever has disturbed a machine is over for as long as it counts
+AGAIN_S = 31.0  # seconds after which the effect of any disturbance of a machine is over
 LOOKS = 20
 ROUNDING_S = 1e-6
 
@@ -32,7 +32,7 @@ class TimeLimitRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._submitted_at: dict[int, float] = {}
-        self._sent: set[int] = set()  # jobs, of which an attempt was sent: of a task also one that has not begun
+        self._sent: set[int] = set()  # jobs of which an attempt was sent, even if it has not begun
 
     def submitted(self, job: Job) -> None:
         self._submitted_at[job.id] = self._sim.loop.now
@@ -107,5 +107,5 @@ class TimeLimitRules:
 
 
 def _was_ended(ending: Ending) -> bool:
-    """Return whether an attempt did not end by itself: of its job others may run."""
+    """Return whether an attempt did not end by itself: then other attempts of its job may run."""
     return isinstance(ending, Settled) and ending.verdict not in {Verdict.RETURNED, Verdict.RAISED}

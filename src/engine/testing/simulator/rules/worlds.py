@@ -1,11 +1,11 @@
 """The rules about a broadcast's world: SIM-4, 5, 10 and 19.
 
-SIM-4: the ranks of a generation are 0..N-1, on nodes that are all different, and every rank gets the same world: one
-    head, rank 0's node, and a port that was free there and serves no other generation.
-SIM-5: no rank begins while one of an older generation runs, but on a node that was given up because it could not be
-    reached; and there too it ends, at the latest when the lease does.
-SIM-10: a generation has fewer nodes than the one before only where the user allowed it, and has waited for it.
-SIM-19: with a spare node at hand, and no other fault, the next generation begins within 5 s of a loss being known.
+SIM-4: the ranks of a generation are 0..N-1, on distinct nodes, and every rank gets the same world: the head is the node
+    of rank 0, and its port was free there and serves no other generation.
+SIM-5: no rank begins while a rank of an older generation runs, except on a node that was given up because it was
+    unreachable; there, too, the old rank ends at the latest when the lease ends.
+SIM-10: a generation has fewer nodes than the previous one only if the user allowed this, and after the allowed wait.
+SIM-19: with a spare node and no other fault, the next generation begins within 5 s of the report of a loss.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..host import Host
     from ..simulation import Simulation
 
-ALL_UP_TO = 64  # largest world whose ranks are all checked; of larger ones a sample
+ALL_UP_TO = 64  # largest world of which all ranks are checked; of larger worlds, a sample is checked
 SLACK_S = 5.0
 RECOVERED_S = 5.0
 
@@ -32,26 +32,29 @@ class WorldRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._broken = sim.broken
-        self.head: Host | None = None  # of the latest generation
+        self.head: Host | None = None  # the head of the latest generation
         self.generations = 0
-        self.recoveries_s: list[float] = []  # from a node's loss to its broadcast's next generation
+        self.recoveries_s: list[float] = []  # seconds from a node's loss to its broadcast's next generation
         self._worlds: dict[tuple[int, int], World] = {}  # by job and generation
         self._last: dict[int, World] = {}  # by job: the world of its last generation
-        self._open: dict[int, frozenset[NodeId]] = {}  # the nodes of those, of jobs that have not settled
-        self._ranks: dict[tuple[int, int], set[int]] = {}  # that were sent
+        self._open: dict[int, frozenset[NodeId]] = {}  # nodes of the last generations, by job that has not settled
+        self._ranks: dict[tuple[int, int], set[int]] = {}  # ranks that were sent, by job and generation
         self._fresh: list[tuple[int, int, tuple[int, ...]]] = []  # generations since the last rest, with their ranks
         self._running: dict[int, dict[int, dict[int, Order]]] = {}  # by job, generation and attempt
         self._ports: set[tuple[str, int]] = set()
         self._lost_at: dict[int, float] = {}  # by job: the first loss since its last generation
-        self._warm_at: dict[int, float] = {}  # the same, if a node stood by and one was lost
-        self._smallest: dict[int, int] = {}  # by job: the smallest size that a resize since its last generation allows
-        self._stale: deque[tuple[float, Host, NodeId]] = deque()  # given up with work on it; by when that has ended
+        # by job: time of its first loss, if a node stood by and only one node was lost
+        self._warm_at: dict[int, float] = {}
+        # by job: the smallest number of nodes that resizes since its last generation allow
+        self._smallest: dict[int, int] = {}
+        # (time by which its work must have ended, host, node that was given up with work on it)
+        self._stale: deque[tuple[float, Host, NodeId]] = deque()
 
     # --- a generation -----------------------------------------------------------------------------------------------
 
     def started(self, job: int, generation: int, ranks: tuple[int, ...]) -> None:
         self.generations += 1
-        self._fresh.append((job, generation, ranks))  # its orders follow
+        self._fresh.append((job, generation, ranks))  # the orders of this generation follow
 
     def ordered(self, node: NodeId, host: Host, order: Order) -> None:
         world = order.world
@@ -83,7 +86,7 @@ class WorldRules:
             self._ports.add((host.address, port))
 
     def delivered(self, daemon: Daemon, run: Run, order: Order) -> None:
-        """Check the world that the rank itself receives."""
+        """Check the world as the rank itself receives it."""
         world = order.world
         assert world is not None
         if run.world is None or (world.size > ALL_UP_TO and order.rank % (world.size // 4)):
@@ -99,7 +102,7 @@ class WorldRules:
             self._broken("SIM-4", f"port {port} was not free on node {daemon.host.number}")
 
     def _check_peers(self, daemon: Daemon, order: Order, named: list[dict[str, Any]] | None) -> None:
-        """Check the peers, ``named`` by the world; None: they are those of the node's view."""
+        """Check the peers, ``named`` by the world; None: the peers are those of the node's view."""
         world = order.world
         assert world is not None
         peers: list[dict[str, Any]] = msgpack.unpackb(daemon.views[order.attempt])["peers"] if named is None else named
@@ -137,9 +140,9 @@ class WorldRules:
                 )
         seats = self._sim.referee.nodes.seats
         lost_at = self._lost_at.get(job)
-        if all(seats[node].state != "over" for node in world.nodes):  # else ranks that were lost are still to be resent
+        if all(seats[node].state != "over" for node in world.nodes):  # otherwise lost ranks are still to run again
             self._lost_at.pop(job, None)
-        if len(world.nodes) <= self._smallest.get(job, 0):  # else ranks of lost nodes run again alone, and no others
+        if len(world.nodes) <= self._smallest.get(job, 0):  # otherwise only ranks of lost nodes run again alone
             self._smallest.pop(job, None)
         warm_at = self._warm_at.pop(job, None)
         if lost_at is not None and before is not None:
@@ -150,7 +153,7 @@ class WorldRules:
                 self._broken("SIM-19", f"job {job}, generation {world.generation} begins {waited}")
 
     def _lacking_since(self, job: int, before: World) -> float:
-        """Return since when a node of the generation ``before`` is lacking: was lost, or has a notice."""
+        """Return since when a node of the generation ``before`` has been lost or noticed."""
         if job in self._lost_at:
             return self._lost_at[job]
         seats = [self._sim.referee.nodes.seats[node] for node in before.nodes]
@@ -158,7 +161,7 @@ class WorldRules:
         return min(noticed, default=self._sim.loop.now)
 
     def latest(self, job: int) -> World | None:
-        """Return the world of the last generation of ``job``; None: it has not begun."""
+        """Return the world of the last generation of ``job``; None: no generation has begun."""
         return self._last.get(job)
 
     # --- the fence --------------------------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ class WorldRules:
             del generations[_generation(order)]
 
     def _alone(self, job: int) -> bool:
-        """Return whether no other broadcast wants seats."""
+        """Return whether no other broadcast needs seats."""
         referee = self._sim.referee
         return not any(of != job and of not in referee.jobs.settled for of in self._open)
 
@@ -237,7 +240,7 @@ class WorldRules:
 
 
 def _port_of(order: Order) -> int | None:
-    """Return the port on which its rank listens."""
+    """Return the port on which the rank of ``order`` listens."""
     world = order.world
     assert world is not None
     if world.ports:
