@@ -1,4 +1,4 @@
-"""The actions that the scheduler decides on; the worker pool carries them out."""
+"""The actions that the scheduler decides on. The worker pool executes them."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ class Interrupt(NamedTuple):
 
 
 class EndWorker(NamedTuple):
-    """Kill the worker's whole process tree; `WorkerScheduler.gone` is called when it is proved gone."""
+    """Kill the worker's whole process tree. `WorkerScheduler.gone` is called when all its processes are confirmed
+    gone.
+    """
 
     worker: int
 
 
 class Answer(NamedTuple):
-    """Send the client a message of the executor's own."""
+    """Send the client a message that the executor itself creates."""
 
     message: Started | Ended | Returned
 
 
 class Relay(NamedTuple):
-    """Pass a worker's message on to the client."""
+    """Forward a worker's message to the client."""
 
     body: bytes
 

@@ -1,4 +1,4 @@
-"""A user's exception as data, which a client can show and, if it could be pickled, raise again."""
+"""User exceptions as data that the client can show and, if the exception could be pickled, raise again."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ..wire.messages import Failed, Value
 from . import blobs, exception_pickle
 from .task_hints import add_hint
 
-_TEXT_BYTES = 64 * 1024  # of a traceback, whose end matters most
+_TEXT_BYTES = 64 * 1024  # length of a traceback; its end is kept, as it matters most
 _MESSAGE_BYTES = 8 * 1024
-_OURS = str(Path(__file__).parents[2])  # the package: its frames are not the user's
+_OURS = str(Path(__file__).parents[2])  # Outrider's own package: its frames are left out of tracebacks
 
 
 def failed(
     attempt: int, phase: str, error: BaseException, took_us: int = 0, *, most_bytes: int | None = None
 ) -> tuple[Failed, list[int]]:
-    """Return the answer for an attempt that raised, and the descriptor of its blob, if it has one. Never raises.
+    """Return the answer for an attempt that raised, and its blob's descriptor in a list, if it has one. Never raises.
 
-    An error whose pickle has more than ``most_bytes`` travels without its causes, if that makes it small enough.
+    Args:
+        most_bytes: an error whose pickle is larger is sent without its causes.
     """
     kind = type(error)
     if phase == "call":
@@ -39,7 +40,7 @@ def failed(
 
 
 def lacking(attempt: int, story: str) -> Failed:
-    """Return the answer for an attempt for which the node lacks memory or descriptors."""
+    """Return the answer for an attempt that failed because the node lacks memory or descriptors."""
     return Failed(attempt, "node", "OSError", story, "", None, 0)
 
 
@@ -61,7 +62,7 @@ def _traceback_text(kind: type[BaseException], error: BaseException) -> str:
 
 
 def _shorten(trace: traceback.TracebackException) -> None:
-    """Shorten texts of megabytes, in an error or its causes: formatting them takes seconds."""
+    """Shorten very long texts in an error or its causes: formatting megabytes takes seconds."""
     left, seen = [trace], set[int]()
     while left:
         each = left.pop()
@@ -69,14 +70,14 @@ def _shorten(trace: traceback.TracebackException) -> None:
             continue
         seen.add(id(each))
         each._str = shortened(each._str, _MESSAGE_BYTES)  # type: ignore[attr-defined]  # since 3.5, and in 3.14
-        notes: object = getattr(each, "__notes__", None)  # set by the user's code
+        notes: object = getattr(each, "__notes__", None)  # user code has set this attribute, to any value
         if isinstance(notes, list | tuple):
             each.__notes__ = [shortened(note, _MESSAGE_BYTES) if isinstance(note, str) else note for note in notes]
         left += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text, or its beginning and its end if it is longer than ``most`` characters."""
+    """Return the text; if it is longer than ``most`` characters, only its beginning and its end."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -84,7 +85,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _version(kind: type[BaseException]) -> str:
-    """Return the version of the package of an exception's type; "" if the package does not tell it."""
+    """Return the version of the package that defines an exception's class; "" if the package has no `__version__`."""
     package = str(kind.__module__).partition(".")[0]
     if package in {"builtins", *sys.stdlib_module_names}:
         return sys.version.partition(" ")[0]
@@ -95,7 +96,7 @@ def _version(kind: type[BaseException]) -> str:
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without our own frames at its outer end."""
+    """Return the traceback without its outermost frames that belong to Outrider."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
     return trace
