@@ -107,8 +107,9 @@ class Arrivals:
             del self._arriving[arrival.name]
 
     def drop(self, names: Iterable[str]) -> None:
-        """Drop the arriving blobs that other nodes send. Blobs from the client are dropped when their channels
-        close.
+        """Drop the arriving blobs that other nodes send.
+
+        Blobs from the client are dropped when their channels close.
         """
         for name in names:
             if (arrival := self._arriving.get(name)) is not None and arrival.on_whole is not None:

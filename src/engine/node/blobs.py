@@ -296,8 +296,9 @@ class BlobStore:
         return True
 
     def replace(self, name: str, fd: int) -> bool:
-        """Redirect a blob's descriptor to ``fd``, another copy of its bytes, and close ``fd``. Return False if it
-        was dropped.
+        """Redirect a blob's descriptor to ``fd``, another copy of its bytes, and close ``fd``.
+
+        Return False if it was dropped.
         """
         kept = self._fds.get(name)
         if kept is not None:

@@ -106,8 +106,9 @@ class NewChannel(ByteStream):
 
 
 class BlobIn(ByteStream):
-    """A blob, or the rest of a blob, that a client sends. When it is complete, it is added to the store, and `Have`
-    is sent.
+    """A blob, or the rest of a blob, that a client sends.
+
+    When it is complete, it is added to the store, and `Have` is sent.
     """
 
     def __init__(self, transport: asyncio.Transport, arrivals: Arrivals, arrival: Arrival, at: int = 0) -> None:

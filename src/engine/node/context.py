@@ -54,16 +54,18 @@ class TaskContext:
         self.raised_ns = 0  # `perf_counter_ns` when the function raised; 0: it did not raise, or no cleanup followed
 
     def close(self, *, failed: bool) -> None:
-        """Run the ``closing`` callbacks after the function's end. They may take long; their errors become the
-        task's.
+        """Run the ``closing`` callbacks after the function's end.
+
+        They may take long; their errors become the task's.
         """
         while self.closing:
             self.closing.pop()(failed)
 
 
 class LoadError(Exception):
-    """Raised ``from`` the original error when a function or its arguments cannot be loaded. Reported as phase
-    "load".
+    """Raised ``from`` the original error when a function or its arguments cannot be loaded.
+
+    Reported as phase "load".
     """
 
     phase = "load"
@@ -148,8 +150,9 @@ class AsyncInput(_StreamedArgument, AsyncIterator[Any]):
 
 
 def enter(task: TaskContext, *, alone: bool) -> None:
-    """Set the running task. ``alone``: the process runs one task at a time, so the task is current in all its
-    threads.
+    """Set the running task.
+
+    ``alone``: the process runs one task at a time, so the task is current in all its threads.
     """
     if alone:
         _process.alone = task

@@ -111,8 +111,9 @@ def _redirect(log: Path) -> None:
 
 
 def _serve(options: argparse.Namespace, *, ready: int | None) -> NoReturn:
-    """Start the fork server while this process is small; then run the loop. The lock is free when both processes
-    have ended.
+    """Start the fork server while this process is small; then run the loop.
+
+    The lock is free when both processes have ended.
     """
     os.ftruncate(options.lock, 0)
     os.pwrite(options.lock, str(os.getpid()).encode(), 0)

@@ -31,8 +31,9 @@ class Interrupt(NamedTuple):
 
 
 class EndWorker(NamedTuple):
-    """Kill the worker's whole process tree. `WorkerScheduler.gone` is called when all its processes are confirmed
-    gone.
+    """Kill the worker's whole process tree.
+
+    `WorkerScheduler.gone` is called when all its processes are confirmed gone.
     """
 
     worker: int

@@ -66,8 +66,9 @@ class Variable:
 
 
 class RankVariables:
-    """The rank variables of ``torchrun``, in a process that runs one task at a time. Only ranks of a broadcast have
-    them.
+    """The rank variables of ``torchrun``, in a process that runs one task at a time.
+
+    Only ranks of a broadcast have them.
     """
 
     def __init__(self) -> None:
@@ -81,8 +82,9 @@ class RankVariables:
         ] = {}  # `_texts` in the form of `os.environ`, without the port, which always differs
 
     def set(self, info: Mapping[str, Any]) -> None:
-        """Set the variables for the rank with this ``instance_info``. Takes 1.5 us if the last rank had the same
-        values.
+        """Set the variables for the rank with this ``instance_info``.
+
+        Takes 1.5 us if the last rank had the same values.
         """
         if not self.present:
             self.present = True

@@ -36,8 +36,9 @@ class LastingLoop:
         return not self._loop.is_closed() and self._policy is _policy()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in a copy of the current context; return its value. Call `settle` after a task's last
-        coroutine.
+        """Run a coroutine in a copy of the current context; return its value.
+
+        Call `settle` after a task's last coroutine.
         """
         self._loop.set_default_executor(self._executor)
         return self._runner.run(coroutine, context=copy_context())

@@ -171,8 +171,9 @@ class _Pickler(pickler.Pickler):
 
 
 class _Probe(pickler.Pickler):
-    """A test whether an object can be pickled. Errors inside the object count as picklable, as parts may be left
-    out.
+    """A test whether an object can be pickled.
+
+    Errors inside the object count as picklable, as parts may be left out.
     """
 
     def reducer_override(self, obj: Any) -> Any:

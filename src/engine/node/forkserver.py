@@ -191,8 +191,9 @@ class ForkServer:
     # --- the template -------------------------------------------------------------------------------------------------
 
     def _start_template(self, modules: Sequence[str]) -> None:
-        """Start the template. Workers wait for it, because each of their tasks would otherwise import the same
-        modules.
+        """Start the template.
+
+        Workers wait for it, because each of their tasks would otherwise import the same modules.
         """
 
         def settle_in() -> None:
@@ -337,8 +338,9 @@ def _withstood(pids: Sequence[int]) -> str:
 
 
 def _draw_other_numbers() -> None:
-    """Reseed numpy and torch, whose random state all children of a template share. Python reseeds `random` after a
-    fork.
+    """Reseed numpy and torch, whose random state all children of a template share.
+
+    Python reseeds `random` after a fork.
     """
     if (numpy := sys.modules.get("numpy.random")) is not None:
         cast("Any", numpy).seed()

@@ -74,8 +74,9 @@ def story(who: str = "a process of this node") -> str:
 
 
 def raise_descriptors() -> tuple[int, int]:
-    """Raise this process's descriptor limit to its maximum, as servers do. Return the old limits for
-    `lower_descriptors`.
+    """Raise this process's descriptor limit to its maximum, as servers do.
+
+    Return the old limits for `lower_descriptors`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

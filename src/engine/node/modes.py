@@ -81,8 +81,9 @@ class Modes(threading.local):
 
 
 class _Timers:
-    """A flag that a timer was set since the last check. Reading the timer from the kernel would take 0.2 us each
-    time.
+    """A flag that a timer was set since the last check.
+
+    Reading the timer from the kernel would take 0.2 us each time.
     """
 
     are_set = False

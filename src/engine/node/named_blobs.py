@@ -31,8 +31,9 @@ class NamedBlobs:
         self._look_at = 64  # number of artifacts at which dropped ones are removed next
 
     def named(self, message: Message, fds: list[int] | None) -> Message:
-        """Return the message with a name for its blob, or with an error instead. ``fds`` None: the descriptors are
-        lost.
+        """Return the message with a name for its blob, or with an error instead.
+
+        ``fds`` None: the descriptors are lost.
         """
         if isinstance(message, Logged):
             return self._artifact(message, fds)

@@ -71,8 +71,9 @@ class Gpus:
         return text.value.decode(errors="replace") if has_uuid else ""
 
     def _sample(self, index: int, handle: Any) -> GpuSample | None:
-        """Return the state of one GPU; None if the driver has lost it. Figures that the GPU does not support are
-        None or 0.
+        """Return the state of one GPU; None if the driver has lost it.
+
+        Figures that the GPU does not support are None or 0.
         """
         import ctypes
 

@@ -44,8 +44,7 @@ def counters(cgroup: str, mountinfo: str) -> list[Path]:
         root, place = mount.split()[3:5]
         if kind.startswith("cgroup ") and memory is not None and "memory" in kind.split()[-1].split(","):
             first += [Path(place, group, "memory.oom_control") for group in _below(root, memory)[:1]]
-        # in version 2, a group also counts the kills of its descendants
-        elif kind.startswith("cgroup2 ") and "" in groups:
+        elif kind.startswith("cgroup2 ") and "" in groups:  # in version 2, a group also counts its descendants' kills
             then += [Path(place, group, "memory.events") for group in _below(root, groups[""])]
     return first + then
 
@@ -79,8 +78,9 @@ class OomKills:
             self._seen, self._later = self._later, self._count()
 
     def news(self) -> bool:
-        """Return whether a kill is not attributed to a death yet, and attribute it. Call this for each death by
-        SIGKILL.
+        """Return whether a kill is not attributed to a death yet, and attribute it.
+
+        Call this for each death by SIGKILL.
         """
         if self._explained >= self._count() - self._seen:
             return False

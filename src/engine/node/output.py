@@ -51,8 +51,7 @@ class Printed:
         return stream
 
     def settle(self) -> bool:
-        """Flush and restore the streams; return whether output was written since the last call, or is unread in the
-        pipes.
+        """Flush and restore the streams; return whether output was written since the last call or is unread.
 
         Child processes and C code bypass Python's streams: their output can only be detected in the pipe itself.
         """

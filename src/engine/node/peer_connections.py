@@ -1,6 +1,6 @@
 """Connections to other nodes, which send blobs over them. A connection is kept for a while, for the next blob.
 
-A new connection, with its key exchange, costs 3 ms on each of two machines and two round trips. A node that gets a
+A new connection, with its key exchange, costs 3 ms of a processor at each end and two round trips. A node that gets a
 training's state from the same node at each step pays this only once.
 """
 
@@ -27,8 +27,9 @@ _IDLE = memoryview(bytearray(1))  # the buffer for unexpected bytes
 
 
 class Broken(Exception):
-    """Raised if another node did not send a blob completely. ``connected`` False: the connection was not
-    established.
+    """Raised if another node did not send a blob completely.
+
+    ``connected`` False: the connection was not established.
     """
 
     def __init__(self, reason: str, connected: bool) -> None:
@@ -156,8 +157,9 @@ class PeerConnections:
         arrival: Arrival,
         take: Callable[[memoryview], None],
     ) -> None:
-        """Call ``take`` with the missing bytes of a blob. A kept connection that has been closed is replaced by a
-        new one.
+        """Call ``take`` with the missing bytes of a blob.
+
+        A kept connection that has been closed is replaced by a new one.
 
         Raises:
             Broken
@@ -180,10 +182,10 @@ class PeerConnections:
         await self._bring_over(new, place, ticket, arrival, take)
 
     async def _connected(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> PeerConnection:
-        """Return a new connection. If this process was stopped during the attempt, repeat it for the time that was
-        lost.
+        """Return a new connection.
 
-        Without the repetition, the client would not ask two nodes that failed to connect once to connect again.
+        If this process was stopped during the attempt, the attempt is repeated for the lost time: two nodes that have
+        failed to connect once are never connected again.
 
         Raises:
             TimeoutError, OSError

@@ -21,8 +21,9 @@ _FLAVOR = {"Metadata-Flavor": "Google"}
 
 
 class _Value(MetadataService):
-    """One metadata value and its changes. The end is expected a fixed time after the announcing value was first
-    read.
+    """One metadata value and its changes.
+
+    The end is expected a fixed time after the announcing value was first read.
     """
 
     every_s = 0.1  # pause after each answer, as the next request waits for a change

@@ -115,9 +115,9 @@ class PreemptionWatcher:
 
 
 class Pending:
-    """The notices of all sources: which one applies to the tasks, and whether it has changed. Pure; time is an
-    argument.
+    """The notices of all sources: which one applies to the tasks, and whether it has changed.
 
+    No I/O and no clock: time is an argument.
     PENDING-1: the notice with the soonest end that is still ahead applies; if all ends have passed, the notice with the
     latest end.
     PENDING-2: a notice keeps its number until its source withdraws it; the source's next notice has another number.
@@ -132,8 +132,9 @@ class Pending:
         self._last = 0
 
     def record(self, source: str, seconds: float | None, now: float) -> bool:
-        """Record that a source has a notice, or (``seconds`` None) has none any more. Return whether that is a
-        change.
+        """Record that a source has a notice, or (``seconds`` None) has none any more.
+
+        Return whether that is a change.
         """
         source = source[:NAME_CHARS]
         known = self.known.get(source)
