@@ -40,9 +40,7 @@ def keeping(function: object, call: Callable[[], T]) -> T:
     left = FIRST_CALLS
 
     def trace(frame: FrameType, _event: str, _argument: Any) -> None:
-        """Trace only the first frames of the call, and keep the frame of ``function``: a referenced frame keeps its
-        locals.
-        """
+        """Keep the frame of ``function``, and trace no more frames than needed: a referenced frame keeps its locals."""
         nonlocal left
         left -= 1
         if frame.f_code is code:
@@ -85,9 +83,7 @@ def free() -> None:
 
 
 def story(status: int, *, idle: bool) -> bytes:
-    """Return a log line about a worker killed by its deadline for freeing locals; empty if this status means
-    something else.
-    """
+    """Return a log line about a worker killed by its deadline; empty if ``status`` means something else."""
     if not idle or status < 0 or not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGALRM:
         return b""
     return (

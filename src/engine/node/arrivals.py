@@ -12,9 +12,7 @@ from .blobs import BlobStore
 
 
 class Whole(NamedTuple):
-    """A blob that another node has sent completely; ``digest``: its SHA-256 in hex, or "" if no digest was
-    requested.
-    """
+    """A blob that another node has sent completely. ``digest``: SHA-256 in hex; "" if none was requested."""
 
     name: str
     size_bytes: int

@@ -1,6 +1,4 @@
-"""A bridge from this process's stdin and stdout to a socket that cannot be reached otherwise: the executor's, or
-TCP.
-"""
+"""A bridge from stdin and stdout to a socket that only this host can reach: the executor's, or a TCP port."""
 
 from __future__ import annotations
 

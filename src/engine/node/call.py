@@ -86,7 +86,7 @@ class Caller:
             return Done(run.attempt, dumped, took), blob
         except Interrupted:
             return Ended(run.attempt, Cause.KILLED, 0, ""), []
-        except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data
+        except BaseException as error:  # noqa: BLE001 - any error of user code becomes data
             raised = task.raised_ns or perf_counter_ns()
             answer, blob = _failed(run.attempt, phase, error, _microseconds(began))
             (release_frames if task.keeping is None else after_call.hold)(error)

@@ -197,9 +197,7 @@ def run_setup(function: Callable[[], Any]) -> Any:
 
 
 def run_lasting(function: Callable[[], Any]) -> Any:
-    """Run a function that imports modules: context variables set by the modules stay set for this and all later
-    tasks.
-    """
+    """Run a function that imports modules: context variables that they set stay set for all later tasks."""
     if (base := _base.get()) is None:
         return function()
     task = _task.get()

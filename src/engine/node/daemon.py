@@ -89,7 +89,7 @@ def _detached(options: argparse.Namespace) -> int:
                 os._exit(0)
             _redirect(options.directory / "log")
             _serve(options, ready=ready)
-        except BaseException:  # noqa: BLE001 - nobody above
+        except BaseException:  # noqa: BLE001 - no caller handles it
             traceback.print_exc()
         finally:
             os._exit(1)
@@ -159,7 +159,7 @@ async def _until_ended(
         server.close()
         if _is_ours(options):
             with suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108 - the loop has nothing else to do
+                os.unlink(path)  # noqa: PTH108 - blocking is harmless: the loop has ended its work
         await executor.close()
         if options.volumes >= 0:
             await asyncio.to_thread(_unmounted, options.volumes)

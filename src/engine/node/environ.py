@@ -62,7 +62,7 @@ class Variable:
             place = ctypes.create_string_buffer(entry, 2 * len(entry))
             _putenv(place)
             self._place = place
-        os.environ._data[self._name] = value  # type: ignore[attr-defined]  # its own putenv would be another setenv
+        os.environ._data[self._name] = value  # type: ignore[attr-defined]  # os.environ itself would call setenv
 
 
 class RankVariables:

@@ -63,7 +63,7 @@ class _Causes:
                 return None, ", one of very many"
             try:
                 self.pickles[id(error)] = pickled = _dumps(error, self)
-            except Exception:  # noqa: BLE001  its class cannot be pickled
+            except Exception:  # noqa: BLE001  the error's class cannot be pickled
                 return None, ""
         return (pickled, "") if len(pickled) <= _CAUSE_BYTES else (None, ", too large")
 
@@ -110,7 +110,7 @@ def _dumps_alone(error: BaseException, causes: _Causes | None, links: Links | No
     pickler = _Pickler(whole, error, causes)
     try:
         pickler.dump(error)
-    except Exception:  # noqa: BLE001  whatever it holds: a lock, a socket, an object whose __reduce__ fails
+    except Exception:  # noqa: BLE001  the error may hold a lock, a socket, an object whose __reduce__ fails
         first = _dumps_in_parts(error, causes)
     else:
         first = whole.getvalue()
@@ -183,7 +183,7 @@ class _Probe(pickler.Pickler):
 def _can_travel(value: object) -> bool:
     try:
         _Probe(BytesIO()).dump(value)
-    except Exception:  # noqa: BLE001  whatever a __reduce__ raises
+    except Exception:  # noqa: BLE001  any error of a __reduce__
         return False
     return True
 
@@ -223,7 +223,7 @@ def _or_nothing(value: object, name: str, left_out: list[str]) -> object:
 def _text(value: object) -> str:
     try:
         text = str(value) if isinstance(value, BaseException) else repr(value)
-    except Exception as broken:  # noqa: BLE001  its __repr__ is the user's code
+    except Exception as broken:  # noqa: BLE001  __repr__ is user code
         return f"<its text cannot be read: {type(broken).__name__}>"
     return text if len(text) <= _TEXT_CHARACTERS else f"{text[:_TEXT_CHARACTERS]}..."
 
@@ -319,7 +319,7 @@ def _link(error: BaseException, links: Links | None, left_out: Sequence[str]) ->
     if pickled is not None:
         try:
             cause = pickle.loads(pickled)
-        except Exception as broken:  # noqa: BLE001  its class cannot be imported here
+        except Exception as broken:  # noqa: BLE001  the cause's class cannot be imported here
             _note(error, f"left out (cannot be unpickled here): its cause ({type(broken).__name__}: {broken})")
         else:
             if is_context:

@@ -32,7 +32,7 @@ def failed(
     try:
         data = exception_pickle.dumps(error, causes=phase in {"call", "setup"}, most_bytes=most_bytes)
         pickled, blob = blobs.placed(values.Dumped([data], None, len(data)))
-    except BaseException:  # noqa: BLE001 - its __reduce__ is the user's code too
+    except BaseException:  # noqa: BLE001 - its __reduce__ is user code
         pickled, blob = None, []
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     text = _traceback_text(kind, error)[-_TEXT_BYTES:]
@@ -48,7 +48,7 @@ def text_of(error: BaseException) -> str:
     """Return the error's text, made encodable as UTF-8. Never raises."""
     try:
         return _clean(str(error))
-    except BaseException as broken:  # noqa: BLE001 - its __str__ is the user's code too, and may exit
+    except BaseException as broken:  # noqa: BLE001 - its __str__ is user code, and may exit
         return f"<its text cannot be read: {type(broken).__name__}>"
 
 
@@ -57,7 +57,7 @@ def _traceback_text(kind: type[BaseException], error: BaseException) -> str:
         trace = traceback.TracebackException(kind, error, _users(error.__traceback__), compact=True)
         _shorten(trace)
         return _clean("".join(trace.format()))
-    except Exception as broken:  # noqa: BLE001 - what a traceback shows of it may be properties of its class
+    except Exception as broken:  # noqa: BLE001 - a traceback may read properties of its class
         return f"<its traceback cannot be told: {type(broken).__name__}>\n"
 
 
@@ -69,7 +69,7 @@ def _shorten(trace: traceback.TracebackException) -> None:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        each._str = shortened(each._str, _MESSAGE_BYTES)  # type: ignore[attr-defined]  # since 3.5, and in 3.14
+        each._str = shortened(each._str, _MESSAGE_BYTES)  # type: ignore[attr-defined]  # exists in Python 3.5 to 3.14
         notes: object = getattr(each, "__notes__", None)  # user code has set this attribute, to any value
         if isinstance(notes, list | tuple):
             each.__notes__ = [shortened(note, _MESSAGE_BYTES) if isinstance(note, str) else note for note in notes]
@@ -91,7 +91,7 @@ def _version(kind: type[BaseException]) -> str:
         return sys.version.partition(" ")[0]
     try:
         return str(getattr(sys.modules.get(package), "__version__", ""))
-    except Exception:  # noqa: BLE001 - the package may make it when it is asked for
+    except Exception:  # noqa: BLE001 - the package may compute it, and fail
         return ""
 
 

@@ -49,7 +49,7 @@ def serve(control: socket.socket, *keep: int) -> NoReturn:
     """Run a fork server in this process, and exit. Closes all descriptors but 0 to 2, ``control`` and ``keep``."""
     try:
         ForkServer(control, keep).run()
-    except BaseException:  # noqa: BLE001 - nobody above: it ran in a forked child
+    except BaseException:  # noqa: BLE001 - no caller: this may be a forked child
         traceback.print_exc()
     finally:
         os._exit(1)
@@ -263,7 +263,7 @@ class ForkServer:
             if several:
                 ThreadWorker(sock, index, self._setup, outputs).serve()
             Worker(sock, index, self._setup, outputs, fresh=fresh, logged=logged).serve()
-        except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
+        except BaseException:  # noqa: BLE001 - else the child would continue as a second fork server
             os.write(2, traceback.format_exc().encode(errors="replace"))  # bypasses any replacement of sys.stderr
         finally:
             os._exit(1)

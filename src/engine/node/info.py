@@ -13,9 +13,7 @@ VARIABLE = "COMPUTE_POOL"  # an environment variable that every task gets
 
 
 class Info:
-    """The source of each task's ``info`` as dict and JSON; it caches everything that did not change since the last
-    task.
-    """
+    """The source of each task's ``info``, as dict and JSON; it caches everything that has not changed."""
 
     def __init__(self, worker: int, address: str, hostname: str) -> None:
         self._own: dict[str, Any] = {"worker": worker, "hostname": hostname}
@@ -74,8 +72,9 @@ class Info:
 
 
 class _Alike:
-    """A cache for tasks without a world, or of generations of the same nodes: they differ only in a few numbers and
-    the head port.
+    """A cache for tasks that differ only in a few numbers and the head port.
+
+    These are tasks without a world, or of generations of the same nodes.
     """
 
     def __init__(self, generation: dict[str, Any], fields: dict[str, Any]) -> None:

@@ -86,8 +86,9 @@ def raise_descriptors() -> tuple[int, int]:
 
 
 def lower_descriptors(to: tuple[int, int]) -> None:
-    """Lower the descriptor limit for user code: select() fails with descriptors above 1,023; the usual soft limit is
-    lower.
+    """Lower the descriptor limit for user code: select() fails with descriptors above 1,023.
+
+    The usual soft limit is lower.
     """
     with suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -169,9 +170,7 @@ def _restored(to: Limits) -> bool:
 
 
 def job_memory(environ: Mapping[str, str]) -> str:
-    """Return a text about a Slurm job's share of this node's memory; empty outside of a job, or if the job has all
-    memory.
-    """
+    """Return a text about a Slurm job's share of this node's memory; empty if there is no such limit."""
     megabytes = environ.get("SLURM_MEM_PER_NODE", "")
     if not megabytes.isdecimal() or int(megabytes) == 0:
         return ""

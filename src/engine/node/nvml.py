@@ -37,7 +37,7 @@ class Gpus:
                 self._next_at = self._clock() + AGAIN_S
                 self._open()
             samples = [self._sample(index, handle) for index, handle in self._handles]
-        except Exception:  # noqa: BLE001  such as of a library without one of the functions
+        except Exception:  # noqa: BLE001  for example, the library lacks a function
             self._handles = []
             return ()
         return tuple(sample for sample in samples if sample is not None)

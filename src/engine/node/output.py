@@ -1,6 +1,4 @@
-"""Output of tasks: the worker's streams, which detect output, and the executor server's lines, some of which it
-keeps.
-"""
+"""Output of tasks: the worker's streams, which detect it, and the executor server's lines and backlog."""
 
 from __future__ import annotations
 
@@ -86,7 +84,7 @@ class Printed:
             if (stream := getattr(sys, alias, None)) is not own:
                 try:
                     stream.flush()  # type: ignore[union-attr]
-                except Exception:  # noqa: BLE001, S110 - it may be anything
+                except Exception:  # noqa: BLE001, S110 - the task may have set any object
                     pass
                 setattr(sys, alias, own)
 
@@ -147,9 +145,7 @@ class Lines:
         self._tail = b""
 
     def feed(self, attempt: int, data: bytes) -> list[Output]:
-        """Split ``data``, printed by ``attempt``, into outputs; an unfinished line of another attempt is output
-        first.
-        """
+        """Split ``data`` of ``attempt`` into outputs; an unfinished line of another attempt comes first."""
         out = self.unfinished() if attempt != self._attempt else []
         self._attempt = attempt
         whole, newline, tail = (self._tail + data).rpartition(b"\n")

@@ -20,9 +20,7 @@ _libc = ctypes.CDLL(None)
 
 
 def begin_child(parent: int) -> None:
-    """Have the kernel kill this forked process when its ``parent`` ends, and restore the default handling of
-    signals.
-    """
+    """Have the kernel kill this forked process when ``parent`` ends; restore the default handling of signals."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent had already ended
         os._exit(1)

@@ -97,7 +97,7 @@ class ProfileRelay:
                 return "its process has ended"
             # check once more after this: the answer arrives before the attempt's end
             last = all(each.attempt != request.attempt for each in self._under_way())
-            if now() > began + BEGIN_S and file.exists():  # noqa: ASYNC240  of a disk of this machine
+            if now() > began + BEGIN_S and file.exists():  # noqa: ASYNC240  the file is on a local disk
                 return NOT_BEGUN
             if now() > began + BEGIN_S + request.seconds + WRITE_S:
                 return f"it is not over {WRITE_S:g} s after its time"

@@ -75,7 +75,7 @@ class Profiling:
         else:
             try:
                 why = "" if self.begin(request, task, thread) else "another profile of its process is under way"
-            except Exception as error:  # noqa: BLE001  as where there is no thread for it
+            except Exception as error:  # noqa: BLE001  for example, no thread can be started
                 why = f"it did not begin: {error}"
         if why:
             self.say(Profiled(request.attempt, request.name, "", why))

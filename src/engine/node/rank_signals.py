@@ -39,7 +39,7 @@ def register(pid: int) -> None:
                 with suppress(OSError):
                     unhandled.touch()
             elif callable(shielded):
-                shielded(number, frame)  # type: ignore[arg-type]  # a frame is one
+                shielded(number, frame)  # type: ignore[arg-type]  # the frame has the right type
 
         signal.signal(signal.SIGTERM, note)
 

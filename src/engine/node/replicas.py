@@ -52,7 +52,7 @@ class Replicas:
     def _verify(self, order: Replicate, fd: int, path: str) -> None:
         try:
             problem = "" if digest(blobs.mapped(fd), order.size_bytes) == order.digest else "it is damaged"
-        except Exception as error:  # noqa: BLE001  no memory, say: the client waits for an answer
+        except Exception as error:  # noqa: BLE001  for example, no memory: the client waits for an answer
             problem = str(error) or type(error).__name__
         try:
             self._loop.call_soon_threadsafe(self._send, Replicated(order.blob, "" if problem else path, problem))

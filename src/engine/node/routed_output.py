@@ -38,9 +38,7 @@ class RoutedStreams:
             stream.send_unfinished()
 
     def restore(self, running: Collection[int]) -> None:
-        """Restore a stream that a task has replaced, once the replacement is closed or every task that may have set
-        it has ended.
-        """
+        """Restore a replaced stream once it is closed or every task that may have replaced it has ended."""
         for name, own in self._streams.items():
             stream = getattr(sys, name)
             if stream is own:

@@ -167,7 +167,7 @@ class Sampler:
         while True:
             try:
                 readings = machine.read()
-            except Exception as error:  # noqa: BLE001  whatever a kernel or a driver does, the node goes on
+            except Exception as error:  # noqa: BLE001  the node continues after any error of kernel or driver
                 self._log(error)
             else:
                 try:

@@ -198,7 +198,7 @@ class ExecutorServer:
         except ProtocolError:  # malformed frame: the channel is closed, the session continues
             self.lost(control)
             control.transport.close()
-        except Exception as error:  # noqa: BLE001 - a defect; what came behind it is lost, as it counts as received
+        except Exception as error:  # noqa: BLE001 - a bug; later messages are lost, as they count as received
             traceback.print_exc()
             self._end(f"its executor failed ({type(error).__name__}: {error})")
         finally:

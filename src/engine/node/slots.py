@@ -68,9 +68,7 @@ class Attempt:
 
     @property
     def times_out_at(self) -> float | None:
-        """Return when the attempt's timeout expires; None: it has no timeout, has not started, or is already being
-        ended.
-        """
+        """Return when the timeout expires; None: no timeout, not started, or already being ended."""
         if self.kill_cause is not None or self.started is None or self.run.timeout_s is None:
             return None
         return self.started + self.run.timeout_s

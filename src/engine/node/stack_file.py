@@ -71,9 +71,7 @@ class StackFile:
         _HEAD.pack_into(self._notes, 0, os.getpid(), fd)
 
     def began(self, place: int, attempt: int) -> None:
-        """Record that an attempt runs in this thread, the ``place``-th of the worker; attempt 0: the attempt has
-        ended.
-        """
+        """Record that an attempt runs in the worker's ``place``-th thread; attempt 0: none does."""
         _NOTE.pack_into(self._notes, _at(place), attempt, threading.get_ident(), 0)
 
     def stepped(self, place: int) -> None:

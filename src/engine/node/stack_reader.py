@@ -72,7 +72,7 @@ class StackMemory:
                 return await self._text(attempt)
             except OSError:
                 return "its process has ended"
-            except Exception as error:  # noqa: BLE001  as of a file that the task has cut: others have stacks still
+            except Exception as error:  # noqa: BLE001  for example, the task has truncated the file
                 return f"no stack: {type(error).__name__}: {error}"
 
     async def _text(self, attempt: int) -> str:

@@ -41,9 +41,7 @@ class StackSpans:
         self._open += [(code, at_ns) for code in codes[same:]]
 
     def end(self, at_ns: int) -> None:
-        """End the open spans, for example at the end of a step: the next sample may show the same call or another
-        one.
-        """
+        """End the open spans, for example at a step's end: the next sample may show the same call or another."""
         self._end(0, at_ns)
 
     def _end(self, keep: int, at_ns: int) -> None:

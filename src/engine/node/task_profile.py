@@ -1,6 +1,4 @@
-"""A profile of a running task: samples of its thread, 200 per second, and the trace of torch's profiler, if
-possible.
-"""
+"""A profile of a running task: 200 samples of its thread per second, and torch's trace if possible."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ class TaskProfile:
         if self._steps.done:
             self._done.set()
 
-    def task_ended(self, failed: bool = False) -> None:  # noqa: ARG002  as tasks call it
+    def task_ended(self, failed: bool = False) -> None:  # noqa: ARG002  callbacks get this argument
         """End the profile, if it still runs, and wait until its result is sent."""
         self._done.set()
         if self._thread.ident is not None:
@@ -98,7 +96,7 @@ class TaskProfile:
             if self._began_ns:
                 fd, size_bytes = self._written()
                 sha256 = _digest(fd, size_bytes)
-        except Exception as error:  # noqa: BLE001  the task goes on
+        except Exception as error:  # noqa: BLE001  the task continues
             self._problems.append(f"it has failed: {torch_profile.one_line(error)}")
         finally:
             self._scratch.unlink(missing_ok=True)

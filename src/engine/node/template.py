@@ -133,7 +133,7 @@ class _Server:
                 pass
         except ImportError as error:
             print(f"outrider: not imported for all, but by each: {error}", file=sys.stderr, flush=True)
-        except BaseException:  # noqa: BLE001 - it must not go on as its parent
+        except BaseException:  # noqa: BLE001 - the child must not continue as its parent
             traceback.print_exc()
         finally:
             os._exit(1)

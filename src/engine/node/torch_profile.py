@@ -37,7 +37,7 @@ def begin() -> Begun:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         profiler = torch.profiler.profile(activities=activities, experimental_config=config)
         profiler.start()
-    except Exception as error:  # noqa: BLE001  as where the task has a profiler of its own under way
+    except Exception as error:  # noqa: BLE001  for example, the task runs a profiler itself
         return Begun(None, f"torch's profiler did not begin: {one_line(error)}")
     return Begun(profiler, "")
 
@@ -47,7 +47,7 @@ def end(profiler: Any, path: Path) -> str:
     try:
         profiler.stop()
         profiler.export_chrome_trace(str(path))
-    except Exception as error:  # noqa: BLE001  as where the task has ended it
+    except Exception as error:  # noqa: BLE001  for example, the task has ended it
         return f"torch's profiler has no trace: {one_line(error)}"
     return ""
 

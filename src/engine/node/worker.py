@@ -63,9 +63,7 @@ _USES_GPU_US = 1000  # a shorter successful task is assumed not to use the GPU
 
 
 class WorkerProcess:
-    """The base of both kinds of workers: it handles the pipe, and the functions and objects that the process has
-    received.
-    """
+    """The base of both kinds of workers: the pipe, and the functions and objects that the process has received."""
 
     def __init__(
         self, pipe: socket.socket, index: int, setup: dict[str, Any], outputs: Mapping[int, int], *, alone: bool
@@ -339,9 +337,7 @@ class ThreadWorker(WorkerProcess):
             self._caller.modes.restore()
 
     def _run_in(self, thread: int, base: Context, run: Run, fds: list[int], streams: Streams) -> None:
-        """Run one attempt and answer it, also if it is interrupted: this happens at most once, and never after
-        `_end`.
-        """
+        """Run one attempt and answer it, also if interrupted: that happens at most once, never after `_end`."""
         answer: Answer = Ended(run.attempt, Cause.KILLED, 0, ""), []
         try:
             if self._begin(run.attempt):

@@ -161,9 +161,7 @@ class WorkerConnection:
         return outputs
 
     def receive_logged(self, *, rest: bool = True) -> None:
-        """Receive the records logged so far by processes of the running attempt; without ``rest``, only one turn's
-        share.
-        """
+        """Receive what processes of the running attempt have logged; without ``rest``, only one turn's share."""
         if self._log is not None:
             attempt = self._running(self.worker) or self.last
             for records, fds in self._log.receive(rest=rest):

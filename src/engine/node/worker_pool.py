@@ -91,9 +91,7 @@ class WorkerPool:
     # --- from the client ---------------------------------------------------------------------------------------------
 
     def open(self, setup: dict[str, Any], *, cwd: str, address: str, after_s: float = 0.0) -> None:
-        """Start the workers after ``after_s`` seconds, or when the first task arrives, so that later tasks find them
-        ready.
-        """
+        """Start the workers after ``after_s`` seconds or at the first task, so that later tasks find them ready."""
         slots, threads = setup["slots"], setup["kind"] == "thread"
         self._threads = threads
         order = {
@@ -208,7 +206,7 @@ class WorkerPool:
         """
         try:
             self._carry_out()
-        except Exception as error:  # noqa: BLE001 - the edge
+        except Exception as error:  # noqa: BLE001 - no caller handles it
             traceback.print_exc()
             story = limits.story() if limits.is_shortage(error) else f"{type(error).__name__}: {error}"
             self._fail(f"its executor failed ({story})")

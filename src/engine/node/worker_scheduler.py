@@ -303,9 +303,7 @@ class WorkerScheduler:
             yield from recall.returned
 
     def worker_of(self, attempt_id: int) -> int | None:
-        """Return the worker to which an attempt was delivered; 0 if it waits for one; None if it is unknown or
-        answered.
-        """
+        """Return the worker to which an attempt was delivered; 0: it waits; None: it is unknown or answered."""
         attempt = self._attempts.get(attempt_id)
         if attempt is None:
             return None

@@ -258,7 +258,7 @@ class OnPreemption(Generic[Callback]):
     def _run(self, notice: Preemption, call: _Call) -> None:
         try:
             self._callback(notice)
-        except Exception:  # noqa: BLE001  the edge: reported, not fatal
+        except Exception:  # noqa: BLE001  reported, not fatal
             self._report()
         finally:
             call.ended.set()
@@ -269,7 +269,7 @@ class OnPreemption(Generic[Callback]):
         try:
             async with asyncio.timeout(notice.budget_s):
                 await cast("Coroutine[Any, Any, object]", self._callback(notice))
-        except Exception:  # noqa: BLE001  the edge
+        except Exception:  # noqa: BLE001  reported, not fatal
             self._report()
 
     def _report(self) -> None:
@@ -389,10 +389,8 @@ class _NoticePoller:
                 handler.poll()
             self._changed.wait(POLL_S)
 
-    def _ended(self, task: TaskContext, failed: bool) -> None:  # noqa: ARG002 - either way
-        """Cancel the callbacks of a task whose function has ended, and wait for running ones, before the task's
-        answer.
-        """
+    def _ended(self, task: TaskContext, failed: bool) -> None:  # noqa: ARG002 - the same after a failure
+        """Cancel the callbacks of a task whose function has ended; wait for running ones before its answer."""
         with self._lock:
             self._tasks.discard(task.attempt)
             theirs = [handler for handler in self._handlers if handler.task is task]
@@ -403,4 +401,5 @@ class _NoticePoller:
 
 
 _poller = _NoticePoller()
-os.register_at_fork(after_in_child=_poller.__init__)  # type: ignore[misc]  # callbacks are the process's that registered them
+# A forked child starts without callbacks: they belong to the process that has registered them.
+os.register_at_fork(after_in_child=_poller.__init__)  # type: ignore[misc]

@@ -22,7 +22,7 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "-", name[:_NAME_CHARS]).strip("-") or "block"
 
 
-class profile:  # noqa: N801  it reads as the block's verb
+class profile:  # noqa: N801  used like a verb: `with profile():`
     """Take a profile of the block, in a task: ``with profile(skip=10, steps=5):``.
 
     Each rank takes its own profile; `outrider profile RUN --last` merges the profiles of all ranks of a broadcast into
@@ -57,7 +57,7 @@ class profile:  # noqa: N801  it reads as the block's verb
             try:
                 self._taken = profiling.begin(request, task, get_ident())
                 why = "" if self._taken is not None else "another profile of its process is under way"
-            except Exception as error:  # noqa: BLE001  as where there is no thread for it
+            except Exception as error:  # noqa: BLE001  for example, no thread can be started
                 why = f"it did not begin: {error}"
             if why:
                 profiling.say(Profiled(task.attempt, name, "", why))

@@ -100,7 +100,7 @@ def _from_sequence(data: Sequence[Any], picks: Picks) -> Any:
         return empty
     try:
         return kind(items)  # type: ignore[call-arg]
-    except Exception:  # noqa: BLE001  a class whose constructor takes something else, such as range
+    except Exception:  # noqa: BLE001  for example range, whose constructor takes no items
         return items
 
 

@@ -58,9 +58,7 @@ def _set_variables(task: TaskContext, carrier: Mapping[str, str]) -> None:
 
 
 def _attach(task: TaskContext, carrier: Mapping[str, str]) -> None:
-    """Make the caller's span current, if opentelemetry is installed, so that it is the parent of the function's
-    spans.
-    """
+    """Make the caller's span current, if opentelemetry is installed: the function's spans are its children."""
     with suppress(ImportError):
         from opentelemetry import context, propagate
 

@@ -61,7 +61,7 @@ def below(folder: Path) -> Iterator[str]:
     for where, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
-            yield os.path.normpath(os.path.join(where, name))  # noqa: PTH118  a path of bytes that are no text, too
+            yield os.path.normpath(os.path.join(where, name))  # noqa: PTH118  works also for names that are not valid text
 
 
 def parts_of(name: str, path: Path) -> Iterator[Part]:

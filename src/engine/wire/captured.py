@@ -1,6 +1,4 @@
-"""The dependencies of a function's pickle: the names that the function uses, its variables and classes, and changes
-to these.
-"""
+"""The dependencies of a function's pickle: the names, variables and classes that it uses, and their changes."""
 
 from __future__ import annotations
 
@@ -117,7 +115,7 @@ class Watch:
             if kind in _CONTAINERS:
                 self.may_change = True
             elif kind is tuple or kind is frozenset:
-                self._look(value)  # type: ignore[arg-type]  # it is one of them
+                self._look(value)  # type: ignore[arg-type]  # a tuple or a frozenset
             elif kind is partial:
                 self._look((*value.args, *value.keywords.values()))  # type: ignore[attr-defined]
             elif kind is BuiltinFunctionType or kind is MethodType:
@@ -213,9 +211,7 @@ def contents_of(cell: CellType) -> object:
 
 
 def submodules(code: CodeType, values: Iterable[object]) -> list[ModuleType]:
-    """Return the loaded modules that code reaches as attributes of packages among ``values``, for example
-    ``os.path``.
-    """
+    """Return the loaded modules that code reaches through packages among ``values``, such as ``os.path``."""
     packages = [each for each in values if isinstance(each, ModuleType) and each.__dict__.get("__path__") is not None]
     return [*_submodules(code, packages)] if packages else []
 

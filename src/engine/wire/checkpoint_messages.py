@@ -63,9 +63,7 @@ class Stored(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A report that from now on the ranks of the attempt's broadcast wait for each other, for example at
-    checkpoints.
-    """
+    """A report that from now on the ranks of the attempt's broadcast wait for each other, as at checkpoints."""
 
     attempt: Number
 

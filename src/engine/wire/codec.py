@@ -399,7 +399,7 @@ def _hint(text: str, module: str) -> Any:
 
     Cached, because messages share a few annotations, and `typing.get_type_hints` compiles each.
     """
-    return eval(text, vars(sys.modules[module]))  # noqa: S307  of our own messages
+    return eval(text, vars(sys.modules[module]))  # noqa: S307  only annotations of Outrider's messages
 
 
 def _form(make: type[Any], *before: _Kind) -> _Form:

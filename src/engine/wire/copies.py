@@ -141,13 +141,11 @@ def code_parts(_: Pickler, code: CodeType) -> Reduced:
 def load_code(version: str, data: bytes) -> CodeType:
     if version != sys.implementation.cache_tag:
         raise ImportError(f"code of {version} is not code of {sys.implementation.cache_tag}: use one version of Python")
-    return marshal.loads(data)  # type: ignore[no-any-return]  # noqa: S302 - a part of a pickle
+    return marshal.loads(data)  # type: ignore[no-any-return]  # noqa: S302 - part of a pickle, which is trusted
 
 
 def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
-    """Extend cloudpickle's reduction of a class: the receiver creates it once per process, and places it in its
-    module.
-    """
+    """Extend cloudpickle's reduction: the receiver creates a class once per process, and puts it in its module."""
     if not isinstance(reduced, tuple) or len(reduced) != 6:
         return reduced
     make, args, state, _, _, set_attributes = reduced

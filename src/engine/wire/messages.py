@@ -239,7 +239,7 @@ class Credit(NamedTuple):
 
     attempt: Number
     stream: Stream
-    count: Number  # type: ignore[assignment]  # a tuple's count() is not missed
+    count: Number  # type: ignore[assignment]  # hides tuple.count(), which is not needed
 
 
 # --- node -> client --------------------------------------------------------------------------------------------------
@@ -260,8 +260,9 @@ class Welcome(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The answer to `Hello` if the node closes the channel, with the reason: another version, or another session is
-    active.
+    """The answer to `Hello` if the node refuses the client: another version, or another session is active.
+
+    The node then closes the channel.
     """
 
     reason: str

@@ -27,7 +27,7 @@ from .copies import (
 _OURS = f"{__name__.partition('.')[0]}."
 
 
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """A pickler for objects that another process will load.
 
     Args:
@@ -136,13 +136,13 @@ def dumps_what_can(names: dict[str, object]) -> bytes:
     """Pickle the names of a module, without the names whose values cannot be pickled."""
     try:
         return dumps(names, code=True)
-    except Exception:  # noqa: BLE001 - whatever a __reduce__ raises
+    except Exception:  # noqa: BLE001 - any error of a __reduce__
         return dumps({name: value for name, value in names.items() if _can_be_pickled(value)}, code=True)
 
 
 def _can_be_pickled(value: object) -> bool:
     try:
         dumps(value, code=True)
-    except Exception:  # noqa: BLE001 - whatever a __reduce__ raises
+    except Exception:  # noqa: BLE001 - any error of a __reduce__
         return False
     return True

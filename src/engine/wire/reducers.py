@@ -107,7 +107,7 @@ def _cached_property(_: Pickler, obj: Any) -> Reduced:
     return functools.cached_property, (obj.func,), (None, {"attrname": obj.attrname, "__doc__": obj.__doc__})
 
 
-_DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # it is a function
+_DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # a function has it
 
 
 def _single_dispatch(pickler: Pickler, function: Any) -> Reduced:
@@ -341,9 +341,7 @@ def of_loaded() -> dict[type, Callable[[Any, Any], Reduced]]:
 
 
 def plain_table() -> dict[type, Callable[[Any], Any]]:
-    """Return the dispatch table for a plain pickler, which is used for values that need no copies of functions and
-    classes.
-    """
+    """Return the dispatch table of a plain pickler, for values that need no copies of functions and classes."""
     of_loaded()
     return _plain
 

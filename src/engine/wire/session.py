@@ -165,9 +165,7 @@ class Session:
         return messages
 
     def lost(self) -> None:
-        """Handle the loss of the connection: an incomplete received frame is dropped, unacknowledged frames are
-        kept.
-        """
+        """Handle the loss of the connection: drop an incomplete received frame, keep unacknowledged frames."""
         self.connected = False
         self._splitter = codec.Splitter()
         self._out.clear()

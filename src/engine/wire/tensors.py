@@ -67,9 +67,7 @@ class CoveredParts:
         return part
 
     def again(self) -> bool:
-        """Return whether the pickle must be made again because tensors overlapped; if so, prepare for the next
-        pickle.
-        """
+        """Return whether the pickle must be made again because tensors overlapped; if so, prepare for it."""
         overlap, self._overlap = self._overlap, False
         if overlap:
             self._of, self._copied = {}, {}

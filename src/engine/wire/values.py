@@ -1,6 +1,4 @@
-"""User objects as bytes: pickle protocol 5 followed by its buffers; and a search for the part that cannot be
-pickled.
-"""
+"""User objects as bytes: pickle protocol 5 followed by its buffers; the search for an unpicklable part."""
 
 from __future__ import annotations
 
@@ -155,7 +153,7 @@ def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: b
             # these need a reducer: see `reducers`
             if b"__main__" not in head and b"andom" not in head and b"_Environ" not in head:
                 return head
-        except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler has the last word
+        except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler decides
             pass
         buffers.clear()
     with io.BytesIO() as file:
@@ -186,7 +184,7 @@ def _has_written_plainly(obj: object, file: Any, buffers: list[pickle.PickleBuff
         plain.dump(obj)
         if b"__main__" not in file.getvalue():
             return True
-    except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler has the last word
+    except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler decides
         pass
     _clear(file, buffers)
     return False
@@ -201,8 +199,8 @@ def _clear(file: Any, buffers: list[pickle.PickleBuffer]) -> None:
 def _has_long_bytes(obj: object, depth: int) -> bool:
     kind: Any = type(obj)
     if kind is bytes:
-        return len(obj) > PIECE_BYTES  # type: ignore[arg-type]  # it is a bytes
-    if not depth or kind not in (tuple, list, dict) or len(obj) > FEW:  # type: ignore[arg-type]  # they all have one
+        return len(obj) > PIECE_BYTES  # type: ignore[arg-type]  # obj is bytes
+    if not depth or kind not in (tuple, list, dict) or len(obj) > FEW:  # type: ignore[arg-type]  # these types have a length
         return False
     items: Any = obj.values() if kind is dict else obj  # type: ignore[attr-defined]  # a dict has them
     for each in items:  # noqa: SIM110 - `any` takes twice as long
@@ -221,9 +219,7 @@ def _pickled_in_parts(
 
 
 class _PickleFile:
-    """A file for a pickler, which passes large objects to it directly, without copying them into the pickler's
-    buffer.
-    """
+    """A file for a pickler, which passes large objects to it directly instead of copying them to a buffer."""
 
     def __init__(self) -> None:
         self.parts: list[bytes | memoryview] = []

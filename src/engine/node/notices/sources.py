@@ -89,7 +89,7 @@ class PolledSource:
         while True:
             try:
                 await self.ask(report)
-            except Exception as error:  # noqa: BLE001  a defect of ours must not blind this machine either
+            except Exception as error:  # noqa: BLE001  a bug of Outrider must not stop the polling either
                 self._failures += 1
                 if self._failures == 1:
                     text = str(error) if isinstance(error, Unanswered) else f"{type(error).__name__}: {error}"
@@ -98,7 +98,7 @@ class PolledSource:
                 from random import uniform  # imported here because few nodes need it
 
                 delay = min(most_s, FIRST_S * 2.0 ** min(self._failures - 1, 16))
-                await asyncio.sleep(delay * uniform(0.5, 1.0))  # noqa: S311  no secret: many nodes ask one service
+                await asyncio.sleep(delay * uniform(0.5, 1.0))  # noqa: S311  not a secret: it spreads the requests of many nodes
             else:
                 if self._failures:
                     self._log(f"answers again, after {self._failures} tries")

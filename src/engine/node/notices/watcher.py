@@ -51,9 +51,7 @@ class PreemptionWatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def notice(self, source: str, seconds: float | None) -> None:
-        """Handle a notice of a local source: ``seconds`` until this machine's end; None: no notice, or it is
-        withdrawn.
-        """
+        """Handle a notice of a local source: ``seconds`` until this machine's end; None: no notice any more."""
         if self._record(source, seconds):
             self._from_client.discard(source)
             self._send(PreemptionNotice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
@@ -109,7 +107,7 @@ class PreemptionWatcher:
     async def _watch(self, source: NoticeSource) -> None:
         try:
             await source.watch(lambda seconds: self.notice(source.name, seconds))
-        except Exception:  # noqa: BLE001 - of signals, as SIGKILL cannot be caught: what is polled goes on
+        except Exception:  # noqa: BLE001 - for example, a signal that cannot be caught: other sources continue
             print(f"notices: {source.name} has failed", file=sys.stderr)
             traceback.print_exc()
 
