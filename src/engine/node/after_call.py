@@ -64,12 +64,15 @@ def keeping(function: object, call: Callable[[], T]) -> T:
 
 
 def hold(error: BaseException) -> None:
-    """Keep the locals of an error's frames until `free`."""
+    """Keep the local variables of an error's frames until `free`."""
     _errors.append(error)
 
 
 def free() -> None:
-    """Free the kept locals. The process is killed if that takes longer than `FREE_S`."""
+    """Free the local variables kept by `keeping` and `hold`.
+
+    The process is killed if that takes longer than `FREE_S`.
+    """
     if _kept or _errors:
         frames = [*_kept]
         _kept.clear()

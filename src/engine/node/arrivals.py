@@ -121,7 +121,7 @@ class Arrivals:
 
     @contextmanager
     def watched(self, name: str) -> Iterator[asyncio.Event]:
-        """Return an event that is set whenever more of a blob arrives."""
+        """Return an event that is set whenever more bytes of a blob arrive."""
         changed = asyncio.Event()
         self._watched.setdefault(name, []).append(changed)
         try:

@@ -40,7 +40,7 @@ class BetweenTasks:
         result = context.run_in_copy(self._context, function, *arguments)
         if (asyncio := sys.modules.get("asyncio")) is not None:
             forget_ended_loop(asyncio)
-        # a replaced process would lose its setups, which costs more than a leftover thread
+        # a replacement process would run its setups again, which costs more than a leftover thread
         if (threads := self._threads.take()) and not context.has_setups():
             self.has_threads = True
             names = ", ".join(thread.name for thread in threads[:_NAMED]) + ", ..." * (len(threads) > _NAMED)

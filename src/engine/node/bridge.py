@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from .pipe import write_all
 
-BEGINS = b"\0outrider bridge\0"  # marks the beginning: earlier bytes on stdout come from a login shell
+BEGINS = b"\0outrider bridge\0"  # the first bytes written to stdout; any bytes before them come from a login shell
 
 _CHUNK_BYTES = 1 << 18
 
@@ -58,7 +58,7 @@ def _forward_stdin(to: int) -> None:
 
 
 def _read(fd: int) -> bytes:
-    """Return the next bytes; empty: the source has ended."""
+    """Return the next bytes; empty if the source has ended."""
     try:
         return os.read(fd, _CHUNK_BYTES)
     except OSError:

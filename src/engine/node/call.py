@@ -29,7 +29,7 @@ _STREAM, _KEEP = int(RunFlag.STREAM), int(RunFlag.KEEP)
 
 
 class Interrupted(BaseException):
-    """The exception that ends a task of a thread worker."""
+    """Raised in a task of a thread worker to end the task."""
 
 
 class Caller:

@@ -48,7 +48,7 @@ class TaskContext:
         self.log = log
         self.place = place  # index of the task's thread among the worker's task threads
         self.loading = loading  # whether the function or the arguments are being loaded, which imports modules
-        self.closing: list[Callable[[bool], None]] = []  # see `close`
+        self.closing: list[Callable[[bool], None]] = []  # called by `close`, with whether the task has failed
         self.has_sessions = False  # sessions of plugins may change settings of the process and restore them later
         self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # calls a function and keeps its locals
         self.raised_ns = 0  # `perf_counter_ns` when the function raised; 0: it did not raise, or no cleanup followed

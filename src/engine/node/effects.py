@@ -8,9 +8,9 @@ from ..wire.messages import Ended, Returned, Run, Started
 
 class Fork(NamedTuple):
     worker: int
-    slot: int  # shown in `instance_info`
+    slot: int  # the slot's index, which `instance_info` shows
     fresh: bool
-    attempt: int = 0  # the attempt for a fresh worker
+    attempt: int = 0  # the attempt for which a fresh worker is forked; 0: none
 
 
 class Deliver(NamedTuple):
@@ -52,7 +52,7 @@ class Relay(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """End the executor with this reason: no task can run here."""
+    """End the executor for this reason: no task can run on this node."""
 
     reason: str
 

@@ -13,9 +13,8 @@ RANK_VARIABLES = (
 )  # fmt: skip
 
 # Variables by which a launcher tells a process its rank. If `torchrun`, `srun` or `mpirun` has started the pool's
-# program,
-# libraries in its tasks would use that rank as the task's own. Each comment names libraries that read the variables.
-# Variables about a job (SLURM_JOB_ID, LSB_JOBID) and settings of MPI (OMPI_MCA_btl, PMIX_MCA_gds) are kept.
+# program, libraries in its tasks would use that rank as the task's own. Each comment names libraries that read the
+# variables. Variables about a job (SLURM_JOB_ID, LSB_JOBID) and settings of MPI (OMPI_MCA_btl, PMIX_MCA_gds) are kept.
 OTHER_LAUNCHERS = re.compile(
     r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # torch.distributed (owner of its store), Lightning
     r"|PET_.*"  # defaults of `torchrun`, set by Kubeflow

@@ -10,5 +10,4 @@ FORK = 2
 KILL = 3  # [KILL, worker]
 # fork server -> executor server: [worker, status, detail, died, held], sent when a worker is gone. status: from
 # os.waitpid, -1 if the fork failed; died: the time by the monotonic clock; held: memory in bytes for which the worker
-# was
-# killed, or 0.
+# was killed, or 0.

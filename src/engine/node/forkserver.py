@@ -46,7 +46,10 @@ _NAMED = 8  # unkillable processes that the report names
 
 
 def serve(control: socket.socket, *keep: int) -> NoReturn:
-    """Run a fork server in this process, and exit. Closes all descriptors but 0 to 2, ``control`` and ``keep``."""
+    """Run a fork server in this process, and exit.
+
+    All descriptors except 0 to 2, ``control`` and ``keep`` are closed.
+    """
     try:
         ForkServer(control, keep).run()
     except BaseException:  # noqa: BLE001 - no caller: this may be a forked child

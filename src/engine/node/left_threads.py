@@ -21,7 +21,7 @@ _LIBRARIES = (
     *{_PATHS[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")},
     *site.getsitepackages(),
     site.getusersitepackages(),
-    str(Path(__file__).parents[2]),  # Outrider
+    str(Path(__file__).parents[2]),  # the folder of Outrider
     "<frozen ",
 )
 

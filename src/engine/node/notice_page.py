@@ -18,11 +18,11 @@ from ...lazy_named_tuple import NamedTuple
 
 _HEADER = struct.Struct("<QII")  # number of writes; length of the text in bytes; CRC-32 of the text
 _TEXT_BYTES = 16 * 1024 - _HEADER.size
-_CELL = struct.Struct("<qqqq")  # attempt, job, generation, count
+_CELL = struct.Struct("<qqqq")  # (attempt, job, generation, number of stop checks)
 CELLS = 1536  # tasks use the cell of their worker; besides the slots, each rank of a broadcast has a cell
 _CELLS_AT = _HEADER.size + _TEXT_BYTES
 _SIZE_BYTES = _CELLS_AT + CELLS * _CELL.size
-KEPT = 64  # at most so many worlds are kept, the latest ones
+KEPT = 64  # maximum number of worlds; only the latest ones are kept
 
 
 class PostedNotice(NamedTuple):

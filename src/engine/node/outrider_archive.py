@@ -32,7 +32,7 @@ _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
 
 
 class OutriderArchive(NamedTuple):
-    digest: str  # of the contents
+    digest: str  # a hash of the contents
     data: bytes  # a tar.gz of the folder
 
 

@@ -22,7 +22,7 @@ from .arrivals import Arrival, Arrivals, Whole
 from .peer_connections import CONNECT_S, KEEP_S, PIECE_BYTES, Broken, PeerConnections, reason_of
 
 IDLE_S = 0.3  # interval of the empty frames that a node sends while it has no new bytes of a blob
-# at a time, including unauthenticated ones; at the limit, the connection that is idle for longest is closed
+# connections at a time, including unauthenticated ones; at the limit, the one that is idle for longest is closed
 CONNECTIONS = 32
 _FIRST_BYTES = 1024  # size limit of a frame with a ticket
 _HASHED_BYTES = 1 << 20

@@ -22,7 +22,7 @@ OUTPUT_CREDIT = b"\x02"
 READY = b"\x03"  # mark from a worker: it is ready to receive
 
 _DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged more than twice the datagram's size
-# a worker holds the lock only for microseconds, unless it is stopped at that moment
+# tries to get the worker's lock; a worker holds it only for microseconds, unless it is stopped at that moment
 LOCK_TRIES, LOCK_PAUSE_S = 50, 0.001
 DO_NOT_WAIT = int(socket.MSG_DONTWAIT)  # a plain integer, because `|` of an enumeration costs 1 us
 _RECEIVE_BYTES = 128 * 1024 - 1024  # below malloc's mmap threshold: a receive takes 0.25 us instead of 17

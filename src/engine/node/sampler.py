@@ -158,7 +158,7 @@ class Sampler:
         if sampled is not None and not self._ended.is_set() and self._send(sampled):
             self._before = now
 
-    # --- in the thread ----------------------------------------------------------------------------------------------
+    # --- in the sampler's thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         if self._ended.wait(min(self._first_s, self._every_s)):

@@ -402,7 +402,10 @@ def others_start_s(sharing: int) -> float:
 
 
 class MachineLease:
-    """The machine's lease: the machine ends itself if ``file`` was not touched for a while. Empty: no lease."""
+    """The machine's lease: the machine ends itself if ``file`` was not touched for a while.
+
+    ``file`` empty: no lease.
+    """
 
     def __init__(self, file: str) -> None:
         self._file = file

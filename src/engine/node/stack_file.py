@@ -20,9 +20,8 @@ import time
 from ...lazy_named_tuple import NamedTuple
 
 # A real-time signal: SIGUSR1 and SIGUSR2 are used by Slurm, submitit and Lightning, and libraries use other old
-# signals.
-# Of the real-time signals, libc reserves the first two or three, and valgrind the last; no known software uses this
-# one.
+# signals. Of the real-time signals, libc reserves the first two or three, and valgrind the last; no known software uses
+# this one.
 SIGNAL = signal.SIGRTMIN + 11
 _HEAD = struct.Struct("=II")
 _NOTE = struct.Struct("=QQQ")  # (attempt, or 0; thread by `threading.get_ident`; time of the last step in ns, or 0)

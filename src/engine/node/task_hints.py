@@ -19,9 +19,9 @@ def _hint(error: BaseException) -> str:
         case FileNotFoundError(filename=str(path)) if not Path(path).is_absolute():
             where = f"The task runs in {Path.cwd()} on its node"
             return f"{where}: send files there by Image(includes=[...]) or pool.push, or give an absolute path."
-        case EOFError() if str(error) == "EOF when reading a line":  # input()
+        case EOFError() if str(error) == "EOF when reading a line":  # raised by input()
             return _NO_TERMINAL
-        case _ if type(error).__module__ == "bdb":  # breakpoint()
+        case _ if type(error).__module__ == "bdb":  # raised by breakpoint()
             return _NO_TERMINAL
         case _:
             return ""

@@ -418,8 +418,7 @@ def _form(make: type[Any], *before: _Kind) -> _Form:
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 _unpack = msgpack.unpackb
 # Faster decoders for the two messages of a single call, if they have no blob, time limit or buffers: they take a third
-# of
-# the time of the general rules. They return None for any other message, which the general rules then check.
+# of the time of the general rules. They return None for any other message, which the general rules then check.
 _USUAL: dict[int, Callable[[tuple[Any, ...]], m.Message | None]] = {
     TAGS[m.Run]: _usual_run,
     TAGS[m.Done]: _usual_done,

@@ -30,7 +30,7 @@ _METRICS, _TEXT, _PARAMS, _ARTIFACT, _SAVED = range(5)
 
 
 class Metrics(NamedTuple):
-    at: float  # unix time
+    at: float  # unix time of the record
     step: int | None
     values: Mapping[str, float]
 

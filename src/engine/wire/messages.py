@@ -76,8 +76,8 @@ class Hello(NamedTuple):
     python: str  # the version, such as "3.11"
     cloudpickle: str
     lease_s: Seconds  # the node ends itself after this time without a message
-    # slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...], sample_every: seconds;
-    # ignored on reconnect
+    # Keys: slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...], sample_every: seconds.
+    # Ignored on a reconnect.
     setup: dict[str, Any]
 
 
@@ -251,7 +251,8 @@ class Welcome(NamedTuple):
     version: Number
     resumed: bool
     received: Number  # reliable frames received from the client so far
-    # hostname, pid, python, cloudpickle, cpus, memory_bytes, sharing, addresses, accelerators: [[type, memory_gb], ...]
+    # Keys: hostname, pid, python, cloudpickle, cpus, memory_bytes, sharing, addresses, accelerators: [[type,
+    # memory_gb], ...]
     facts: dict[str, Any]
     blobs: tuple[str, ...]  # names of the blobs on this node
     # Free TCP ports, bound and not listening, for generations whose head is this node. The first has the number 0; on a

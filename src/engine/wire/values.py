@@ -27,7 +27,7 @@ class Dumped(NamedTuple):
     """
 
     parts: list[bytes | memoryview]
-    sizes: tuple[int, ...] | None  # as in `Value`
+    sizes: tuple[int, ...] | None  # see `Value`
     total: int
 
 

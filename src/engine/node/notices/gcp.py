@@ -13,7 +13,7 @@ from .metadata_service import OK, URL, MetadataService, request
 from .sources import Report, Unanswered
 
 HOST_S = 60.0  # a request without a change ends after this time
-WITHIN_S = 10.0  # further time for the server's answer to arrive
+WITHIN_S = 10.0  # time limit for the server's answer, in addition to HOST_S
 EVERY_S = 1.0  # polling interval if the server sends no version (ETag), so that a request cannot wait for a change
 PREEMPTED_S = 30.0  # time from the notice to the machine's end
 MAINTENANCE_S = 60.0  # "60 seconds before a maintenance event starts"; a machine with GPUs gets an hour
@@ -28,7 +28,7 @@ class _Value(MetadataService):
 
     every_s = 0.1  # pause after each answer, as the next request waits for a change
     item: str
-    ends: str  # the value that announces the end
+    ends: str  # the value that announces the machine's end
     seconds: float
     _etag = ""
     _at: float | None = None

@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 
 WITHDRAWN = "withdrawn"  # used instead of a signal's seconds: the signal withdraws the notice of another signal
-FIRST_S, AT_MOST_S = 1.0, 30.0  # bounds of the delay between requests while no answer arrives
+FIRST_S, AT_MOST_S = 1.0, 30.0  # first and longest delay between requests while no answer arrives
 FILE_BYTES = 64  # size limit of a notice file, which contains only a number
 _SIGNALS = ("signal", "slurm")
 _FILE = "file"
