@@ -66,7 +66,7 @@ class Deliveries:
 
         ``message`` None: the body is a mark, which is sent again at once.
         """
-        if isinstance(message, wire.Input | wire.Credit):  # for a task that its dead worker had not read
+        if isinstance(message, wire.Input | wire.Credit):  # the worker died before it read this message for a task
             self._early.setdefault(message.attempt, []).append((message, body))
         elif isinstance(message, wire.Define):
             connection.known.discard(message.function)

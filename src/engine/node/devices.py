@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import subprocess
 
 _QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
-_PATIENCE_S = 20.0  # without persistence mode, the driver takes seconds to wake up
+_PATIENCE_S = 20.0  # time limit for nvidia-smi: without persistence mode, the driver takes seconds to wake up
 
 
 class Query:

@@ -127,7 +127,7 @@ def spoiled(before: Limits, took_us: int) -> bool:
     ones.
     """
     global _calls, _accepted  # noqa: PLW0603 - a process has one set of limits
-    # in so short a task, only C code could have changed limits without being counted
+    # in a task below 1 ms, only C code could have changed limits without being counted
     if not _calls and took_us < _LONG_US:
         return False
     before, now = _accepted or before, _current()

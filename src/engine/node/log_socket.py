@@ -120,7 +120,9 @@ class LogClient:
         self._patience_s = PATIENCE_S  # 0 after a wait without success, until the node reads again
 
     def send(self, line: bytes, fds: list[int] | None = None) -> None:
-        """Send a record. Wait for a node that does not read up to `PATIENCE_S`, and then no more until it reads again.
+        """Send a record. If the node does not read, wait up to `PATIENCE_S`.
+
+        After a wait without success, later calls do not wait until the node reads again.
 
         Raises:
             OSError: the node has ended, or does not read.

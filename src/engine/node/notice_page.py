@@ -31,7 +31,7 @@ class PostedNotice(NamedTuple):
     number: int  # unique among a node's notices; a notice keeps its number when its time changes
     source: str
     seconds: float  # time left when the notice arrived
-    at: float  # by time.monotonic(), which all processes of this machine share
+    at: float  # end of the machine, by time.monotonic(), which all processes of this machine share
     node: int | None = None  # the node of the world that is affected; None: this node
 
 

@@ -1,4 +1,4 @@
-"""Output of tasks: the worker's streams, which detect it, and the executor server's lines and backlog."""
+"""Output of tasks: the worker's streams detect it; the executor server splits it into lines and buffers it."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class Backlog:
         self._lost_records[attempt] = self._lost_records.get(attempt, 0) + log_records.count(records) + dropped
 
     def take(self) -> list[Message | bytes]:
-        """Return all messages, and start again without any."""
+        """Return all messages and clear the backlog."""
         entries: list[Message | bytes] = []
         for entry in self._entries.values():
             match entry:

@@ -55,7 +55,10 @@ class RoutedStreams:
 
 
 class _TaskLines(Lines):
-    """A stream of one attempt in a thread worker. Hold ``sending`` to take and send lines in order."""
+    """The lines that one attempt in a thread worker writes to one stream.
+
+    Hold ``sending`` while you take and send lines, so that their order is kept.
+    """
 
     def __init__(self, stream: int) -> None:
         super().__init__(stream)

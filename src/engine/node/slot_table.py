@@ -22,7 +22,8 @@ class SlotTable:
     def stackable(self, attempt: Attempt, now: float) -> Slot | None:
         """Return the slot with the shortest pipe to which the attempt may be added; None if there is none.
 
-        Such attempts are short: a client sends more attempts than there are slots only if it knows that.
+        The added attempts are short: a client sends more attempts than there are slots only if it knows that they are
+        short.
         """
         if self.threads or attempt.run.flags & _UNSHARED:
             return None
@@ -52,7 +53,7 @@ class SlotTable:
     def beside(self) -> Slot:
         """Return a slot for an attempt with the flag BESIDE.
 
-        It is not one of the node's slots, and the attempt may run as long as the node.
+        This slot is not one of the node's regular slots, and the attempt may run as long as the node.
         """
         for slot in self.slots:
             if slot.beside and slot.worker is None:

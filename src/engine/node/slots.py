@@ -9,7 +9,8 @@ from ...lazy_dataclass import dataclass
 from ..wire.messages import Cause, Run
 
 STALL_S = 0.020  # seconds without a result after which the attempts that wait in the pipe are taken back
-TRIES = 5  # starts of a worker in a row; with their pauses they take 0.6 s, for a host that is short of processes
+# failed starts of a worker in a row before the executor gives up; with pauses 0.6 s, as processes may be short
+TRIES = 5
 PAUSE_S = 0.02  # pause before the first further try; it doubles with each try
 
 

@@ -57,7 +57,9 @@ class StackFile:
     running. Therefore each thread writes only its own frames, and the node signals each thread.
 
     Args:
-        locked: the main thread writes the stacks of all threads while it holds the lock; it must run no task.
+        fd: the memory file.
+        locked: whether the main thread, which must run no task, writes the stacks of all threads while it holds the
+            lock.
     """
 
     def __init__(self, fd: int, *, locked: bool) -> None:

@@ -265,11 +265,11 @@ class ProcessHandle:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """A running attempt, with the stack memory of its worker."""
+    """A running attempt, with the memory file for the stacks of its worker."""
 
     attempt: int
     memory: StackMemory
-    began: float  # by the loop's clock, which is `time.monotonic`
+    began: float  # time when the attempt began, by the loop's clock (`time.monotonic`)
 
 
 class StackAnswers:

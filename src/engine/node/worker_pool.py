@@ -183,7 +183,7 @@ class WorkerPool:
         return self._scheduler.has_run
 
     def under_way(self) -> list[UnderWay]:
-        """Return the running attempts, with the stack memory of their workers."""
+        """Return the running attempts, each with the memory file for the stacks of its worker."""
         heads, workers = self._scheduler.heads(), self._connections
         return [
             UnderWay(attempt, workers[each].stacks, max(at, self._logged_at.get(attempt, at)))

@@ -17,7 +17,7 @@ from ..api.plugin import NodeSide, Setup
 if TYPE_CHECKING:
     from ..api.plugin import Plugin
 
-STARTING, READY = 0, 1  # messages sent before the first message of a plugin
+STARTING, READY = 0, 1  # kinds of messages, sent before a plugin's first message
 MESSAGE = 2
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.2
 MARGIN_S = 5.0  # time for the work after a callback: the end of the process, the last bytes of output
-MARGIN_SHARE = 0.2  # for a short notice, this share of its time is used instead
+MARGIN_SHARE = 0.2  # share of a short notice's time that is used as the margin instead, if smaller
 # time limit for the agreement: one round trip to the client and to every node, which normally takes milliseconds
 AGREE_S = 5.0
 _PAUSE_S = 0.001

@@ -1,4 +1,4 @@
-"""The continuation of the caller's trace in a task: the arguments contain the trace's context, and set it when loaded.
+"""The continuation of the caller's trace in a task: the pickled arguments contain its context, and restore it there.
 
 The variables are those of OpenTelemetry's specification for processes: TRACEPARENT, TRACESTATE, BAGGAGE.
 """

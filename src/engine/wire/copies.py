@@ -1,4 +1,4 @@
-"""The reduction of functions, classes and modules that nodes cannot import; `script_modules` rebuilds them."""
+"""Pickling of functions, classes and modules that nodes cannot import; `script_modules` rebuilds them."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 def copy(target: memoryview, source: memoryview) -> None:
     """Copy all of ``source`` into ``target``, which has the same length.
 
-    It is best if new memory is not touched before. In huge pages, its first touch takes an eighth of the time, and
-    freeing it a tenth. If the source is read-only, ctypes cannot get its address: then pieces are copied with Python's
-    lock held.
+    ``target`` should be new memory that nothing has touched before: in huge pages, the first touch takes an eighth of
+    the time, and freeing it a tenth. If the source is read-only, ctypes cannot get its address: then pieces are copied
+    with Python's lock held.
     """
     size = len(source)
     if source.readonly or size <= PIECE_BYTES:

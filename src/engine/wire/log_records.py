@@ -18,7 +18,7 @@ from .ranges import LONGEST_S
 
 NAME_CHARS = 128  # longest name of a metric, a text, or an artifact
 NAMES = 500  # metrics per call
-TEXT_CHARS = 64 * 1024  # longest text, and params as JSON; log larger ones as files
+TEXT_CHARS = 64 * 1024  # longest text, or JSON of params; larger ones must be logged as files
 ARTIFACT_BYTES = 256 * 1024 * 1024
 PARAM_LEVELS = 32  # nested objects and arrays in a param; `log_params` creates fewer
 NOT_IN_JSON = {"nan", "inf", "-inf"}
@@ -44,7 +44,7 @@ class Text(NamedTuple):
 
 class Params(NamedTuple):
     at: float
-    values: Mapping[str, Any]  # in JSON types
+    values: Mapping[str, Any]  # the params, in JSON types
 
 
 class Artifact(NamedTuple):

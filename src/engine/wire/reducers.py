@@ -112,7 +112,7 @@ _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-define
 
 def _single_dispatch(pickler: Pickler, function: Any) -> Reduced:
     if pickler.watch is not None:
-        pickler.watch.may_change = True  # `register` may change it
+        pickler.watch.may_change = True  # `register` may change the dispatcher
     return _make_dispatcher, (), [*function.registry.items()], None, None, _set_dispatcher
 
 
