@@ -28,7 +28,7 @@ FREE = b"\x00"  # first byte of a checkpoint part: FREE means that its rank may 
 # second byte of a checkpoint part: SAFE means that all parts of its version are on the requested number of nodes
 SAFE = b"\x01"
 LARGE_BYTES = 64 << 20  # freeing a blob of this size takes 10 ms
-SPARE = 32  # descriptors kept free for the channels that fetch blobs; at a low limit: a quarter of the limit
+SPARE = 32  # free descriptors reserved for channels that fetch blobs; at a low limit: a quarter of the limit
 _lent: dict[str, int] = {}  # name -> descriptor of an object or shared value that this process's tasks refer to
 _sizes: dict[str, Sequence[int] | None] = {}  # name -> sizes of the parts of that object or shared value, if known
 _shared: dict[str, mmap.mmap] = {}  # name -> mapping that all tasks of this process share

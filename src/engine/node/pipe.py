@@ -22,7 +22,7 @@ OUTPUT_CREDIT = b"\x02"
 READY = b"\x03"  # mark from a worker: it is ready to receive
 
 _DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged more than twice the datagram's size
-# tries to get the worker's lock; a worker holds it only for microseconds, unless it is stopped at that moment
+# tries to get the worker's lock, and pause between them; a worker holds the lock for microseconds, unless stopped
 LOCK_TRIES, LOCK_PAUSE_S = 50, 0.001
 DO_NOT_WAIT = int(socket.MSG_DONTWAIT)  # a plain integer, because `|` of an enumeration costs 1 us
 _RECEIVE_BYTES = 128 * 1024 - 1024  # below malloc's mmap threshold: a receive takes 0.25 us instead of 17
@@ -77,10 +77,10 @@ def receive_next(pipe: socket.socket) -> Datagram:
 
 @contextmanager
 def taking_back(far: socket.socket) -> Iterator[bool]:
-    """Keep the worker from receiving during the block: it gets both a definition and its task, or neither.
+    """Keep the worker from receiving during the block, so that it gets a function and its task, or neither.
 
     ``far`` is the worker's end of the pipe. Its lock is a record lock, which the kernel releases when the worker ends.
-    Yields False if the worker was stopped while it held the lock: then it keeps its messages.
+    Yields False if the worker was stopped while it held the lock: then the worker keeps its messages.
     """
     for _ in range(LOCK_TRIES):
         try:

@@ -22,7 +22,10 @@ class Span(NamedTuple):
 
 
 class StackSpans:
-    """The samples of one thread, converted to spans. A span inside another span is a call by that function."""
+    """The samples of one thread, converted to spans.
+
+    A span inside another span is a call made by the function of the outer span.
+    """
 
     def __init__(self) -> None:
         self._open: list[tuple[CodeType, int]] = []  # (code, time when it was first seen), the outermost first

@@ -29,7 +29,7 @@ _COUNTS = frozenset({Ping, Pong})  # uncounted messages that contain the number 
 # without `Hello`, which the server handles before a session exists
 FOR_NODES = frozenset(get_args(ToNode | BothWays)) - {Hello}
 FOR_CLIENTS = frozenset(get_args(ToClient | BothWays))
-ACK_EVERY = 64  # number of received, unacknowledged frames that causes an `Ack`; at a heartbeat, one suffices
+ACK_EVERY = 64  # after so many received frames an `Ack` is sent; with a heartbeat, it is sent after a single frame
 # A client's limit for one node. It is large: a node that works correctly but stalls may leave its tasks' messages and,
 # for each task, a window of items unacknowledged. 400 tasks with the largest messages and items that are sent in frames
 # are 400 * 17 * 64 KiB = 425 MiB.
