@@ -1,9 +1,9 @@
-"""The locals of a rank's function: they are freed after its answer is sent, and in bounded time.
+"""Delayed release of the local variables of a rank's function: after its answer is sent, and within a time limit.
 
-Destructors may wait for other ranks: gloo's do after `destroy_process_group`, sometimes for ever. Python runs them when
-the function returns, before its value is sent, and the whole broadcast would wait for them.
-
-AFTER-1: the locals of a settled rank's function hold its worker for at most `FREE_S`: then the kernel kills the worker.
+Destructors may wait for other ranks: those of gloo do after `destroy_process_group`, sometimes for ever. Python would
+run them when the function returns, before its value is sent, and the whole broadcast would wait for them.
+AFTER-1: the locals of a settled rank's function occupy its worker for at most `FREE_S`: then the kernel kills the
+worker.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .frames import release_frames
 
 T = TypeVar("T")
 FREE_S = 8.0
-FIRST_CALLS = 256  # of Python functions: `function` is one of them, or its plugins never call it
+FIRST_CALLS = 256  # Python function calls to trace: `function` is among the first 256, or its plugins never call it
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 _kept: list[FrameType] = []
 _errors: list[BaseException] = []
 
 
 def keeping(function: object, call: Callable[[], T]) -> T:
-    """Return ``call()``, which calls ``function``, and keep its locals until `free`.
+    """Return ``call()``, which calls ``function``, and keep the locals of ``function`` until `free`.
 
-    They end with the function where it is not among the first calls that ``call`` makes, where a debugger or
-    coverage.py watches, and where a process group is left to a plugin: that group must outlive them.
+    The locals are not kept in three cases: ``function`` is not among the first calls that ``call`` makes; a debugger or
+    coverage.py is tracing; or a process group remains for a plugin, because the group must outlive the locals.
     """
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
     if not isinstance(code, CodeType) or code.co_flags & _SUSPENDABLE or sys.gettrace() is not None:
@@ -40,7 +40,7 @@ def keeping(function: object, call: Callable[[], T]) -> T:
     left = FIRST_CALLS
 
     def trace(frame: FrameType, _event: str, _argument: Any) -> None:
-        """A trace function for the first frames of the call alone: a referenced frame keeps its locals."""
+        """Keep the frame of ``function``, and trace no more frames than needed: a referenced frame keeps its locals."""
         nonlocal left
         left -= 1
         if frame.f_code is code:
@@ -64,12 +64,15 @@ def keeping(function: object, call: Callable[[], T]) -> T:
 
 
 def hold(error: BaseException) -> None:
-    """Keep the locals of an error's frames until `free`."""
+    """Keep the local variables of an error's frames until `free`."""
     _errors.append(error)
 
 
 def free() -> None:
-    """Free the kept locals. The process is killed if that takes longer than `FREE_S`."""
+    """Free the local variables kept by `keeping` and `hold`.
+
+    The process is killed if that takes longer than `FREE_S`.
+    """
     if _kept or _errors:
         frames = [*_kept]
         _kept.clear()
@@ -77,12 +80,13 @@ def free() -> None:
             while _errors:
                 release_frames(_errors.pop())
             for frame in frames:
-                with suppress(RuntimeError):  # the frame runs: the function called itself in a thread that goes on
+                # the frame still runs: the function called itself in a thread that continues
+                with suppress(RuntimeError):
                     frame.clear()
 
 
 def story(status: int, *, idle: bool) -> bytes:
-    """Return a line about a worker that ended with this status; empty: it was not killed by its deadline."""
+    """Return a log line about a worker killed by its deadline; empty if ``status`` means something else."""
     if not idle or status < 0 or not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGALRM:
         return b""
     return (
@@ -98,9 +102,9 @@ def _has_group() -> bool:
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    """Have the kernel end this process by SIGALRM after so many seconds, also where Python does not run any more."""
+    """Have the kernel end this process by SIGALRM after so many seconds, even if Python code can no longer run."""
     handler = signal.getsignal(signal.SIGALRM)
-    if handler is None:  # a handler from outside Python, which could not be restored
+    if handler is None:  # the handler was not installed by Python, so it could not be restored
         yield
         return
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

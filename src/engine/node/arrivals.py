@@ -1,4 +1,4 @@
-"""Blobs while they arrive: the part that is there can go to other nodes already."""
+"""Blobs that are still arriving: the bytes received so far can already be sent to other nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .blobs import BlobStore
 
 
 class Whole(NamedTuple):
-    """A blob that another node has sent completely, with its SHA-256 in hex; "" if none was requested."""
+    """A blob that another node has sent completely. ``digest``: SHA-256 in hex; "" if none was requested."""
 
     name: str
     size_bytes: int
@@ -20,17 +20,21 @@ class Whole(NamedTuple):
 
 
 class Arrival:
-    """A blob on its way. With ``on_whole``, called at its end, other nodes send it, and it outlives its channel."""
+    """A blob that is still arriving.
+
+    With ``on_whole`` (called when the blob is complete) other nodes send the blob, and it survives the end of its
+    channel.
+    """
 
     def __init__(
         self, name: str, size_bytes: int, fd: int, on_whole: Callable[[Whole], object] | None, *, hashed: bool
     ) -> None:
         self.name, self.size_bytes, self.on_whole = name, size_bytes, on_whole
-        self.fd: int | None = fd  # until it is whole, or was dropped
+        self.fd: int | None = fd  # None once the blob is complete or was dropped
         self.have_bytes = 0
         self.digest = None
         if hashed:
-            import hashlib  # needed by few nodes
+            import hashlib  # imported here because few nodes need it
 
             self.digest = hashlib.sha256()
 
@@ -41,7 +45,7 @@ class Arrival:
 
 
 class Arrivals:
-    """The blobs that are on their way to this node, and those in the store, to read them from."""
+    """The blobs that are still arriving at this node, and access to the complete ones in the store."""
 
     def __init__(self, store: BlobStore) -> None:
         self.store = store
@@ -54,9 +58,13 @@ class Arrivals:
     def begin(
         self, name: str, size_bytes: int, on_whole: Callable[[Whole], object] | None = None, *, hashed: bool = False
     ) -> Arrival:
-        """Begin a blob; the part of an earlier blob of its name is dropped. An OSError: see `BlobStore.new`.
+        """Begin to receive a blob; the received part of an earlier blob of the same name is dropped.
 
-        ``hashed``: ``on_whole`` gets its SHA-256.
+        Args:
+            hashed: whether ``on_whole`` gets the blob's SHA-256.
+
+        Raises:
+            OSError: see `BlobStore.new`.
         """
         arrival = Arrival(name, size_bytes, self.store.new(), on_whole, hashed=hashed)
         if (before := self._arriving.get(name)) is not None:
@@ -65,7 +73,11 @@ class Arrivals:
         return arrival
 
     def take(self, arrival: Arrival, data: bytes | memoryview, at: int) -> None:
-        """Write bytes to their place; only bytes that follow the present part count. An OSError: there is no room."""
+        """Write bytes at their offset; bytes count as received only if they continue the received part.
+
+        Raises:
+            OSError: no memory is left for the bytes.
+        """
         if arrival.fd is None:
             raise OSError("the blob was dropped")
         rest, end = memoryview(data), at + len(data)
@@ -87,26 +99,29 @@ class Arrivals:
             changed.set()
 
     def abandon(self, arrival: Arrival) -> None:
-        """Drop a blob that will not be complete."""
+        """Drop a blob that will not be completed."""
         arrival.close()
         if self._arriving.get(arrival.name) is arrival:
             del self._arriving[arrival.name]
 
     def drop(self, names: Iterable[str]) -> None:
-        """Drop blobs that other nodes send. The client ends its own by their channels."""
+        """Drop the arriving blobs that other nodes send.
+
+        Blobs from the client are dropped when their channels close.
+        """
         for name in names:
             if (arrival := self._arriving.get(name)) is not None and arrival.on_whole is not None:
                 self.abandon(arrival)
 
     def read(self, name: str, at: int, most_bytes: int) -> bytes:
-        """Return bytes of a blob; none: they are not there yet."""
+        """Return bytes of a blob; empty if they have not arrived yet."""
         arrival = self._arriving.get(name)
         fd, end = (self.store.fd(name), at + most_bytes) if arrival is None else (arrival.fd, arrival.have_bytes)
         return b"" if fd is None or end <= at else os.pread(fd, min(most_bytes, end - at), at)
 
     @contextmanager
     def watched(self, name: str) -> Iterator[asyncio.Event]:
-        """Return an event that is set whenever more of a blob arrives."""
+        """Return an event that is set whenever more bytes of a blob arrive."""
         changed = asyncio.Event()
         self._watched.setdefault(name, []).append(changed)
         try:

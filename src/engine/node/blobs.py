@@ -1,9 +1,9 @@
-"""Blobs in this machine's memory: memfds, handed on as file descriptors, mapped and never copied.
+"""Blobs in this machine's memory: memfds that are passed as file descriptors, and mapped instead of copied.
 
-A task's own arguments and result are mapped privately, and so are the objects that it refers to, which a node was sent
-once. Shared values are mapped once per worker, and unpickled by each task that refers to one: arrays lie over the
-mapping itself, which every worker of the node has in common, so they are read-only, as a change would be seen by other
-tasks. The objects around the arrays are each task's own.
+A task's own arguments and result are mapped privately (copy-on-write). So are the objects that a task gets by a `Ref`,
+which a node receives once. Shared values are mapped once per worker, and each task that uses a shared value unpickles
+it: its arrays lie over the mapping, which all workers of the node share. These arrays are read-only, because other
+tasks would see a change. Each task has its own copy of the objects around the arrays.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from ..wire.messages import Value
 from . import limits
 from .pipe import write_all
 
-FREE = b"\x00"  # the first byte of a part of a checkpoint: its rank may write it again
-SAFE = b"\x01"  # the second one: all parts of its version are on as many nodes as was asked for
-LARGE_BYTES = 64 << 20  # freeing so much takes 10 ms
-SPARE = 32  # descriptors that blobs leave for the channels on which they are fetched; of a low limit, a quarter
-_lent: dict[str, int] = {}  # descriptors of objects that this process's tasks refer to, by name
-_sizes: dict[str, Sequence[int] | None] = {}  # and the sizes of their parts, if known
-_shared: dict[str, mmap.mmap] = {}  # those of them that are mapped for all tasks
+FREE = b"\x00"  # first byte of a checkpoint part: FREE means that its rank may overwrite it
+# second byte of a checkpoint part: SAFE means that all parts of its version are on the requested number of nodes
+SAFE = b"\x01"
+LARGE_BYTES = 64 << 20  # freeing a blob of this size takes 10 ms
+SPARE = 32  # free descriptors reserved for channels that fetch blobs; at a low limit: a quarter of the limit
+_lent: dict[str, int] = {}  # name -> descriptor of an object or shared value that this process's tasks refer to
+_sizes: dict[str, Sequence[int] | None] = {}  # name -> sizes of the parts of that object or shared value, if known
+_shared: dict[str, mmap.mmap] = {}  # name -> mapping that all tasks of this process share
 _close = os.close
-_lending = threading.Lock()  # a thread worker's tasks open what its pipe brings
+_lending = threading.Lock()  # in a thread worker, several tasks use the descriptors that arrive by its pipe
 
 
 def write(parts: Sequence[bytes | memoryview]) -> int:
@@ -47,16 +48,18 @@ def write(parts: Sequence[bytes | memoryview]) -> int:
 
 
 def close(fd: int) -> None:
-    """Close a blob, and give its memory back as `give_back` does."""
+    """Close a blob, and free its memory as `give_back` does."""
     give_back(partial(_close, fd), os.fstat(fd).st_size)
 
 
 def give_back(free: Callable[[], object], size_bytes: int) -> None:
-    """Call ``free``, in a thread if the memory is large: 4 GiB take from half a second to several, for which an event
-    loop would be blocked. No thread at the end of the program, where it would never begin, and its start would hang.
+    """Call ``free``, in a thread if the memory is large.
+
+    Freeing 4 GiB takes from half a second to several seconds, which would block an event loop. At interpreter shutdown
+    ``free`` is called directly: a new thread would not run, and starting it would hang.
     """
     if size_bytes >= LARGE_BYTES and not sys.is_finalizing():
-        with suppress(RuntimeError):  # there are no more threads
+        with suppress(RuntimeError):  # no further thread can be started
             threading.Thread(target=free, daemon=True, name="outrider-close").start()
             return
     free()
@@ -71,7 +74,10 @@ def mapped(fd: int) -> mmap.mmap:
 
 
 def load(value: Value, fds: list[int]) -> Any:
-    """Return the object of a value whose blob, if it has one, came as the first of ``fds`` (taken out and closed)."""
+    """Return the object of a value.
+
+    If the value has a blob, its descriptor must be the first of ``fds``: it is removed from ``fds`` and closed.
+    """
     if value.blob is None:
         return values.load(value.data, value.sizes)
     if not fds:
@@ -80,8 +86,12 @@ def load(value: Value, fds: list[int]) -> Any:
 
 
 def dump(obj: object, name: str, *, sized: bool = False) -> tuple[Value, list[int]]:
-    """Return the object as a value and its blob, if it has one, which the caller closes and which has no name yet.
-    ``sized``: the value has the size of the blob in any case.
+    """Return an object as a value, and a list with the descriptor of its blob, empty if the value needs none.
+
+    The caller closes the descriptor; the blob has no name yet.
+
+    Args:
+        sized: whether the value always has the size of the blob.
 
     Raises:
         Unpicklable
@@ -90,7 +100,7 @@ def dump(obj: object, name: str, *, sized: bool = False) -> tuple[Value, list[in
 
 
 def placed(dumped: values.Dumped, *, sized: bool = False) -> tuple[Value, list[int]]:
-    """Return a pickled object as `dump` does."""
+    """Return an already pickled object in the form of `dump`."""
     if dumped.total <= values.INLINE_BYTES:
         return values.inline(dumped), []
     sizes = (dumped.total,) if sized and dumped.sizes is None else dumped.sizes
@@ -98,7 +108,7 @@ def placed(dumped: values.Dumped, *, sized: bool = False) -> tuple[Value, list[i
 
 
 def adopt_shared(name: str, fds: list[int], sizes: Sequence[int] | None = None) -> None:
-    """Take the blob ``name``, which came as the first of ``fds``; without ``sizes`` it may be another copy."""
+    """Store the blob ``name``, whose descriptor is the first of ``fds``; without ``sizes`` it may be another copy."""
     with _lending:
         before = _lent.get(name)
         _lent[name] = fds.pop(0)
@@ -110,7 +120,7 @@ def adopt_shared(name: str, fds: list[int], sizes: Sequence[int] | None = None) 
 
 
 def drop_shared(names: Iterable[str]) -> None:
-    """Forget these blobs; objects that still refer to a mapping keep it."""
+    """Forget these blobs; objects that still refer to a mapping keep the mapping alive."""
     with _lending:
         for name in names:
             _shared.pop(name, None)
@@ -123,7 +133,7 @@ def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
     """Return the value as which an `engine.serialization.payload.Shared` is unpickled.
 
     Raises:
-        LookupError: this process was not given the value.
+        LookupError: this process did not receive the value.
     """
     with _lending:
         mapping = _shared.get(name)
@@ -133,10 +143,10 @@ def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
 
 
 def resolve_object(name: str) -> Any:
-    """Return the value that a `Ref` stands for, as if it were a task's own argument: arrays over it are writable.
+    """Return the value that a `Ref` stands for. As in a task's own argument, its arrays are writable.
 
     Raises:
-        LookupError: this process was not given the value.
+        LookupError: this process did not receive the value.
     """
     with _lending:
         fd, sizes = os.dup(_descriptor(name)), _sizes.get(name)
@@ -144,24 +154,32 @@ def resolve_object(name: str) -> Any:
 
 
 def lent(prefix: str) -> list[str]:
-    """Return the names that begin so among those of blobs that this process was given."""
+    """Return the names of received blobs that begin with ``prefix``."""
     with _lending:
         return [name for name in _lent if name.startswith(prefix)]
 
 
 def lent_mapping(name: str) -> mmap.mmap:
-    """Map a blob that this process was given, copy-on-write. A LookupError: it was not given it."""
+    """Map a blob that this process has received, copy-on-write.
+
+    Raises:
+        LookupError: this process did not receive the blob.
+    """
     with _lending:
         fd = os.dup(_descriptor(name))
     return mapped(fd)
 
 
 def resolve_pieces(pieces: Sequence[tuple[bytes | str, Sequence[int]]], sizes: Sequence[int]) -> Any:
-    """Return a value whose parts, of these ``sizes``, are in several pieces: bytes, or names of blobs that this process
-    has, each with the numbers of its parts. Arrays over all of them are writable.
+    """Return a value whose parts are spread over several pieces; its arrays are all writable.
+
+    Args:
+        pieces: each is bytes, or the name of a blob that this process has, with the numbers of the parts that it
+            contains.
+        sizes: the sizes of all parts.
 
     Raises:
-        LookupError: this process was not given one.
+        LookupError: this process did not receive one of the blobs.
     """
     parts: dict[int, memoryview] = {}
     for piece, numbers in pieces:
@@ -182,46 +200,54 @@ def _descriptor(name: str) -> int:
     return fd
 
 
-# --- the executor server's end ---------------------------------------------------------------------------------------
+# --- in the executor server -------------------------------------------------------------------------------------------
 
 
 class BlobStore:
-    """The blobs that the executor server holds by name. Dropping a name frees the blob; mappings keep its pages."""
+    """The blobs that the executor server holds by name.
+
+    Dropping a name frees the blob; existing mappings keep its pages.
+    """
 
     def __init__(self, *, same_host: bool) -> None:
         self._same_host = same_host
         self._fds: dict[str, int] = {}
         self._results = 0
-        self._slots: set[str] = set()  # blobs whose memory their rank writes again when they are dropped
-        self._unopened: dict[str, tuple[str, int]] = {}  # adopted while no descriptor was left: tried again
+        self._slots: set[str] = set()  # blobs whose memory their rank reuses once they are dropped
+        # name -> (path, size) of blobs for which no descriptor was left: opened when needed
+        self._unopened: dict[str, tuple[str, int]] = {}
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._fds)
 
     def fd(self, name: str | None) -> int | None:
-        """Return the descriptor of a blob, None if there is none. The descriptor stays the store's."""
+        """Return the descriptor of a blob, None if the store has no such blob. The store keeps the descriptor."""
         return None if name is None else self._fds.get(name)
 
     def lacks(self, names: Iterable[str | None]) -> bool:
-        """Return whether one of these blobs was adopted, and this process still lacks the descriptors to open it."""
+        """Return whether an adopted blob among these could not be opened, and still cannot, for lack of descriptors."""
         if not self._unopened:
             return False
         return any(name in self._unopened and not self.adopt(name, *self._unopened[name]) for name in names if name)
 
     def new(self) -> int:
-        """Return the descriptor of a blob that is still to arrive. Raises OSError where too few are left to keep it."""
+        """Return the descriptor of a new blob whose bytes will arrive later.
+
+        Raises:
+            OSError: too few descriptors are left to keep it.
+        """
         return _kept(os.memfd_create("blob", os.MFD_CLOEXEC))
 
     def add(self, name: str, fd: int) -> None:
-        """Add a complete blob; the descriptor is the store's from now on."""
+        """Add a complete blob; from now on the store owns the descriptor."""
         self.drop([name])
         self._fds[name] = fd
 
     def add_result(self, fd: int) -> str:
-        """Add a worker's blob under a new name, on the client's own machine a path to open. Return the name.
+        """Add a worker's blob under a new name; return the name, which is a path on the client's own machine.
 
         Raises:
-            OSError: this process has too few descriptors left to keep it. It is closed.
+            OSError: this process has too few descriptors left to keep the blob. The descriptor is closed.
         """
         _kept(fd)
         self._results += 1
@@ -230,10 +256,11 @@ class BlobStore:
         return name
 
     def add_slot(self, fd: int) -> str:
-        """Add a worker's blob whose memory the worker reuses once the first byte is `FREE`, which `drop` writes.
+        """Add a worker's blob whose memory the worker reuses once the first byte is `FREE`. `drop` writes that byte.
 
         Raises:
-            OSError: this process has too few descriptors left to keep it. It is free, and closed.
+            OSError: this process has too few descriptors left to keep the blob. It is marked `FREE`, and its descriptor
+                closed.
         """
         if fd >= _most_descriptors():
             os.pwrite(fd, FREE, 0)
@@ -242,19 +269,20 @@ class BlobStore:
         return name
 
     def mark_safe(self, names: Iterable[str]) -> None:
-        """Mark these slots as safe for their ranks: they, and the slots of all other ranks, were copied."""
+        """Mark these slots as safe for their ranks: the slots of all ranks of this version have been copied."""
         for name in self._slots.intersection(names):
             os.pwrite(self._fds[name], SAFE, 1)
 
     def open(self, name: str, path: str) -> None:
-        """Open a blob of another process of this machine, of any size, if it is there."""
+        """Open a blob of another process of this machine, of any size. Do nothing if it does not exist."""
         with suppress(OSError):
             self.add(name, _kept(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)))
 
     def adopt(self, name: str, path: str, size_bytes: int) -> bool:
-        """Open a blob that another process of this machine holds; return False if it is missing or not that large."""
+        """Open a blob that another process of this machine holds; return False if it is missing or has another size."""
         try:
-            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
+            # NONBLOCK: opening a FIFO would wait for a writer
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             fd = _kept(opened)
         except OSError as error:
             if limits.is_shortage(error):
@@ -268,12 +296,15 @@ class BlobStore:
         return True
 
     def replace(self, name: str, fd: int) -> bool:
-        """Have a blob's descriptor lead to ``fd``, another copy of its bytes, and close that. False: it is gone."""
+        """Redirect a blob's descriptor to ``fd``, another copy of its bytes, and close ``fd``.
+
+        Return False if it was dropped.
+        """
         kept = self._fds.get(name)
         if kept is not None:
             try:
                 before = os.dup(kept)
-            except OSError:  # there is no descriptor left for that
+            except OSError:  # no descriptor is left for the duplicate
                 os.dup2(fd, kept, inheritable=False)
             else:
                 os.dup2(fd, kept, inheritable=False)
@@ -295,12 +326,12 @@ class BlobStore:
 
 
 def _kept(fd: int) -> int:
-    """Return a blob's descriptor if `SPARE` others are left beside it, and close it otherwise.
+    """Return a blob's descriptor if `SPARE` others remain free beside it; close it otherwise.
 
-    The kernel gives the lowest number that is free, so the number says how many are taken.
+    The kernel returns the lowest free number, so the number shows how many descriptors are in use.
 
     Raises:
-        OSError: too few are left.
+        OSError: too few descriptors are left.
     """
     if fd < _most_descriptors():
         return fd

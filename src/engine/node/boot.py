@@ -1,23 +1,26 @@
 # ruff: noqa: UP036 - this file must be understood by whatever Python a host has
-"""The runtime's ``__main__``: ``python3 -I <runtime> install | volumes | daemon | bridge``. Each is a
-module's ``main``."""
+"""The runtime's ``__main__``: ``python3 -I <runtime> install | volumes | daemon | bridge``.
+
+Each verb runs the ``main`` of a module.
+"""
 
 import os
 import sys
 
-# Last, so that a compiled msgpack of the host wins; and after the runtime itself, which is first.
+# The last entry, so that a compiled msgpack of the host is preferred, and so is the runtime itself (the first entry).
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "pure"))  # noqa: PTH100, PTH118, PTH120
 
 
 def run() -> int:
     verb = sys.argv.pop(1) if len(sys.argv) > 1 else ""
-    if verb == "install":  # installs a suitable Python, so it must run on an old one
+    if verb == "install":  # this verb installs a suitable Python, so it must run on an old one
         if sys.version_info < (3, 8):
             return _too_old("3.8")
-        from outrider.engine.image.installer import main as installer  # absolute: this file is not in the package
+        # absolute import: this file is not in the package
+        from outrider.engine.image.installer import main as installer
 
         installer.main()
-    if verb == "volumes":  # started by the installer, with its Python
+    if verb == "volumes":  # the installer starts this verb, with its own Python
         from outrider.engine.volumes import mount_supervisor
 
         return mount_supervisor.main()

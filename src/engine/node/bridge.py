@@ -1,4 +1,4 @@
-"""A bridge from this process's stdin and stdout to a socket with no other way: the executor's, or a TCP port."""
+"""A bridge from stdin and stdout to a socket that only this host can reach: the executor's, or a TCP port."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from contextlib import suppress
 
 from .pipe import write_all
 
-BEGINS = b"\0outrider bridge\0"  # earlier bytes on stdout are a login shell's
+BEGINS = b"\0outrider bridge\0"  # the first bytes written to stdout; any bytes before them come from a login shell
 
 _CHUNK_BYTES = 1 << 18
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``bridge <path>`` or ``bridge <host> <port>`` until either side hangs up. Return the exit status.
+    """Run ``bridge <path>`` or ``bridge <host> <port>`` until either side closes. Return the exit status.
 
-    Each direction has a thread: a side that does not read stops only that direction.
+    Each direction has a thread: a side that does not read blocks only that direction.
     """
     to = sys.argv[1:] if arguments is None else arguments
     try:
@@ -31,14 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with sock:
         os.write(1, BEGINS)
         threading.Thread(target=_forward_stdin, args=(sock.fileno(),), daemon=True).start()
-        with suppress(OSError):  # nobody reads our stdout
+        with suppress(OSError):  # the reader of our stdout is gone
             while data := _read(sock.fileno()):
                 write_all(1, [data])
     return 0
 
 
 def _connected(path: str, port: str = "") -> socket.socket:
-    """Connect to a unix socket; with ``port``, the path is a host."""
+    """Connect to a unix socket; if ``port`` is given, connect by TCP, and ``path`` is a host name."""
     if port:
         return socket.create_connection((path, int(port)))
     sock = socket.socket(socket.AF_UNIX)
@@ -52,13 +52,13 @@ def _connected(path: str, port: str = "") -> socket.socket:
 
 def _forward_stdin(to: int) -> None:
     while data := _read(0):
-        with suppress(OSError):  # the executor takes no more: its last bytes still go out
+        with suppress(OSError):  # the executor reads no more: its last bytes are still forwarded to stdout
             write_all(to, [data])
-    os._exit(0)  # the client hung up: the channel is closed both ways, as a forwarded one would be
+    os._exit(0)  # the client closed stdin: exit, which closes the channel in both directions like a forwarded one
 
 
 def _read(fd: int) -> bytes:
-    """Return the next bytes; empty: the source has ended."""
+    """Return the next bytes; empty if the source has ended."""
     try:
         return os.read(fd, _CHUNK_BYTES)
     except OSError:

@@ -1,4 +1,4 @@
-"""One attempt, from its `Run` to its answer. All of the user's code runs below `Caller.run`."""
+"""One attempt, from its `Run` message to its answer. All user code runs below `Caller.run`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .log_sender import LogSender
 from .modes import Modes
 from .worker_streams import Streams
 
-Answer = tuple[Message, list[int]]  # and its blob's descriptor, if it has one
+Answer = tuple[Message, list[int]]  # the message, and the descriptor of its blob if it has one
 Program = Callable[[Callable[[], Any]], Any]
 
 
@@ -29,11 +29,11 @@ _STREAM, _KEEP = int(RunFlag.STREAM), int(RunFlag.KEEP)
 
 
 class Interrupted(BaseException):
-    """The exception that ends a task of a thread worker."""
+    """Raised in a task of a thread worker to end the task."""
 
 
 class Caller:
-    """Runs attempts, each in the thread that calls `run`."""
+    """The code that runs attempts, each in the thread that calls `run`."""
 
     def __init__(self, info: Info, send: Callable[[Message, list[int]], None], log: LogSender, *, alone: bool) -> None:
         self._info = info
@@ -43,16 +43,17 @@ class Caller:
         self.modes = Modes(alone=alone)
         self._variable = Variable(VARIABLE)
         self._ranks = RankVariables()
-        self._codes: dict[bytes, bytes | int] = {}  # not unpickled yet; an int is the descriptor of a blob
+        # digest -> pickled function, not loaded yet; an int is a blob's descriptor
+        self._codes: dict[bytes, bytes | int] = {}
         self._programs: dict[bytes, Program] = {}
-        self.tasks: dict[int, tuple[context.TaskContext, int]] = {}  # running tasks by attempt, each with its thread
+        self.tasks: dict[int, tuple[context.TaskContext, int]] = {}  # attempt -> (running task, its thread)
 
     def define(self, function: bytes, code: bytes, fds: list[int]) -> None:
-        if fds or code:  # else its blob was missing: the attempt that needs it fails
+        if fds or code:  # else the blob is missing: the attempt that needs the function fails
             self._codes[function] = fds.pop() if fds else code
 
     def run(self, run: Run, fds: list[int], streams: Streams | None, thread: int = 0) -> Answer:
-        """Run one attempt and return its answer; raises nothing but a late `Interrupted`."""
+        """Run one attempt and return its answer. Raises nothing except a late `Interrupted`."""
         task = self._entered(run, streams, thread)
         is_first_call = run.function not in self._programs
         began = perf_counter_ns()
@@ -64,7 +65,7 @@ class Caller:
             except Exception as error:
                 self.modes.note(
                     is_first_call=is_first_call, in_sessions=task.has_sessions
-                )  # the settings of a setup stay
+                )  # settings that a setup has changed stay
                 raise context.LoadError from error
             task.loading = False
             self.modes.note(is_first_call=is_first_call, in_sessions=task.has_sessions)
@@ -85,7 +86,7 @@ class Caller:
             return Done(run.attempt, dumped, took), blob
         except Interrupted:
             return Ended(run.attempt, Cause.KILLED, 0, ""), []
-        except BaseException as error:  # noqa: BLE001 - the edge: whatever the user's code raises becomes data
+        except BaseException as error:  # noqa: BLE001 - any error of user code becomes data
             raised = task.raised_ns or perf_counter_ns()
             answer, blob = _failed(run.attempt, phase, error, _microseconds(began))
             (release_frames if task.keeping is None else after_call.hold)(error)
@@ -93,17 +94,17 @@ class Caller:
         finally:
             self.tasks.pop(run.attempt, None)
             if task.closing:
-                with suppress(Exception):  # the earlier error counts
+                with suppress(Exception):  # only the earlier error is reported
                     task.close(failed=True)
             context.leave()
             self._log.finish(run.attempt)
-            while fds:  # never loaded
+            while fds:  # descriptors of a value that was never loaded
                 os.close(fds.pop())
-            if perf_counter_ns() - began > 1_000_000:  # to look for garbage takes 15 us: too long for each task
+            if perf_counter_ns() - began > 1_000_000:  # only after long tasks: the garbage check takes 15 us
                 self._info.release_port()
 
     def _entered(self, run: Run, streams: Streams | None, thread: int) -> context.TaskContext:
-        """Return the task of an attempt, which this process, or this thread of it, runs from now on."""
+        """Create the context of an attempt, and make it current in this process or thread."""
         fields, text = self._info.of(run.job, run.number, run.world, thread)
         task = context.TaskContext(
             run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread, loading=True
@@ -112,7 +113,8 @@ class Caller:
         context.enter(task, alone=self._alone)
         self.tasks[run.attempt] = task, get_ident()
         self._variable.set(text)
-        if run.world is not None and self._alone:  # threads share one environment, and may be ranks of several worlds
+        # only alone: threads share one environment, and may be ranks of different worlds
+        if run.world is not None and self._alone:
             self._ranks.set(fields)
         elif self._ranks.present:
             self._ranks.clear()
@@ -131,7 +133,7 @@ class Caller:
         return program
 
     def _stream(self, attempt: int, items: Iterator[Any], streams: Streams) -> None:
-        """Send each item when there is credit for it, so that no unwanted item is computed."""
+        """Send each item once the client has granted credit for it, so that no unwanted item is computed."""
         index = 0
         while streams.wait_credit():
             try:
@@ -151,13 +153,13 @@ def _failed(attempt: int, phase: str, error: BaseException, took_us: int) -> Ans
         phase, error = error.phase, error.__cause__ or error
     elif isinstance(error, values.Unpicklable):
         return failed(attempt, "dump", error, took_us)
-    if phase != "call" and limits.is_shortage(error):  # no fault of the value or the user
+    if phase != "call" and limits.is_shortage(error):  # neither the value nor the user is at fault
         return lacking(attempt, limits.story()), []
     return failed(attempt, phase, error, took_us)
 
 
 def aged(answer: Message, since: int) -> Message:
-    """Return the answer, with a failure's age increased by the time since ``since`` (`perf_counter_ns`)."""
+    """Return the answer; if it is a `Failed`, its age is increased by the time since ``since`` (`perf_counter_ns`)."""
     return answer._replace(ago_us=answer.ago_us + _microseconds(since)) if isinstance(answer, Failed) else answer
 
 

@@ -1,5 +1,6 @@
-"""Connections to an executor's socket: the first frame of each says whether it is a client's control channel or carries
-one blob, in or out.
+"""Connections to an executor's socket.
+
+The first frame of a connection shows whether it is a client's control channel or transfers one blob, in or out.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from .arrivals import Arrival, Arrivals
 from .blobs import BlobStore
 
 _PIECE_BYTES = 65536
-_SENT_BYTES, _HELD_BYTES = 1 << 18, 4096  # of a blob: in one call, and at most in asyncio's buffer
+_SENT_BYTES, _HELD_BYTES = 1 << 18, 4096  # bytes of a blob: per sendfile call, and at most in asyncio's buffer
 _CREDENTIALS = struct.Struct("3i")  # <linux/socket.h>: struct ucred {pid, uid, gid}
 
 
 class _Reads(threading.local):
-    """The read buffer of a thread's connections: each copies its data out before the next one reads."""
+    """One thread's read buffer, shared by its connections: each connection copies its data out before the next read."""
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(_PIECE_BYTES))
@@ -35,9 +36,10 @@ _reads = _Reads()
 
 
 class ByteStream(asyncio.BufferedProtocol):
-    """A protocol whose connection is read 64 KiB at a time: of asyncio's own 256 KiB each read costs 16 us of mmap.
+    """A protocol that reads its connection 64 KiB at a time: each 256 KiB read of asyncio's own costs 16 us of mmap.
 
-    It is made, and read, in the thread of its loop. With a buffer of its own each node took 64 KiB more of its client.
+    Create it in the thread of its loop, which also reads it. A buffer of its own would cost each node 64 KiB of the
+    client's memory.
     """
 
     def __init__(self) -> None:
@@ -55,7 +57,10 @@ class ByteStream(asyncio.BufferedProtocol):
 
 
 class NewChannel(ByteStream):
-    """A connection whose first frame is still to come. Another user's is closed at once; root is everybody."""
+    """A connection that has not sent its first frame yet.
+
+    A connection of another user is closed at once, unless that user is root.
+    """
 
     def __init__(self, greeted: Callable[[asyncio.Transport, Hello, bytes], None], arrivals: Arrivals) -> None:
         super().__init__()
@@ -72,9 +77,9 @@ class NewChannel(ByteStream):
             body = self._splitter.first(data)
             if body is not None:
                 self._begin(codec.decode(body), self._splitter.tail)
-        except ProtocolError:  # malformed: this channel ends, no more
+        except ProtocolError:  # malformed frame: only this channel is closed
             self._transport.close()
-        except OSError as error:  # no descriptor is left for the request: its client tries again
+        except OSError as error:  # no descriptor is left for the request: the client retries
             if not limits.is_shortage(error):
                 raise
             self._transport.close()
@@ -101,7 +106,10 @@ class NewChannel(ByteStream):
 
 
 class BlobIn(ByteStream):
-    """A blob that a client sends, or the rest of one: it exists when it is complete, and then `Have` answers."""
+    """A blob, or the rest of a blob, that a client sends.
+
+    When it is complete, it is added to the store, and `Have` is sent.
+    """
 
     def __init__(self, transport: asyncio.Transport, arrivals: Arrivals, arrival: Arrival, at: int = 0) -> None:
         super().__init__()
@@ -109,16 +117,16 @@ class BlobIn(ByteStream):
         self._at = at
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._read[:nbytes])  # it is written to its place before the next read: no copy
+        self.data_received(self._read[:nbytes])  # no copy: the bytes are written to the blob before the next read
 
     def data_received(self, data: bytes | memoryview) -> None:
         arrival = self._arrival
-        if arrival.fd is None or self._at + len(data) > arrival.size_bytes:  # more bytes than announced
+        if arrival.fd is None or self._at + len(data) > arrival.size_bytes:  # dropped, or more bytes than announced
             self._transport.close()
             return
         try:
             self._arrivals.take(arrival, data, self._at)
-        except OSError:  # no memory: the client sees the channel close
+        except OSError:  # no memory is left: the client sees the channel close
             self._transport.close()
             return
         self._at += len(data)
@@ -132,12 +140,11 @@ class BlobIn(ByteStream):
 
 
 class BlobOut(ByteStream):
-    """A blob that a client fetches: `Have` and its bytes, while the connection takes them.
+    """A blob that a client fetches: `Have` and the blob's bytes, at the rate at which the connection accepts them.
 
-    The kernel moves them from the blob to the socket, in a third of the time of a copy. When the socket is full,
-    asyncio gets the next few, and calls back when it has sent them.
-
-    It reads through the store's descriptor, so that an accepted channel needs no further descriptor.
+    `sendfile` moves the bytes from the blob to the socket, in a third of the time of a copy. When the socket is full,
+    asyncio gets the next few bytes, and calls back when it has sent them. The blob is read through the store's
+    descriptor, so an accepted channel needs no further descriptor.
     """
 
     def __init__(self, transport: asyncio.Transport, name: str, store: BlobStore) -> None:
@@ -150,7 +157,7 @@ class BlobOut(ByteStream):
 
     def begin(self) -> None:
         self._transport.set_protocol(self)
-        self._transport.set_write_buffer_limits(high=0)  # no other bytes may overtake those in asyncio's buffer
+        self._transport.set_write_buffer_limits(high=0)  # sendfile must not overtake bytes in asyncio's buffer
         fd = self._store.fd(self._name)
         if fd is None:
             self._transport.write(codec.encode(Missing(self._name)))
@@ -160,7 +167,7 @@ class BlobOut(ByteStream):
         self._pump()
 
     def data_received(self, data: bytes) -> None:
-        """Ignore further messages of the client."""
+        """Ignore later messages of the client."""
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -176,13 +183,14 @@ class BlobOut(ByteStream):
     def _pump(self) -> None:
         while self._sending and not self._paused:
             fd = self._store.fd(self._name)
-            if fd is None:  # the client has dropped the blob and needs no more of it
+            if fd is None:  # the client has dropped the blob and needs no more bytes
                 self._sending = False
-                asyncio.get_running_loop().call_soon(self._transport.close)  # in resume_writing asyncio closes it twice
+                # if closed within resume_writing, asyncio would close it twice
+                asyncio.get_running_loop().call_soon(self._transport.close)
                 return
             try:
                 sent = os.sendfile(self._socket.fileno(), fd, self._at, _SENT_BYTES)
-            except OSError:  # the socket is full; or closed, which asyncio notices
+            except OSError:  # the socket is full; or closed, which asyncio detects
                 piece = os.pread(fd, _HELD_BYTES, self._at)
                 sent = len(piece)
                 self._transport.write(piece)

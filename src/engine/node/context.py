@@ -1,6 +1,6 @@
-"""The context of a running task: the facts it can read about itself, and the iterators of its streamed arguments.
+"""The context of a running task: the information it can read about itself, and its streamed arguments.
 
-User code's side of the engine (``runtime``, ``task``) imports this on the client too, so it imports next to nothing.
+Client programs import this too (by ``runtime`` and ``task``), so it imports very few modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable with the path o
 
 
 class TaskContext:
-    """The running task. ``info``: the source of `instance_info`."""
+    """The running task. ``info``: the values that `instance_info` returns."""
 
     __slots__ = (
         "attempt", "closing", "has_sessions", "info", "job", "keeping", "loading", "log", "number", "place",
@@ -46,43 +46,49 @@ class TaskContext:
         self.info = info
         self.streams = streams
         self.log = log
-        self.place = place  # the index of its thread among the worker's task threads
-        self.loading = loading  # whether its function or arguments are being loaded, which imports modules
-        self.closing: list[Callable[[bool], None]] = []  # see `close`
-        self.has_sessions = False  # of plugins, which may change settings of the process and restore them later
-        self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # calls a function, and keeps its locals
-        self.raised_ns = 0  # `perf_counter_ns` of when its function raised; 0: it did not, or nothing followed
+        self.place = place  # index of the task's thread among the worker's task threads
+        self.loading = loading  # whether the function or the arguments are being loaded, which imports modules
+        self.closing: list[Callable[[bool], None]] = []  # called by `close`, with whether the task has failed
+        self.has_sessions = False  # sessions of plugins may change settings of the process and restore them later
+        self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # calls a function and keeps its locals
+        self.raised_ns = 0  # `perf_counter_ns` when the function raised; 0: it did not raise, or no cleanup followed
 
     def close(self, *, failed: bool) -> None:
-        """Run the ``closing`` callbacks after the function's end. They may take long; the task raises their errors."""
+        """Run the ``closing`` callbacks after the function's end.
+
+        They may take long; their errors become the task's.
+        """
         while self.closing:
             self.closing.pop()(failed)
 
 
 class LoadError(Exception):
-    """Raised ``from`` the real error where a function or its arguments cannot be loaded: reported as phase "load"."""
+    """Raised ``from`` the original error when a function or its arguments cannot be loaded.
+
+    Reported as phase "load".
+    """
 
     phase = "load"
 
 
 class SetupError(LoadError):
-    """Raised ``from`` the real error where the setup of a function fails."""
+    """Raised ``from`` the original error when the setup of a function fails."""
 
     phase = "setup"
 
 
 def current() -> TaskContext | None:
-    """Return the current task, in a process worker on all threads. None outside of a task."""
+    """Return the current task, None outside of a task. In a process worker, all threads see it."""
     return _task.get() or _process.alone
 
 
 def has_process(task: TaskContext) -> bool:
-    """Return whether the task has its process to itself, including environment variables."""
+    """Return whether the task is the only one in its process, so that it may change environment variables."""
     return _process.alone is task
 
 
 def stepped(kind: str) -> None:
-    """Note that the task's loop has come round once more, and report it to `on_step`."""
+    """Record that the task has completed one more step of its loop, and call `on_step`."""
     task = current()
     if task is not None and _process.notes is not None:
         _process.notes.stepped(task.place)
@@ -93,13 +99,13 @@ def stepped(kind: str) -> None:
 
 
 def signed(task: TaskContext) -> None:
-    """Note a local sign of life of the calling task; no message is sent."""
+    """Record that the calling task is alive. The note is local: no message is sent."""
     if _process.notes is not None:
         _process.notes.stepped(task.place)
 
 
 def notice_page() -> NoticePage | None:
-    """Return the node's notice page; processes that a task starts find it too. None outside of a node."""
+    """Return the node's notice page, None outside of a node. Processes started by a task find the page too."""
     if _process.page is None and (path := os.environ.get(NOTICE_PAGE)):
         from .notice_page import NoticePage
 
@@ -111,7 +117,7 @@ def notice_page() -> NoticePage | None:
 
 
 class _StreamedArgument:
-    """The stand-in for an argument that is streamed from the client; pickled with the arguments, live in the task."""
+    """The stand-in for an argument streamed from the client: pickled with the arguments, usable in the task."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -131,7 +137,7 @@ class Input(_StreamedArgument, Iterator[Any]):
         return self._streams().next(self.index)
 
     def close(self) -> None:
-        """Take no more items: the client's iterator is closed."""
+        """Accept no more items: the client's iterator is closed."""
         self._streams().close(self.index)
 
 
@@ -144,7 +150,10 @@ class AsyncInput(_StreamedArgument, AsyncIterator[Any]):
 
 
 def enter(task: TaskContext, *, alone: bool) -> None:
-    """Set the running task. ``alone``: the process runs one task at a time, so all of its threads are in it."""
+    """Set the running task.
+
+    ``alone``: the process runs one task at a time, so the task is current in all its threads.
+    """
     if alone:
         _process.alone = task
     else:
@@ -164,7 +173,8 @@ def leave() -> None:
 def of_tasks() -> Context:
     """Return a copy of this thread's context, for `run_in_copy`.
 
-    Without decimal's variable: its value can be changed in place, in all copies, and is made again where it is unset.
+    The variable of `decimal` is left out: its value is mutable and would be shared by all copies. `decimal` creates a
+    new value where the variable is unset.
     """
     base = Context()
     for variable, value in copy_context().items():
@@ -174,20 +184,20 @@ def of_tasks() -> Context:
 
 
 def run_in_copy(base: Context, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a task in a copy of its thread's context: context variables that it sets are unset for the next task."""
+    """Run a task in a copy of its thread's context: context variables that the task sets do not reach the next task."""
     copy = base.copy()
     copy.run(_base.set, base)
     return copy.run(function, *arguments)
 
 
 def run_setup(function: Callable[[], Any]) -> Any:
-    """Run a setup, as `run_lasting` does. The process keeps its result."""
+    """Run a setup as `run_lasting` does, and note that the process keeps the result of a setup."""
     _process.has_setups = True
     return run_lasting(function)
 
 
 def run_lasting(function: Callable[[], Any]) -> Any:
-    """Run a function that imports modules: context variables that they set stay set for this and all later tasks."""
+    """Run a function that imports modules: context variables that they set stay set for all later tasks."""
     if (base := _base.get()) is None:
         return function()
     task = _task.get()
@@ -218,7 +228,7 @@ def set_notice_page(page: NoticePage) -> None:
 
 
 def set_notes(notes: StackFile) -> None:
-    """Set the place for the process's tasks to note their state."""
+    """Set the file in which the process's tasks note their state."""
     _process.notes = notes
 
 
@@ -231,12 +241,12 @@ def profiling() -> Profiling | None:
     return _process.profiling
 
 
-on_profile_step: Callable[[str, int | None], None] | None = None  # called at each step while a profile is under way
-on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each step: `testing.chaos` alone uses it
+on_profile_step: Callable[[str, int | None], None] | None = None  # called at each step while a profile is running
+on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each step; used only by `testing.chaos`
 
 
 class _Process:
-    has_setups = False  # whether it keeps results of setups
+    has_setups = False  # whether the process keeps results of setups
     alone: TaskContext | None = None
     page: NoticePage | None = None
     notes: StackFile | None = None
@@ -250,5 +260,6 @@ def _live(kind: type[_StreamedArgument], index: int) -> _StreamedArgument:
 
 
 _task: ContextVar[TaskContext | None] = ContextVar("outrider_task", default=None)
-_base: ContextVar[Context | None] = ContextVar("outrider_base", default=None)  # in a task: see `run_in_copy`
+# within a task: the base context, see `run_in_copy`
+_base: ContextVar[Context | None] = ContextVar("outrider_base", default=None)
 _process = _Process()

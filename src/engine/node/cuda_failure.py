@@ -1,7 +1,7 @@
-"""Decide whether CUDA has failed in this process for good: then the worker's next tasks would fail because of this one.
+"""A check whether CUDA has failed permanently in this process, so that the worker's next tasks would fail too.
 
-After some faults of a kernel, such as an assertion or an access outside of its memory, the driver answers every later
-call of the process with that error, whichever library makes it: only another process can use the GPU again (listed in
+After some kernel faults, such as an assertion or an access outside of its memory, the driver returns the same error for
+every later call of the process, from any library: only another process can use the GPU again (listed in
 https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html).
 """
 
@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 LIBRARY = "libcuda.so.1"
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # the second is Windows' own, under WSL
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # the second is the device of Windows, under WSL
 _SUCCESS = 0
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the check does not end another thread's capture
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the check does not invalidate another thread's capture
 
-# By the manual, most require a new process. 214, 220 and 999 are here because the check below cannot cause them itself.
+# The CUDA manual says that most of these require a new process. 214, 220 and 999 are included because the check below
+# cannot cause them itself.
 _FOR_GOOD = frozenset(
     [
         214,  # CUDA_ERROR_ECC_UNCORRECTABLE
@@ -48,17 +49,17 @@ class Cuda:
         self._exists = any(map(os.path.exists, drivers))
 
     def has_failed(self) -> bool:
-        """Return whether no CUDA call can succeed in this process any more; False if it does not use CUDA.
+        """Return whether no CUDA call can succeed in this process any more; False if the process does not use CUDA.
 
-        Measured on an H200: 15 us, and 2 us where CUDA is loaded and unused. It waits for no kernel.
+        Measured on an H200: 15 us, and 2 us where CUDA is loaded and unused. The check waits for no kernel.
         """
         if not self._exists:
             return False
         try:
-            if self._library is None:  # NOLOAD: only if the process uses it
+            if self._library is None:  # NOLOAD: succeeds only if the process has loaded the library
                 self._library = ctypes.CDLL(self._name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
             return any(self._answer(device) in _FOR_GOOD for device in self._devices())
-        except (OSError, AttributeError):  # not loaded, or another library of that name
+        except (OSError, AttributeError):  # not loaded, or an unrelated library of the same name
             return False
 
     def _devices(self) -> Iterator[int]:
@@ -72,7 +73,7 @@ class Cuda:
                 yield device
 
     def _answer(self, device: int) -> int:
-        """Return the driver's answer to a call that always succeeds while the context works."""
+        """Return the driver's status for a call that always succeeds while the context works."""
         context = ctypes.c_void_p()
         if status := self._library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
             return int(status)

@@ -1,11 +1,11 @@
-"""The executor on a real host: a `ExecutorServer` behind a unix socket that sshd forwards to. It outlives its starter.
+"""The executor on a real host: an `ExecutorServer` behind a unix socket that sshd forwards to. It outlives its starter.
 
     python3 -I <runtime> daemon --directory ~/.cache/outrider/pools/<pool>-<node>
 
-Returns when the socket ``<directory>/executor.sock`` can be connected to (printing its path), or when another daemon of
-the directory is there already. Later errors are in ``<directory>/log``. Ends by itself: see `ExecutorServer`.
-
-Tasks get this process's Python and packages, its environment, and ``OUTRIDER_PATH``: the first folders of modules.
+The command prints the path of the socket ``<directory>/executor.sock`` and returns when the socket accepts connections,
+or when another daemon already runs for the directory. Later errors are in ``<directory>/log``. The daemon ends by
+itself: see `ExecutorServer`.
+Tasks get this process's Python, packages and environment, and ``OUTRIDER_PATH``: folders that come first in `sys.path`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import NoReturn
 
 from . import devices, forkserver, limits
 
-LEASE_S = 600.0  # the lease until a client has given its own
-_UNMOUNTED_S = 6.0  # volumes still mounted then are unmounted later, by their supervisor
+LEASE_S = 600.0  # seconds; applies until a client has set its own lease
+_UNMOUNTED_S = 6.0  # seconds to wait for volumes to be unmounted; their supervisor unmounts the rest later
 _READY = b"+"
 
 
 def main() -> int:
-    """Start the daemon, or run it (``--foreground``); return the exit status."""
+    """Start the daemon in the background, or run it here (``--foreground``); return the exit status."""
     options = _parser().parse_args()
     directory: Path = options.directory.expanduser().absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,13 +64,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _own_address() -> str:
-    """Return the address that the starting SSH connection reached, else the outgoing interface's; nothing is sent."""
+    """Return the server address of the starting SSH connection, else the outgoing interface's. No packet is sent."""
     arrived = os.environ.get("SSH_CONNECTION", "").split()  # sshd(8): client address and port, server address and port
-    if len(arrived) == 4 and arrived[2] not in {"127.0.0.1", "::1"}:  # else the connection came through a local tunnel
+    # a loopback address means that the connection came through a local tunnel
+    if len(arrived) == 4 and arrived[2] not in {"127.0.0.1", "::1"}:
         return arrived[2]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # RFC 5737: nobody's
+            probe.connect(("192.0.2.1", 9))  # RFC 5737: an address reserved for documentation
         except OSError:  # no network
             return "127.0.0.1"
         address: str = probe.getsockname()[0]
@@ -78,7 +79,7 @@ def _own_address() -> str:
 
 
 def _detached(options: argparse.Namespace) -> int:
-    """Run the executor in a session of its own; wait until it is ready."""
+    """Run the executor in its own session, and wait until it is ready."""
     waiting, ready = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -88,7 +89,7 @@ def _detached(options: argparse.Namespace) -> int:
                 os._exit(0)
             _redirect(options.directory / "log")
             _serve(options, ready=ready)
-        except BaseException:  # noqa: BLE001 - nobody above
+        except BaseException:  # noqa: BLE001 - no caller handles it
             traceback.print_exc()
         finally:
             os._exit(1)
@@ -110,19 +111,22 @@ def _redirect(log: Path) -> None:
 
 
 def _serve(options: argparse.Namespace, *, ready: int | None) -> NoReturn:
-    """Start the fork server while this process is small; then run the loop. The lock is free when both have ended."""
+    """Start the fork server while this process is small; then run the loop.
+
+    The lock is free when both processes have ended.
+    """
     os.ftruncate(options.lock, 0)
     os.pwrite(options.lock, str(os.getpid()).encode(), 0)
-    gpus = devices.Query()  # takes up to a second, in which the rest starts
-    sees_others = sys.base_prefix in site.PREFIXES  # no virtual environment, or one with its interpreter's packages
+    gpus = devices.Query()  # takes up to a second, during which the rest starts
+    sees_others = sys.base_prefix in site.PREFIXES  # no virtual environment, or one that includes the system's packages
     if sees_others and Path(users := site.getusersitepackages()).is_dir():
-        site.addsitedir(users)  # as in a login there; isolated mode leaves it out
+        site.addsitedir(users)  # as in a login shell; isolated mode (-I) omits the user's packages
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         forkserver.serve(theirs, options.lock)
     theirs.close()
     limits.raise_descriptors()
-    import asyncio  # the fork server is to be without it
+    import asyncio  # imported after the fork: the fork server must not have it
 
     asyncio.run(_until_ended(ours, options, gpus, ready))
     os._exit(0)
@@ -155,7 +159,7 @@ async def _until_ended(
         server.close()
         if _is_ours(options):
             with suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108 - the loop has nothing else to do
+                os.unlink(path)  # noqa: PTH108 - blocking is harmless: the loop has ended its work
         await executor.close()
         if options.volumes >= 0:
             await asyncio.to_thread(_unmounted, options.volumes)
@@ -165,7 +169,10 @@ async def _until_ended(
 
 
 def _unmounted(fd: int) -> None:
-    """Signal the volumes' supervisor that no task uses them any more; it closes its end when it has unmounted them."""
+    """Notify the volumes' supervisor that no task uses them any more, and wait until it has unmounted them.
+
+    The supervisor closes its end of the socket then. The wait is limited to `_UNMOUNTED_S`.
+    """
     with socket.socket(fileno=fd) as supervisor:
         supervisor.settimeout(_UNMOUNTED_S)
         with suppress(OSError):
@@ -174,7 +181,7 @@ def _unmounted(fd: int) -> None:
 
 
 def _is_ours(options: argparse.Namespace) -> bool:
-    """Return whether the directory is still the one that we locked; else another executor may use the path."""
+    """Return whether the directory is still the one that we locked; if not, another executor may use the path."""
     try:
         return os.path.samestat(os.stat(options.directory / "lock"), os.fstat(options.lock))  # noqa: PTH116
     except OSError:
@@ -182,7 +189,7 @@ def _is_ours(options: argparse.Namespace) -> bool:
 
 
 def _listening(path: Path) -> socket.socket:
-    """Return a listening socket whose name appears only once it can be connected to."""
+    """Return a listening socket whose path appears only when it accepts connections."""
     sock = socket.socket(socket.AF_UNIX)
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Deliveries to workers: an attempt, after everything it needs that its worker does not have yet."""
+"""Deliveries to workers: an attempt, preceded by everything that it needs and its worker does not have yet."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from .worker_connection import WorkerConnection
 
 
 class Deliveries:
-    """The functions, the view, and messages that are kept for attempts until they have a worker."""
+    """The functions, the view, and the messages that are kept for attempts until they have a worker."""
 
     def __init__(self, store: BlobStore) -> None:
         self._store = store
         self.functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> (body of its `Define`, its blob)
-        self.view = b""  # the body of the latest
-        self.lent: dict[int, tuple[tuple[str, wire.Value], ...]] = {}  # attempt -> (name, value) of its references
-        self._views: dict[int, bytes] = {}  # attempt of a rank -> the view that belongs to its world
-        self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}  # for attempts that wait for a worker
+        self.view = b""  # body of the latest `View` message
+        # attempt -> (name, value) of each reference in its arguments
+        self.lent: dict[int, tuple[tuple[str, wire.Value], ...]] = {}
+        self._views: dict[int, bytes] = {}  # attempt of a rank -> body of the `View` that belongs to its world
+        # attempt without a worker yet -> its messages
+        self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}
 
     def expect(self, run: wire.Run) -> bool:
-        """Prepare for an attempt; return False if the node could not keep a blob that it needs."""
+        """Prepare for an attempt; return False if the node could not keep a blob that the attempt needs."""
         code = self.functions.get(run.function, (b"", None))[1]
         lent = self.lent.get(run.attempt)
         if self._store.lacks((run.args.blob, code, *([value.blob for _, value in lent] if lent else ()))):
             return False
-        if run.world is not None:  # a newer view may come before the attempt has a worker
+        if run.world is not None:  # a newer view may arrive before the attempt has a worker
             self._views[run.attempt] = self.view
         return True
 
@@ -53,15 +55,18 @@ class Deliveries:
             self.pass_on(connection, message, early)
 
     def pass_on(self, connection: WorkerConnection | None, message: wire.Input | wire.Credit, body: bytes) -> None:
-        """Pass a stream's message on to the worker of its attempt; None: keep it until there is one."""
+        """Forward a stream's message to the worker of its attempt; None: keep the message until there is a worker."""
         if connection is not None:
             connection.send(body, self._blob(message.item if isinstance(message, wire.Input) else None))
         else:
             self._early.setdefault(message.attempt, []).append((message, body))
 
     def take_back(self, connection: WorkerConnection, message: wire.Message | None, body: bytes) -> None:
-        """Handle an unread message of a worker, other than a run: it is sent again when needed. None: a mark."""
-        if isinstance(message, wire.Input | wire.Credit):  # for a task that its dead worker had not read
+        """Handle a message, other than a run, that a worker has not read, so that it is sent again when needed.
+
+        ``message`` None: the body is a mark, which is sent again at once.
+        """
+        if isinstance(message, wire.Input | wire.Credit):  # the worker died before it read this message for a task
             self._early.setdefault(message.attempt, []).append((message, body))
         elif isinstance(message, wire.Define):
             connection.known.discard(message.function)
@@ -75,11 +80,11 @@ class Deliveries:
             connection.send(body)
 
     def lend(self, attempt: int, names: Iterable[str], values: Iterable[wire.Value]) -> None:
-        """Note that an attempt's arguments refer to values in blobs, each by a name."""
+        """Record the references in an attempt's arguments: each is a name and a value in a blob."""
         self.lent[attempt] = (*self.lent.get(attempt, ()), *zip(names, values, strict=False))
 
     def renew(self, connection: WorkerConnection, blob: str) -> None:
-        """Send a worker that has a blob the store's present descriptor of it."""
+        """Send the store's current descriptor of a blob to a worker that has an older one."""
         for name, held in connection.shared.items():
             if held == blob and (fd := self._store.fd(blob)) is not None:
                 connection.send(codec.body(wire.Adopt(name, "", 0)), [fd])
@@ -91,7 +96,7 @@ class Deliveries:
             self._views.pop(attempt, None)
 
     def forget(self, attempt: int) -> None:
-        """Forget the state of an attempt that is over and never ran."""
+        """Forget the state of an attempt that has ended without running."""
         self._early.pop(attempt, None)
         self.lent.pop(attempt, None)
         self._views.pop(attempt, None)

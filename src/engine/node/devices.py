@@ -1,4 +1,4 @@
-"""The GPUs of the host: those that its driver reports and CUDA would show."""
+"""The GPUs of the host that the driver reports and CUDA would show."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     import subprocess
 
 _QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
-_PATIENCE_S = 20.0  # a driver without persistence mode wakes up for seconds
+_PATIENCE_S = 20.0  # time limit for nvidia-smi: without persistence mode, the driver takes seconds to wake up
 
 
 class Query:
-    """A query of NVIDIA's own tool, if its driver is there; it takes a second, so `answer` is called later."""
+    """A query by `nvidia-smi`, if an NVIDIA driver is installed. It takes a second, so call `answer` later."""
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
         if (tool := shutil.which("nvidia-smi")) and any(Path("/dev").glob("nvidia[0-9]*")):
-            import subprocess  # not imported in the fork server
+            import subprocess  # imported here to keep it out of the fork server
 
             self._running = subprocess.Popen(  # noqa: S603
                 [tool, *_QUERY], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
 
     def answer(self) -> list[tuple[str, float]]:
-        """Return (name, memory in GB) of each GPU; an empty list if the tool does not answer in time."""
+        """Return (name, memory in GB) of each GPU; an empty list if the tool does not reply in time."""
         if self._running is None:
             return []
         import subprocess
@@ -35,7 +35,7 @@ class Query:
         try:
             table, _ = self._running.communicate(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._running.kill()  # no wait: in a driver that hangs it cannot be killed
+            self._running.kill()  # do not wait: a process that hangs in the driver cannot be killed
             if self._running.stdout is not None:
                 self._running.stdout.close()
             return []
@@ -47,7 +47,7 @@ def parse(table: str, visible: str | None = None) -> list[tuple[str, float]]:
     gpus: list[tuple[str, str, str, float]] = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[0].isdigit():  # else a warning
+        if len(cells) == 4 and cells[0].isdigit():  # other lines are warnings
             index, uuid, name, mebibytes = cells
             memory_gb = round(int(mebibytes) / 1024, 1) if mebibytes.isdigit() else 0.0
             gpus.append((index, uuid, name.removeprefix("NVIDIA "), memory_gb))

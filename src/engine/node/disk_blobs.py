@@ -1,4 +1,4 @@
-"""Blobs that are moved out of a node's memory into nameless files of its folder, one after another in a thread."""
+"""A mover of blobs from a node's memory into unnamed files of its folder, one blob at a time, in a thread."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from threading import Thread
 from ..wire.messages import NotMoved
 from .blobs import BlobStore
 
-FREE_SHARE = 0.1  # of the disk, which stays free
+FREE_SHARE = 0.1  # share of the disk that stays free
 _PIECE_BYTES = 1 << 24
 
 
 class DiskBlobs:
-    """The mover. ``moved`` gets blobs whose descriptor leads to a file now, ``send`` a message for the others."""
+    """The mover.
+
+    Args:
+        moved: called with the name of each blob whose descriptor now refers to a file.
+        send: called with a message for each blob that could not be moved.
+    """
 
     def __init__(
         self,
@@ -41,7 +46,7 @@ class DiskBlobs:
         while self._waiting and not self._busy:
             name = self._waiting.popleft()
             fd = self._store.fd(name)
-            if fd is None:  # it was dropped meanwhile
+            if fd is None:  # the blob has been dropped in the meantime
                 continue
             try:
                 source = os.dup(fd)
@@ -60,7 +65,7 @@ class DiskBlobs:
             os.close(source)
         try:
             self._loop.call_soon_threadsafe(self._copied, name, file, reason)
-        except RuntimeError:  # the executor ends
+        except RuntimeError:  # the executor is ending: its loop is closed
             if file >= 0:
                 os.close(file)
 
@@ -74,10 +79,10 @@ class DiskBlobs:
 
 
 def copied(source: int, folder: Path) -> int:
-    """Copy a blob into a new nameless file in ``folder``; return its descriptor.
+    """Copy a blob into a new unnamed file in ``folder``; return its descriptor.
 
     Raises:
-        OSError: the disk is full, but for `FREE_SHARE` of it, or cannot be written.
+        OSError: less than `FREE_SHARE` of the disk would stay free, or the file cannot be written.
     """
     size_bytes, disk = os.fstat(source).st_size, os.statvfs(folder)
     if disk.f_bavail * disk.f_frsize - size_bytes < FREE_SHARE * disk.f_blocks * disk.f_frsize:

@@ -1,4 +1,4 @@
-"""The actions that the scheduler decides on; the worker pool carries them out."""
+"""The actions that the scheduler decides on. The worker pool executes them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ..wire.messages import Ended, Returned, Run, Started
 
 class Fork(NamedTuple):
     worker: int
-    slot: int  # shown in `instance_info`
+    slot: int  # the slot's index, which `instance_info` shows
     fresh: bool
-    attempt: int = 0  # the attempt for a fresh worker
+    attempt: int = 0  # the attempt for which a fresh worker is forked; 0: none
 
 
 class Deliver(NamedTuple):
@@ -31,25 +31,28 @@ class Interrupt(NamedTuple):
 
 
 class EndWorker(NamedTuple):
-    """Kill the worker's whole process tree; `WorkerScheduler.gone` is called when it is proved gone."""
+    """Kill the worker's whole process tree.
+
+    `WorkerScheduler.gone` is called when all its processes are confirmed gone.
+    """
 
     worker: int
 
 
 class Answer(NamedTuple):
-    """Send the client a message of the executor's own."""
+    """Send the client a message that the executor itself creates."""
 
     message: Started | Ended | Returned
 
 
 class Relay(NamedTuple):
-    """Pass a worker's message on to the client."""
+    """Forward a worker's message to the client."""
 
     body: bytes
 
 
 class GiveUp(NamedTuple):
-    """End the executor with this reason: no task can run here."""
+    """End the executor for this reason: no task can run on this node."""
 
     reason: str
 

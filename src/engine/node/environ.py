@@ -1,4 +1,4 @@
-"""The environment variables that differ from task to task: each task's own facts, and the ranks' addresses."""
+"""The environment variables that differ between tasks: each task's own information, and the ranks' addresses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ RANK_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 
-# Variables by which a launcher gives a process its place among others. Where `torchrun`, `srun` or `mpirun` has started
-# the pool's program, libraries in its tasks would take that place for the task's own. Each comment names readers.
-# The facts of a job (SLURM_JOB_ID, LSB_JOBID) and settings of MPI (OMPI_MCA_btl, PMIX_MCA_gds) stay.
+# Variables by which a launcher tells a process its rank. If `torchrun`, `srun` or `mpirun` has started the pool's
+# program, libraries in its tasks would use that rank as the task's own. Each comment names libraries that read the
+# variables. Variables about a job (SLURM_JOB_ID, LSB_JOBID) and settings of MPI (OMPI_MCA_btl, PMIX_MCA_gds) are kept.
 OTHER_LAUNCHERS = re.compile(
-    r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # torch.distributed: its store's owner; Lightning
-    r"|PET_.*"  # defaults of `torchrun`, as Kubeflow sets them
+    r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # torch.distributed (owner of its store), Lightning
+    r"|PET_.*"  # defaults of `torchrun`, set by Kubeflow
     r"|CROSS_(RANK|SIZE)|LOCAL_SIZE"  # DeepSpeed's launcher
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|NNODES|NTASKS_PER_.*|TASKS_PER_NODE)"  # Lightning, JAX
-    r"|SLURM_STEP_.*|SLURM_STEPID"  # JAX, Open MPI: a rank that `srun` has started
+    r"|SLURM_STEP_.*|SLURM_STEPID"  # JAX, Open MPI: they recognize a rank started by `srun`
     r"|OMPI_(COMM_WORLD_.*|UNIVERSE_SIZE|APP_CTX_.*|NUM_APP_CTX|FIRST_RANKS|ARGV|COMMAND|FILE_LOCATION)"  # Accelerate
     r"|OMPI_MCA_(ess|ess_base_.*|pmix|orte_(hnp_uri|local_daemon_uri|jobid|num_nodes|app_num|launch|ess_.*))"  # JAX
     r"|PMI_.*|PMI2_.*|PMIX_(?!MCA_).*|PRTE_LAUNCHED"  # MPICH, Intel MPI, Open MPI: the socket of the launcher
@@ -34,17 +34,17 @@ OTHER_LAUNCHERS = re.compile(
 
 
 def drop_other_launchers() -> None:
-    """Remove variables of another launcher, and of an outer broadcast, from this process's environment."""
+    """Remove the variables of other launchers, and of an outer broadcast, from this process's environment."""
     for name in [*os.environ]:
         if name in RANK_VARIABLES or OTHER_LAUNCHERS.fullmatch(name):
             del os.environ[name]
 
 
 class Variable:
-    """An environment variable with another value for every task, visible to C code and child processes.
+    """An environment variable whose value changes with every task, visible to C code and child processes.
 
-    glibc keeps every value that `setenv` ever got, and searches them all: 700 bytes a task for ever, and 2 us. The
-    memory given to `putenv` is ours, and is overwritten.
+    glibc keeps every value ever passed to `setenv` and searches them all: 700 bytes leaked and 2 us per task. `putenv`
+    uses memory that we own and overwrite.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,29 +56,35 @@ class Variable:
         entry = b"%b=%b" % (self._name, value)
         if len(entry) < len(self._place):
             self._place.value = entry
-            _putenv(self._place)  # again, as the last task may have set the variable itself
+            _putenv(self._place)  # called again because the last task may have set the variable itself
         else:
             place = ctypes.create_string_buffer(entry, 2 * len(entry))
             _putenv(place)
             self._place = place
-        os.environ._data[self._name] = value  # type: ignore[attr-defined]  # its own putenv would be another setenv
+        os.environ._data[self._name] = value  # type: ignore[attr-defined]  # os.environ itself would call setenv
 
 
 class RankVariables:
-    """The variables of ``torchrun``, in a process that runs one task at a time: a broadcast's ranks alone have them."""
+    """The rank variables of ``torchrun``, in a process that runs one task at a time.
+
+    Only ranks of a broadcast have them.
+    """
 
     def __init__(self) -> None:
         self.present = False
         self._variables = {name: Variable(name) for name in RANK_VARIABLES}
-        self._outside: dict[str, str] = {}  # values of other tasks for these names, for example by `Image(env=...)`
+        self._outside: dict[str, str] = {}  # values of these names in other tasks, for example from `Image(env=...)`
         self._place: tuple[object, ...] = ()
         self._texts: dict[str, str] = {}
         self._values: dict[
             bytes, bytes
-        ] = {}  # the same in the form of `os.environ`, without the port, which always differs
+        ] = {}  # `_texts` in the form of `os.environ`, without the port, which always differs
 
     def set(self, info: Mapping[str, Any]) -> None:
-        """Set them for the rank with this ``instance_info``. It takes 1.5 us where the last rank had the same place."""
+        """Set the variables for the rank with this ``instance_info``.
+
+        Takes 1.5 us if the last rank had the same values.
+        """
         if not self.present:
             self.present = True
             self._outside = {name: os.environ[name] for name in RANK_VARIABLES if name in os.environ}
@@ -97,7 +103,7 @@ class RankVariables:
         self._variables["MASTER_PORT"].set(str(info["head_port"]))
 
     def clear(self) -> None:
-        """Restore the values from before the first rank."""
+        """Restore the values that were set before the first rank."""
         self.present = False
         for name in RANK_VARIABLES:
             os.environ.pop(name, None)

@@ -1,7 +1,7 @@
 """The lasting event loop, for functions with ``setup=``.
 
-A client object that `setup=` makes, such as an HTTP session, binds itself to the loop of its first use. All calls of
-such a function in a thread therefore share one loop. Other functions have a loop per call, as with `asyncio.run`, so
+A client object created in `setup=`, such as an HTTP session, is bound to the loop of its first use. Therefore all calls
+of such a function in a thread share one loop. Other functions have a loop per call, as with `asyncio.run`, so
 connections that they leave open end with the call.
 """
 
@@ -16,12 +16,13 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-FILES = (str(Path(asyncio.__file__ or "").parent), __file__)  # their frames come before the user's in a traceback
-_HAS_IMPLICIT_LOOP = sys.version_info < (3, 14)  # `asyncio.get_event_loop()` makes one in the main thread
+# in a traceback, frames of these files come before the user's frames
+FILES = (str(Path(asyncio.__file__ or "").parent), __file__)
+_HAS_IMPLICIT_LOOP = sys.version_info < (3, 14)  # `asyncio.get_event_loop()` creates a loop in the main thread
 
 
 class LastingLoop:
-    """The event loop of one thread, for coroutines one after the other."""
+    """The event loop of one thread, which runs coroutines one after the other."""
 
     def __init__(self) -> None:
         self._policy = _policy()
@@ -31,21 +32,25 @@ class LastingLoop:
 
     @property
     def is_usable(self) -> bool:
-        """Return False once the user's code has closed the loop, or chosen another kind (`uvloop.install()`)."""
+        """Return False if user code has closed the loop, or chosen another kind of loop (`uvloop.install()`)."""
         return not self._loop.is_closed() and self._policy is _policy()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in a copy of the present context; return its value. Call `settle` after the task's last."""
+        """Run a coroutine in a copy of the current context; return its value.
+
+        Call `settle` after a task's last coroutine.
+        """
         self._loop.set_default_executor(self._executor)
         return self._runner.run(coroutine, context=copy_context())
 
     def settle(self) -> None:
-        """End everything that `asyncio.run` would end, except the loop and its connections."""
+        """Clean up as `asyncio.run` does at its end, but keep the loop and its connections."""
         if self._loop.is_closed():
             return
         if tasks := asyncio.all_tasks(self._loop):
             self._runner.run(_cancelled(tasks), context=copy_context())
-        if generators := list(getattr(self._loop, "_asyncgens", ())):  # unknown in uvloop: closed when collected
+        # uvloop has no such attribute: its generators are closed when they are garbage-collected
+        if generators := list(getattr(self._loop, "_asyncgens", ())):
             self._runner.run(_closed(generators), context=copy_context())
         if self._executor.is_used:
             self._executor.shutdown(wait=True)
@@ -86,9 +91,9 @@ def _policy() -> object:
 
 
 def _current_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the thread's current loop, if one is set and open."""
+    """Return the thread's current loop if one is set and not closed."""
     if _HAS_IMPLICIT_LOOP:
-        loop = getattr(getattr(_policy(), "_local", None), "_loop", None)  # `get_event_loop` would make one
+        loop = getattr(getattr(_policy(), "_local", None), "_loop", None)  # `get_event_loop` would create a loop
     else:
         try:
             loop = asyncio.get_event_loop()
@@ -98,7 +103,7 @@ def _current_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their ends. The loop logs their errors."""
+    """Cancel tasks and wait until they have ended. The loop logs their errors."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

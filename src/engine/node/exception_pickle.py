@@ -1,7 +1,7 @@
-"""Pickle exceptions of any class. Loading one does not run its class's ``__init__``, which may take other arguments.
+"""Pickling of exceptions of any class.
 
-Unpicklable parts are left out, and named in a note. The causes that a traceback would show travel with the
-error.
+Unpickling does not run the class's ``__init__``, which may take other arguments. Unpicklable parts are left out, and a
+note names them. The pickle includes the causes that a traceback would show.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from typing import Any
 
 from ..wire import pickler
 
-_DEPTH = 16  # causes of causes
-_CAUSES = 256  # causes in all, as of a group's members
+_DEPTH = 16  # longest chain of causes
+_CAUSES = 256  # causes in total, for example those of a group's members
 _CAUSE_BYTES = 1 << 20
-_TEXT_CHARACTERS = 500  # of a text that stands for an argument
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made by a program, and not compiled into the interpreter
+_TEXT_CHARACTERS = 500  # length of the text that replaces an unpicklable argument
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class is defined by a program, not compiled into the interpreter
 
 _LINKS = ("__cause__", "__context__", "__suppress_context__")
-Links = tuple[bytes | None, bool, bool, bool]  # a pickled cause; is it `__cause__`, and `__context__`? Is that hidden?
+# (pickled cause, is it `__cause__`, is it `__context__`, is the context hidden)
+Links = tuple[bytes | None, bool, bool, bool]
 
 
 def dumps(error: BaseException, *, causes: bool = True, most_bytes: int | None = None) -> bytes:
-    """Return a pickle of the error; if it has more than ``most_bytes``, without its causes, of any size.
+    """Return a pickle of the error.
+
+    Args:
+        causes: whether the pickle includes the causes.
+        most_bytes: if the pickle would be larger, return one without causes, whatever its size.
 
     Raises:
         Exception: the class of the error cannot be pickled.
@@ -37,7 +42,7 @@ def dumps(error: BaseException, *, causes: bool = True, most_bytes: int | None =
 
 
 def either(first: bytes, second: bytes) -> bytes:
-    """Return a pickle that loads as ``first`` does or, if that raises an error, as ``second``."""
+    """Return a pickle that loads as ``first``, or as ``second`` if loading ``first`` raises an error."""
     return pickle.dumps(_Loaded(first, second), 5)
 
 
@@ -48,23 +53,24 @@ class _Causes:
     """The causes of an error, each pickled once."""
 
     def __init__(self) -> None:
-        self.pickles: dict[int, bytes] = {}  # by the ids of causes
-        self.path: list[int] = []  # the ids of the errors that lead to the current one
+        self.pickles: dict[int, bytes] = {}  # id of a cause -> its pickle
+        self.path: list[int] = []  # the ids of the errors from the root to the current error
 
     def pickle(self, error: BaseException) -> tuple[bytes | None, str]:
-        """Return the pickle of a cause, or None and a reason."""
+        """Return (pickle of a cause, ""), or (None, reason)."""
         if (pickled := self.pickles.get(id(error))) is None:
             if len(self.path) > _DEPTH or len(self.pickles) >= _CAUSES:
                 return None, ", one of very many"
             try:
                 self.pickles[id(error)] = pickled = _dumps(error, self)
-            except Exception:  # noqa: BLE001  its class cannot be pickled
+            except Exception:  # noqa: BLE001  the error's class cannot be pickled
                 return None, ""
         return (pickled, "") if len(pickled) <= _CAUSE_BYTES else (None, ", too large")
 
     def links(self, error: BaseException, left_out: list[str]) -> Links | None:
-        """Return the cause that a traceback of the error would show, as a pickle of its own: if the cause cannot be
-        loaded, the error still can.
+        """Return the cause that a traceback of the error would show, and its links.
+
+        The cause has a pickle of its own: if it cannot be loaded, the error still can.
         """
         cause, context, hidden = (BaseException.__dict__[name].__get__(error) for name in _LINKS)
         shown = context if cause is None and not hidden else cause
@@ -77,7 +83,7 @@ class _Causes:
 
 
 class _Loaded:
-    """The arguments of `loaded`, called by `pickle.loads`."""
+    """A stand-in that `pickle.loads` replaces by the result of `loaded` with these arguments."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
@@ -98,18 +104,18 @@ def _dumps(error: BaseException, causes: _Causes | None) -> bytes:
 
 
 def _dumps_alone(error: BaseException, causes: _Causes | None, links: Links | None, left_out: list[str]) -> bytes:
-    """Pickle an error with these links. Its members and attributes have links of their own, to ``causes``."""
+    """Pickle an error with these links. Errors in its attributes and groups get links to the causes in ``causes``."""
     second = None
     whole = BytesIO()
     pickler = _Pickler(whole, error, causes)
     try:
         pickler.dump(error)
-    except Exception:  # noqa: BLE001  whatever it holds: a lock, a socket, an object whose __reduce__ fails
+    except Exception:  # noqa: BLE001  the error may hold a lock, a socket, an object whose __reduce__ fails
         first = _dumps_in_parts(error, causes)
     else:
         first = whole.getvalue()
         if pickler.has_own_ways:
-            with suppress(Exception):  # its class can be pickled in its own way alone
+            with suppress(Exception):  # the class supports only its own way of pickling
                 second = _dumps_in_parts(error, causes)
     if links is None and not left_out and second is None:
         return first
@@ -128,20 +134,20 @@ class _Pickler(pickler.Pickler):
     Args:
         root: the error.
         causes: None to pickle no causes.
-        in_parts: look at each argument and attribute by itself, and leave out those that cannot be pickled.
+        in_parts: check each argument and attribute separately, and leave out the unpicklable ones.
     """
 
     def __init__(self, file: BytesIO, root: BaseException, causes: _Causes | None, *, in_parts: bool = False) -> None:
         super().__init__(file)
         self._root, self._causes, self._in_parts = root, causes, in_parts
-        self.has_own_ways = False  # whether an error has a `__reduce__` of its own, which may fail on loading
+        self.has_own_ways = False  # whether an error has its own `__reduce__`, which may fail when it is loaded
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, BaseException):
             return super().reducer_override(obj)
         left_out: list[str] = []
         links = None
-        if self._causes is not None and obj is not self._root:  # the root's are not in its own pickle
+        if self._causes is not None and obj is not self._root:  # the root's links are stored outside of this pickle
             links = self._causes.links(obj, left_out)
         kind = type(obj)
         if self._in_parts:
@@ -165,7 +171,10 @@ class _Pickler(pickler.Pickler):
 
 
 class _Probe(pickler.Pickler):
-    """A test whether an object can be pickled. Errors in it count as picklable, in parts."""
+    """A test whether an object can be pickled.
+
+    Errors inside the object count as picklable, as parts may be left out.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         return (Exception, ()) if isinstance(obj, BaseException) else super().reducer_override(obj)
@@ -174,7 +183,7 @@ class _Probe(pickler.Pickler):
 def _can_travel(value: object) -> bool:
     try:
         _Probe(BytesIO()).dump(value)
-    except Exception:  # noqa: BLE001  whatever a __reduce__ raises
+    except Exception:  # noqa: BLE001  any error of a __reduce__
         return False
     return True
 
@@ -185,10 +194,10 @@ def _reduced(
     kind = type(error)
     reduced: Any = _interpreters(kind).__reduce__(error)
     _, args, *more = reduced
-    others = _slots(error)  # a class copied by cloudpickle has none, and its original has
+    others = _slots(error)  # a class copied by cloudpickle has no slots, unlike its original
     attributes = {name: value for name, value in vars(error).items() if name not in others}
     for name, value in dict(*filter(None, more)).items():
-        if name not in attributes:  # such as the name of an ImportError
+        if name not in attributes:  # built-in attributes, such as the name of an ImportError
             others[name] = value
     if in_parts:
         args = tuple(_or_text(arg, f"args[{index}]", left_out) for index, arg in enumerate(args))
@@ -214,7 +223,7 @@ def _or_nothing(value: object, name: str, left_out: list[str]) -> object:
 def _text(value: object) -> str:
     try:
         text = str(value) if isinstance(value, BaseException) else repr(value)
-    except Exception as broken:  # noqa: BLE001  its __repr__ is the user's code
+    except Exception as broken:  # noqa: BLE001  __repr__ is user code
         return f"<its text cannot be read: {type(broken).__name__}>"
     return text if len(text) <= _TEXT_CHARACTERS else f"{text[:_TEXT_CHARACTERS]}..."
 
@@ -225,7 +234,7 @@ def _name(value: object) -> str:
 
 
 def _interpreters(kind: type[BaseException]) -> Any:
-    """Return the interpreter's own class that lays out the instances of ``kind`` in memory."""
+    """Return the built-in base class that defines the memory layout of ``kind``'s instances."""
     base: Any = kind
     while base.__flags__ & _HEAP_TYPE:
         base = base.__base__
@@ -238,9 +247,10 @@ def _has_own_init(kind: type[BaseException]) -> bool:
 
 
 def _has_own_way(kind: type[BaseException]) -> bool:
-    """Return whether the class decides how its instances are pickled."""
+    """Return whether the class defines how its instances are pickled."""
     ways = [getattr(kind, name, None) for name in ("__reduce__", "__reduce_ex__", "__setstate__")]
-    of_dataclass = isinstance(ways[2], FunctionType) and ways[2].__name__ == "_dataclass_setstate"  # takes a list
+    # this method of a dataclass takes a list
+    of_dataclass = isinstance(ways[2], FunctionType) and ways[2].__name__ == "_dataclass_setstate"
     return not all(isinstance(way, MethodDescriptorType) for way in (ways[:2] if of_dataclass else ways))
 
 
@@ -254,18 +264,18 @@ def _slots(error: BaseException) -> dict[str, Any]:
 
 
 def _mangled(name: str, kind: type) -> str:
-    """Return the name of a slot ``__secret`` as the interpreter keeps it, with the class's own name before it."""
+    """Return the mangled name of a slot: ``__secret`` of class C is stored as ``_C__secret``."""
     private = name.startswith("__") and not name.endswith("__")
     return f"_{kind.__name__.lstrip('_')}{name}" if private and kind.__name__.strip("_") else name
 
 
-# --- loading: pickles name these functions ----------------------------------------------------------------------------
+# --- loading: the pickles refer to these functions by name ------------------------------------------------------------
 
 
 def loaded(first: bytes, second: bytes | None, links: Links | None = None, left_out: Sequence[str] = ()) -> Any:
     try:
         error = pickle.loads(first)
-    except Exception:  # a __reduce__ that does not fit its class
+    except Exception:  # for example a __reduce__ that does not fit its class
         if second is None:
             raise
         error = pickle.loads(second)
@@ -274,7 +284,7 @@ def loaded(first: bytes, second: bytes | None, links: Links | None = None, left_
 
 
 def rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Make an exception by its class's built-in base, without the class's ``__init__``."""
+    """Create an exception by its built-in base class, without the ``__init__`` of its own class."""
     base = _interpreters(kind)
     error: BaseException = base.__new__(kind, *args)
     base.__init__(error, *args)
@@ -282,16 +292,16 @@ def rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 
 
 def restore(error: BaseException, state: tuple[dict[str, Any], dict[str, Any], Links | None, list[str]]) -> None:
-    """Set the attributes and the causes of an error that `rebuilt` has made."""
+    """Set the attributes and the causes of an error created by `rebuilt`."""
     attributes, others, links, left_out = state
-    vars(error).update(attributes)  # not by its class, which may be frozen or have properties of these names
+    vars(error).update(attributes)  # not by setattr: the class may be frozen, or have properties of these names
     for name, value in others.items():
         BaseException.__setattr__(error, name, value)
     _link(error, links, left_out)
 
 
 def build(error: Any, state: tuple[Any, Any, Links | None, list[str]]) -> None:
-    """Set the state of an error whose class has a ``__reduce__`` of its own, as `pickle` does, and its causes."""
+    """Set the state of an error with its own ``__reduce__``, as `pickle` does, and then its causes."""
     own, setter, links, left_out = state
     if setter is not None:
         setter(error, own)
@@ -309,7 +319,7 @@ def _link(error: BaseException, links: Links | None, left_out: Sequence[str]) ->
     if pickled is not None:
         try:
             cause = pickle.loads(pickled)
-        except Exception as broken:  # noqa: BLE001  its class cannot be imported here
+        except Exception as broken:  # noqa: BLE001  the cause's class cannot be imported here
             _note(error, f"left out (cannot be unpickled here): its cause ({type(broken).__name__}: {broken})")
         else:
             if is_context:

@@ -1,4 +1,4 @@
-"""A user's exception as data, which a client can show and, if it could be pickled, raise again."""
+"""User exceptions as data that the client can show and, if the exception could be pickled, raise again."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ..wire.messages import Failed, Value
 from . import blobs, exception_pickle
 from .task_hints import add_hint
 
-_TEXT_BYTES = 64 * 1024  # of a traceback, whose end matters most
+_TEXT_BYTES = 64 * 1024  # length of a traceback; its end is kept, as it matters most
 _MESSAGE_BYTES = 8 * 1024
-_OURS = str(Path(__file__).parents[2])  # the package: its frames are not the user's
+_OURS = str(Path(__file__).parents[2])  # Outrider's own package: its frames are left out of tracebacks
 
 
 def failed(
     attempt: int, phase: str, error: BaseException, took_us: int = 0, *, most_bytes: int | None = None
 ) -> tuple[Failed, list[int]]:
-    """Return the answer for an attempt that raised, and the descriptor of its blob, if it has one. Never raises.
+    """Return the answer for an attempt that raised, and its blob's descriptor in a list, if it has one. Never raises.
 
-    An error whose pickle has more than ``most_bytes`` travels without its causes, if that makes it small enough.
+    Args:
+        most_bytes: an error whose pickle is larger is sent without its causes.
     """
     kind = type(error)
     if phase == "call":
@@ -31,7 +32,7 @@ def failed(
     try:
         data = exception_pickle.dumps(error, causes=phase in {"call", "setup"}, most_bytes=most_bytes)
         pickled, blob = blobs.placed(values.Dumped([data], None, len(data)))
-    except BaseException:  # noqa: BLE001 - its __reduce__ is the user's code too
+    except BaseException:  # noqa: BLE001 - its __reduce__ is user code
         pickled, blob = None, []
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     text = _traceback_text(kind, error)[-_TEXT_BYTES:]
@@ -39,7 +40,7 @@ def failed(
 
 
 def lacking(attempt: int, story: str) -> Failed:
-    """Return the answer for an attempt for which the node lacks memory or descriptors."""
+    """Return the answer for an attempt that failed because the node lacks memory or descriptors."""
     return Failed(attempt, "node", "OSError", story, "", None, 0)
 
 
@@ -47,7 +48,7 @@ def text_of(error: BaseException) -> str:
     """Return the error's text, made encodable as UTF-8. Never raises."""
     try:
         return _clean(str(error))
-    except BaseException as broken:  # noqa: BLE001 - its __str__ is the user's code too, and may exit
+    except BaseException as broken:  # noqa: BLE001 - its __str__ is user code, and may exit
         return f"<its text cannot be read: {type(broken).__name__}>"
 
 
@@ -56,27 +57,27 @@ def _traceback_text(kind: type[BaseException], error: BaseException) -> str:
         trace = traceback.TracebackException(kind, error, _users(error.__traceback__), compact=True)
         _shorten(trace)
         return _clean("".join(trace.format()))
-    except Exception as broken:  # noqa: BLE001 - what a traceback shows of it may be properties of its class
+    except Exception as broken:  # noqa: BLE001 - a traceback may read properties of its class
         return f"<its traceback cannot be told: {type(broken).__name__}>\n"
 
 
 def _shorten(trace: traceback.TracebackException) -> None:
-    """Shorten texts of megabytes, in an error or its causes: formatting them takes seconds."""
+    """Shorten very long texts in an error or its causes: formatting megabytes takes seconds."""
     left, seen = [trace], set[int]()
     while left:
         each = left.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
-        each._str = shortened(each._str, _MESSAGE_BYTES)  # type: ignore[attr-defined]  # since 3.5, and in 3.14
-        notes: object = getattr(each, "__notes__", None)  # set by the user's code
+        each._str = shortened(each._str, _MESSAGE_BYTES)  # type: ignore[attr-defined]  # exists in Python 3.5 to 3.14
+        notes: object = getattr(each, "__notes__", None)  # user code has set this attribute, to any value
         if isinstance(notes, list | tuple):
             each.__notes__ = [shortened(note, _MESSAGE_BYTES) if isinstance(note, str) else note for note in notes]
         left += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text, or its beginning and its end if it is longer than ``most`` characters."""
+    """Return the text; if it is longer than ``most`` characters, only its beginning and its end."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -84,18 +85,18 @@ def shortened(text: str, most: int) -> str:
 
 
 def _version(kind: type[BaseException]) -> str:
-    """Return the version of the package of an exception's type; "" if the package does not tell it."""
+    """Return the version of the package that defines an exception's class; "" if the package has no `__version__`."""
     package = str(kind.__module__).partition(".")[0]
     if package in {"builtins", *sys.stdlib_module_names}:
         return sys.version.partition(" ")[0]
     try:
         return str(getattr(sys.modules.get(package), "__version__", ""))
-    except Exception:  # noqa: BLE001 - the package may make it when it is asked for
+    except Exception:  # noqa: BLE001 - the package may compute it, and fail
         return ""
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without our own frames at its outer end."""
+    """Return the traceback without its outermost frames that belong to Outrider."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
     return trace

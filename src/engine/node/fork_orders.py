@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 # executor server -> fork server
-SETUP = 1  # [SETUP, {env, cwd, address, hostname, threads, signals, preload}], the notice page's descriptor: for all
-# [FORK, worker, index, fresh, allotment], and the descriptors of its pipe, stdout, stderr, stacks, and what is logged
+# [SETUP, {env, cwd, address, hostname, threads, signals, preload}] for all workers, with the notice page's descriptor
+SETUP = 1
+# [FORK, worker, index, fresh, allotment], with the descriptors of pipe, stdout, stderr, stacks, and log socket if any
 FORK = 2
 KILL = 3  # [KILL, worker]
-# fork server -> executor server: [worker, status, detail, died, held] of one that is gone; status: of os.waitpid, -1:
-# not forked; died: by the monotonic clock; held: the memory in bytes for which it was killed, or 0
+# fork server -> executor server: [worker, status, detail, died, held], sent when a worker is gone. status: from
+# os.waitpid, -1 if the fork failed; died: the time by the monotonic clock; held: memory in bytes for which the worker
+# was killed, or 0.

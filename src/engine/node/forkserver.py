@@ -1,9 +1,9 @@
-"""The fork server: forks workers quickly and removes all processes of dead ones. No user code, no threads.
+"""The fork server: forks workers quickly and removes all processes of dead ones. It runs no user code and no threads.
 
-The fork server is the parent of every worker and adopts their orphans, so it alone can kill a task's whole process tree
-and prove it gone: a worker's death is reported when no stray child is left, or with the names of children that cannot
-be killed. Orders come over one SOCK_SEQPACKET socket; when that closes, the fork server ends with all of its workers.
-Measured: the module and what it imports take 40 ms, a fork 2 ms.
+The fork server is the parent of every worker and adopts the workers' orphans. Therefore it can kill a task's whole
+process tree and confirm that it is gone: it reports a worker's death when no stray child is left, or with the names of
+children that cannot be killed. Requests arrive over one SOCK_SEQPACKET socket; when that closes, the fork server ends
+with all of its workers. Measured: the module and its imports take 40 ms, a fork 2 ms.
 """
 
 from __future__ import annotations
@@ -37,18 +37,22 @@ from .template import IMPORT_S, Template
 from .worker import ThreadWorker, Worker
 
 _MESSAGE_BYTES = 256 * 1024
-STRAYS_S = 2.0  # for the processes of a dead worker to end
-ENDS_S = 60.0  # for a worker that is killed: to let go of eight GPUs, or terabytes of memory, takes a while
-END_TRIES = 20  # at least, to kill all children at its own end: it may itself stand still until the time is over
-_AGAIN_MS = 100  # between two looks at the strays of a dead worker
-_NAMED = 8  # of the processes that cannot be killed
+STRAYS_S = 2.0  # time for a dead worker's other processes to end
+ENDS_S = 60.0  # time for a killed worker to end: the kernel frees eight GPUs, or terabytes of memory, slowly
+# at least so many attempts to kill all children at its own end, as this process may be stopped until its time limit
+END_TRIES = 20
+_AGAIN_MS = 100  # interval between checks for a dead worker's remaining processes
+_NAMED = 8  # unkillable processes that the report names
 
 
 def serve(control: socket.socket, *keep: int) -> NoReturn:
-    """Run a fork server in this process, and exit. Closes all descriptors but 0 to 2, ``control`` and ``keep``."""
+    """Run a fork server in this process, and exit.
+
+    All descriptors except 0 to 2, ``control`` and ``keep`` are closed.
+    """
     try:
         ForkServer(control, keep).run()
-    except BaseException:  # noqa: BLE001 - nobody above: it ran in a forked child
+    except BaseException:  # noqa: BLE001 - no caller: this may be a forked child
         traceback.print_exc()
     finally:
         os._exit(1)
@@ -57,32 +61,32 @@ def serve(control: socket.socket, *keep: int) -> NoReturn:
 class ForkServer:
     def __init__(self, control: socket.socket, keep: Sequence[int] = ()) -> None:
         process.close_all_but({0, 1, 2, control.fileno(), *keep})
-        with suppress(PermissionError):  # we lead a group of our own already
-            os.setsid()  # survive a kill of the executor server's process group, to clean up after it
+        with suppress(PermissionError):  # this process already leads a group
+            os.setsid()  # survive a kill of the executor server's process group, to remove the workers then
         process.adopt_orphans()
         self._pid = os.getpid()
         self._old_limits = limits.raise_descriptors()
-        self._setup_error = ""  # why the descriptor for all workers could not be received
+        self._setup_error = ""  # why the notice page's descriptor, sent for all workers, was not received
         self._control = control
         self._setup: dict[str, Any] = {}
         self._settled = False
         self._workers: dict[int, int] = {}  # pid -> worker
-        self._killed: dict[int, float] = {}  # pid -> since when: workers that are to end
-        self._dead: dict[int, tuple[int, float]] = {}  # worker -> status, and since when; not reported yet
-        self._strays: dict[int, float] = {}  # pid -> since when: children that are no workers
+        self._killed: dict[int, float] = {}  # pid -> time of the kill, of workers that have not ended yet
+        self._dead: dict[int, tuple[int, float]] = {}  # worker -> (status, time of death), of deaths not reported yet
+        self._strays: dict[int, float] = {}  # pid -> time since when it is known, of children that are not workers
         self._template: Template | None = None
         self._memory = MemoryWatch()
-        self._held: dict[int, int] = {}  # worker -> memory in bytes, for which it was killed
+        self._held: dict[int, int] = {}  # worker -> memory in bytes for which it was killed
         self._waiting: dict[
             int, tuple[int, bool, Allotment, list[int]]
-        ] = {}  # worker -> its order: until the template is ready
-        self._import_deadline = 0.0  # of the template: workers wait for it until then
+        ] = {}  # worker -> its fork request, kept until the template is ready
+        self._import_deadline = 0.0  # end of the template's import time: until then, workers wait for the template
         self._ready = select.poll()
         self._woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         gc.collect()
-        gc.freeze()  # workers share these pages until they are written
+        gc.freeze()  # keeps the objects' pages unwritten, so that workers share them
 
     def run(self) -> NoReturn:
         self._ready.register(self._control, select.POLLIN)
@@ -155,7 +159,7 @@ class ForkServer:
             process.kill_tree(pid)
 
     def _kill_the_largest(self) -> None:
-        """Kill the workers whose process trees hold more memory than they may."""
+        """Kill the workers whose process trees exceed their memory limit."""
         for pid, held_bytes in self._memory.look(time.monotonic()):
             if (worker := self._workers.get(pid)) is not None and pid not in self._killed:
                 self._held[worker] = held_bytes
@@ -166,7 +170,7 @@ class ForkServer:
             if self._setup_error:
                 raise OSError(self._setup_error)
             pid = self._forked(index, fresh, allotment, fds)
-        except OSError as error:  # no memory, too many processes
+        except OSError as error:  # for example no memory, or too many processes
             self._report_gone(worker, -1, _why_not(error))
         else:
             self._workers[pid] = worker
@@ -190,7 +194,10 @@ class ForkServer:
     # --- the template -------------------------------------------------------------------------------------------------
 
     def _start_template(self, modules: Sequence[str]) -> None:
-        """Start the template. Workers wait for it: their tasks would import the same modules, each for itself."""
+        """Start the template.
+
+        Workers wait for it, because each of their tasks would otherwise import the same modules.
+        """
 
         def settle_in() -> None:
             process.shield(self._setup["signals"])
@@ -203,7 +210,7 @@ class ForkServer:
                 lambda order, fds: self._become(order[0], order[1], Allotment(*order[2]), fds),
                 settle_in=settle_in,
             )
-        except OSError:  # then workers are forked without one
+        except OSError:  # workers are forked without a template
             return
         self._ready.register(self._template, select.POLLIN)
         self._import_deadline = time.monotonic() + IMPORT_S
@@ -228,7 +235,7 @@ class ForkServer:
     # --- workers ------------------------------------------------------------------------------------------------------
 
     def _become(self, index: int, fresh: bool, allotment: Allotment, fds: list[int]) -> NoReturn:
-        """Become a worker, in the forked child: release what belongs to the fork server, then serve."""
+        """Turn the forked child into a worker: release the resources of the fork server, then serve."""
         try:
             process.begin_child(self._pid)
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -246,11 +253,11 @@ class ForkServer:
             os.environ.update({**allotment.defaults, **os.environ, **allotment.settings})
             logged = LogEnd(log[0]) if log else None
             if logged is None:
-                os.environ.pop(VARIABLE, None)  # of the task in which this pool's client runs
+                os.environ.pop(VARIABLE, None)  # inherited if the pool's client runs in a task of another pool
             else:
                 os.environ[VARIABLE] = logged.path
             folder = Path(self._setup["cwd"])
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # again, if a task has removed it
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # created again if a task has removed the folder
             os.chdir(folder)
             limits.lower_descriptors(self._old_limits)
             several = self._setup["threads"] > 1 and not fresh
@@ -259,17 +266,17 @@ class ForkServer:
             if several:
                 ThreadWorker(sock, index, self._setup, outputs).serve()
             Worker(sock, index, self._setup, outputs, fresh=fresh, logged=logged).serve()
-        except BaseException:  # noqa: BLE001 - or the child would go on as a second fork server
-            os.write(2, traceback.format_exc().encode(errors="replace"))  # past any replacement of sys.stderr
+        except BaseException:  # noqa: BLE001 - else the child would continue as a second fork server
+            os.write(2, traceback.format_exc().encode(errors="replace"))  # bypasses any replacement of sys.stderr
         finally:
             os._exit(1)
 
     def _reap(self) -> None:
-        """Report dead workers, after all orphans (children that are no workers) are gone.
+        """Report dead workers, after all orphans (children that are not workers) are gone.
 
-        Some orphans withstand SIGKILL, being another user's or stuck in the kernel: their worker's death is reported
-        after `STRAYS_S`, and later deaths do not wait for them. A worker itself may be stuck in the kernel, as in a
-        driver that hangs: none of its own code runs again, and after `ENDS_S` it counts as dead.
+        Some orphans survive SIGKILL because they belong to another user or hang in the kernel. The death of their
+        worker is reported after `STRAYS_S`, and later deaths do not wait for these orphans. A worker itself may hang in
+        the kernel, for example in a driver: its own code cannot run any more, and after `ENDS_S` it counts as dead.
         """
         now = time.monotonic()
         stuck = [pid for pid, since in self._killed.items() if since + ENDS_S <= now]
@@ -293,7 +300,7 @@ class ForkServer:
                 self._report_gone(worker, status, _withstood(left), died)
 
     def _end(self) -> NoReturn:
-        """End this process and all its children: the executor server is gone, or wants the fork server gone."""
+        """End this process and all its children: the executor server has ended, or has closed the socket."""
         deadline, tries = time.monotonic() + 5, 0
         while (left := process.children(self._pid)) and (tries < END_TRIES or time.monotonic() < deadline):
             tries += 1
@@ -307,7 +314,7 @@ class ForkServer:
 
     def _report_gone(self, worker: int, status: int, detail: str, died: float | None = None) -> None:
         gone = [worker, status, detail, time.monotonic() if died is None else died, self._held.pop(worker, 0)]
-        with suppress(ConnectionError):  # the next read finds its end of file
+        with suppress(ConnectionError):  # the next read detects that the socket is closed
             self._control.send(cast("bytes", msgpack.packb(gone)))
 
 
@@ -319,14 +326,14 @@ def _why_not(error: OSError) -> str:
 
 
 def _ended() -> Iterator[tuple[int, int]]:
-    """Collect the dead children: each with its status."""
+    """Collect the dead children; yield (pid, status) of each."""
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended
 
 
 def _withstood(pids: Sequence[int]) -> str:
-    """Return the sentence about the processes that a dead worker leaves behind, for its error."""
+    """Return a sentence about the processes that a dead worker leaves behind, for the worker's error; empty if none."""
     if not pids:
         return ""
     named = [f"{pid} ({process.name(pid)})" for pid in pids[:_NAMED]]
@@ -334,10 +341,14 @@ def _withstood(pids: Sequence[int]) -> str:
 
 
 def _draw_other_numbers() -> None:
-    """Reseed numpy and torch, whose state all children of a template share. Python's own numbers differ already."""
+    """Reseed numpy and torch, whose random state all children of a template share.
+
+    Python reseeds `random` after a fork.
+    """
     if (numpy := sys.modules.get("numpy.random")) is not None:
         cast("Any", numpy).seed()
-    if (torch := sys.modules.get("torch")) is not None:  # the CPU's generator: those of GPUs are created on first use
+    # only the CPU's generator: GPU generators are created at first use
+    if (torch := sys.modules.get("torch")) is not None:
         cast("Any", torch).default_generator.seed()
 
 
@@ -345,9 +356,9 @@ def _settle_in(setup: dict[str, Any]) -> None:
     drop_other_launchers()
     os.environ.update(setup["env"])
     paths = setup["env"].get("PYTHONPATH", "").split(os.pathsep)
-    if "OUTRIDER_PATH" in os.environ:  # on a host: the image's included modules, and the runtime
+    if "OUTRIDER_PATH" in os.environ:  # set on a host: the folders of the image's included modules and of the runtime
         paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *os.environ["OUTRIDER_PATH"].split(os.pathsep)]
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # for Pythons that a task starts
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # for Python processes that a task starts
     sys.path[:0] = filter(None, paths)
     if "TZ" in setup["env"]:
         time.tzset()

@@ -1,4 +1,4 @@
-"""A task's `instance_info`: the node's view, the generation's world and the worker itself, merged."""
+"""A task's `instance_info`: merged from the node's view, the generation's world and the worker's own values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import msgpack
 
-VARIABLE = "COMPUTE_POOL"  # the environment variable of every task
+VARIABLE = "COMPUTE_POOL"  # an environment variable that every task gets
 
 
 class Info:
-    """A maker of each task's ``info`` and its JSON; caches whatever did not change since the last task."""
+    """The source of each task's ``info``, as dict and JSON; it caches everything that has not changed."""
 
     def __init__(self, worker: int, address: str, hostname: str) -> None:
         self._own: dict[str, Any] = {"worker": worker, "hostname": hostname}
@@ -45,7 +45,7 @@ class Info:
         self._last = None
 
     def release_port(self) -> None:
-        """Forget the port, as the last task may have used it as ``head_port``: the next task gets another."""
+        """Choose another port for the next task, because the last task may have used this one as ``head_port``."""
         self._port = 0
 
     def of(self, job: int, number: int, world: bytes | None, thread: int = 0) -> tuple[dict[str, Any], str]:
@@ -72,7 +72,10 @@ class Info:
 
 
 class _Alike:
-    """Tasks without a world, or of generations of the same nodes: a few numbers differ, and the port of the head."""
+    """A cache for tasks that differ only in a few numbers and the head port.
+
+    These are tasks without a world, or of generations of the same nodes.
+    """
 
     def __init__(self, generation: dict[str, Any], fields: dict[str, Any]) -> None:
         self.generation = generation
@@ -96,7 +99,7 @@ class _Alike:
 
 
 def free_port() -> int:
-    """Return a TCP port that was free a moment ago."""
+    """Return a TCP port that is free at the time of the call."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         port: int = sock.getsockname()[1]

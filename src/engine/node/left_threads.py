@@ -1,8 +1,8 @@
-"""Threads that a task's own code has started and left running.
+"""Threads that a task's own code has started and not ended.
 
-Only daemon threads count: they may be ended at any time, by definition. Others go on, as child processes do. Threads of
-libraries and of the standard library (executors, progress bars, trackers) stay, and so do those that an import has
-started: they belong to the process, not to the task.
+Only daemon threads count, as Python may end them at any time. Other threads continue, like child processes. Threads
+started by libraries and the standard library (executors, progress bars, trackers) or by an import also continue: they
+belong to the process, not to the task.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ _LIBRARIES = (
     *{_PATHS[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")},
     *site.getsitepackages(),
     site.getusersitepackages(),
-    str(Path(__file__).parents[2]),  # Outrider
+    str(Path(__file__).parents[2]),  # the folder of Outrider
     "<frozen ",
 )
 
 
 class LeftThreads:
-    """The threads that the present task has started."""
+    """The threads that the current task has started."""
 
     def __init__(self, task: CodeType) -> None:
-        """Watch `threading.Thread.start` from now on. ``task``: the code below whose frame a task runs."""
+        """Watch `threading.Thread.start` from now on.
+
+        Args:
+            task: the code object of the function that runs each task; threads started below its frame are the task's.
+        """
         self._task = task
         self._started: list[threading.Thread] = []
         start = threading.Thread.start
@@ -44,7 +48,7 @@ class LeftThreads:
         setattr(threading.Thread, "start", start_and_note)  # noqa: B010 - type checkers refuse a plain assignment
 
     def take(self) -> Sequence[threading.Thread]:
-        """Return the threads that the task has left running, and forget them."""
+        """Return the threads that the task has left running, and start with an empty list for the next task."""
         if not self._started:
             return ()
         started, self._started = self._started, []

@@ -1,5 +1,6 @@
-"""The limits of processes: descriptors, a job's memory, and limits that a task has lowered for later tasks: resource
-limits, priority, CPUs.
+"""Limits of processes: descriptors, a job's memory, and the limits that a task may have lowered for later tasks.
+
+The latter are resource limits, the priority and the CPUs.
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ _WATCHED = resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_NPROC, re
 
 
 class Limits(NamedTuple):
-    """The limits of a process that matter most to later tasks."""
+    """The limits of a process that affect later tasks most."""
 
     resources: tuple[tuple[int, int], ...]
-    priority: int  # as of `os.nice`: only root may raise it
-    cpus: frozenset[int]  # of the main thread; its later threads inherit them for good
+    priority: int  # the nice value: only root may raise the priority again
+    cpus: frozenset[int]  # CPUs of the main thread; threads started later inherit them permanently
 
 
 def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int = 0) -> tuple[bytes, list[int] | None]:
-    """Return one message (empty: the other end is closed) and its descriptors, now the caller's.
+    """Return one message (empty: the other end is closed) and its descriptors, which the caller must close.
 
-    None in place of the descriptors: they are lost, as this process can have no more. The kernel hands over as many as
-    fit below the limit, and only sets MSG_CTRUNC; descriptors that did arrive are closed.
+    The list of descriptors is None if they are lost because this process has reached its limit. The kernel passes as
+    many as fit below the limit, and only sets MSG_CTRUNC; descriptors that did arrive are closed.
 
-    ``flags``: a plain integer. With the standard library's enumeration each ``|`` costs 1 us.
+    Args:
+        flags: a plain integer; with the standard library's enumeration each ``|`` costs 1 us.
 
     Raises:
         BlockingIOError: there is no message, and ``flags`` or the socket are non-blocking.
@@ -59,7 +61,7 @@ def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int =
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Return whether the error means that descriptors have run out, as the limit is too low."""
+    """Return whether the error means that the descriptor limit is reached."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
@@ -72,16 +74,22 @@ def story(who: str = "a process of this node") -> str:
 
 
 def raise_descriptors() -> tuple[int, int]:
-    """Raise this process's descriptor limit to its maximum, as servers do. Return the old limits, to be put back."""
+    """Raise this process's descriptor limit to its maximum, as servers do.
+
+    Return the old limits for `lower_descriptors`.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(ValueError, OSError):  # more than the kernel allows any process (fs.nr_open)
+        with suppress(ValueError, OSError):  # the hard limit is above the kernel's limit for any process (fs.nr_open)
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, hard
 
 
 def lower_descriptors(to: tuple[int, int]) -> None:
-    """Lower the limit for user code: select() fails with descriptors beyond 1,023; the usual soft limit is lower."""
+    """Lower the descriptor limit for user code: select() fails with descriptors above 1,023.
+
+    The usual soft limit is lower.
+    """
     with suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(to[0], hard), hard))
@@ -92,35 +100,39 @@ _CHANGES = {
     "resource": ("setrlimit", "prlimit"),
     "os": ("nice", "setpriority", "sched_setaffinity"),
 }
-_calls = 0  # number of calls that may change limits
-_accepted: Limits | None = None  # limits that count as the state before a task
+_calls = 0  # calls of Python functions that change limits, since the last check
+_accepted: Limits | None = None  # limits that `spoiled` compares with instead of those before the first task
 
 
 def watched() -> Limits:
-    """Return the present limits; from now on changes through Python's own functions are noticed.
+    """Return the current limits; from now on, changes by Python's own functions are counted.
 
-    A read from the kernel takes 10 us (measured), too long for each call: limits are read only after such a change.
+    Reading the limits from the kernel takes 10 us (measured), too long for each call: they are read only after such a
+    change.
     """
     for module, names in _CHANGES.items():
         for name in names:
             if not hasattr(change := getattr(sys.modules[module], name), "__wrapped__"):
                 noticed = _noticed(change)
                 setattr(sys.modules[module], name, noticed)
-                if module == "os":  # pickle looks a function up by its module
+                if module == "os":  # `pickle` finds a function by its module
                     setattr(sys.modules[change.__module__], name, noticed)
     return _current()
 
 
 def spoiled(before: Limits, took_us: int) -> bool:
-    """Return whether a task has changed limits that cannot be put back, as only root can raise a hard one.
+    """Return whether a task has changed limits that cannot be restored. Only root can raise a hard limit again.
 
-    Priority and CPUs never can: each thread has its own, and threads of the task have inherited them.
+    Priority and CPUs cannot be restored: each thread has its own, and the task's threads have inherited the changed
+    ones.
     """
     global _calls, _accepted  # noqa: PLW0603 - a process has one set of limits
-    if not _calls and took_us < _LONG_US:  # in so short a time only C code could change them unnoticed
+    # in a task below 1 ms, only C code could have changed limits without being counted
+    if not _calls and took_us < _LONG_US:
         return False
     before, now = _accepted or before, _current()
-    if not _calls and now[1:] != before[1:]:  # by a library, as OpenMP pins the thread that imports it
+    # changed by a library: for example, OpenMP pins the thread that imports it
+    if not _calls and now[1:] != before[1:]:
         _accepted = before = before._replace(priority=now.priority, cpus=now.cpus)
     spoiled = now != before and (now[1:] != before[1:] or not _restored(before))
     _calls = 0
@@ -128,7 +140,7 @@ def spoiled(before: Limits, took_us: int) -> bool:
 
 
 def accept() -> None:
-    """Accept the present limits as the state before a task: a setup, whose result stays, has set them."""
+    """Accept the current limits as the normal state: a setup, whose result stays, has set them."""
     global _calls, _accepted
     _calls, _accepted = 0, _current()
 
@@ -158,7 +170,7 @@ def _restored(to: Limits) -> bool:
 
 
 def job_memory(environ: Mapping[str, str]) -> str:
-    """Describe for people a Slurm job's share of this node's memory; empty: not in a job, or all of it."""
+    """Return a text about a Slurm job's share of this node's memory; empty if there is no such limit."""
     megabytes = environ.get("SLURM_MEM_PER_NODE", "")
     if not megabytes.isdecimal() or int(megabytes) == 0:
         return ""

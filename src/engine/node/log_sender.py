@@ -1,4 +1,4 @@
-"""The sender of a worker's log records: a batch each 0.25 s or 2,000 records, the rest before an answer."""
+"""The sender of a worker's log records: a batch every 0.25 s or 2,000 records; the rest is sent before an answer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from ..wire.log_records import BATCH, NONE, Packed, packed
 from ..wire.messages import Logged, Message
 
 EVERY_S = 0.25
-FULL = 2000  # records that are sent at once
-MOST = 200_000  # records that wait for a slow node; further ones are dropped and counted
+FULL = 2000  # waiting records that trigger a send at once
+MOST = 200_000  # records that may wait for a slow node; more are dropped and counted
 
 
 class LogSender:
-    """A list for each attempt, to which any of its threads appends, and which the thread that sends empties.
+    """A list of records for each attempt: the attempt's threads append to it, and the sending thread empties it.
 
-    ``lock``, a reentrant one, is held while records are taken and sent: take it before interrupting a thread.
-    ``wanted``: whether the client keeps records. Where it does not, no record may be put here.
+    Args:
+        lock: a reentrant lock, held while records are taken and sent; acquire it before you interrupt a thread.
+        wanted: whether the client keeps records. If not, records are dropped.
     """
 
     def __init__(
@@ -28,19 +29,19 @@ class LogSender:
     ) -> None:
         self._send, self._lock, self.wanted = send, lock, wanted
         self._pid = os.getpid()
-        self._waiting: dict[int, list[Packed]] = {}  # by attempt
-        self._lost: dict[int, int] = {}  # by attempt, how many
-        self._awake = False  # whether the thread is awake, or about to be
+        self._waiting: dict[int, list[Packed]] = {}  # attempt -> records not sent yet
+        self._lost: dict[int, int] = {}  # attempt -> number of dropped records
+        self._awake = False  # whether the thread is awake, or will wake at once
         self._wake, self._full = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def here(self) -> bool:
-        """Return whether this is the worker's own process, which alone may use its pipe, and no forked child."""
+        """Return whether this is the worker's own process. A forked child must not use the worker's pipe."""
         return os.getpid() == self._pid
 
     def put(self, attempt: int, record: Packed) -> None:
-        """Log a record, without waiting. Dropped if the client keeps no records."""
+        """Queue a record, without waiting. It is dropped if the client keeps no records."""
         if not self.wanted:
             return
         records = self._waiting.get(attempt)
@@ -60,7 +61,7 @@ class LogSender:
         """Send a record with its blob, and close the blob.
 
         Raises:
-            OSError: it could not be sent, for want of descriptors for one.
+            OSError: the message was not sent, for lack of descriptors.
         """
         (body,) = packed([record])
         try:
@@ -71,10 +72,10 @@ class LogSender:
             raise
 
     def tell(self, message: Message, fd: int | None = None) -> None:
-        """Send another message of an attempt at once, with a blob, which is closed.
+        """Send another message of an attempt at once. ``fd``: its blob, which is closed.
 
         Raises:
-            OSError: it could not be sent.
+            OSError: the message was not sent.
         """
         try:
             with self._lock:
@@ -85,7 +86,7 @@ class LogSender:
             raise
 
     def finish(self, attempt: int) -> None:
-        """Send the remaining records of an attempt that is about to be answered."""
+        """Send the remaining records of an attempt, before its answer."""
         if attempt in self._waiting and self.here:
             with self._lock:
                 self._flush(attempt)
@@ -108,7 +109,7 @@ class LogSender:
             self._full.wait(EVERY_S)
             self._full.clear()
             self._wake.clear()
-            self._awake = False  # before the records are taken: later records wake this thread again
+            self._awake = False  # must precede taking the records: a later record then wakes this thread again
             for attempt in [*self._waiting]:
                 with self._lock:
                     self._flush(attempt)
@@ -117,10 +118,10 @@ class LogSender:
         records = self._waiting.get(attempt, [])
         while records:
             batch = records[:BATCH]
-            del records[: len(batch)]  # other threads append meanwhile
+            del records[: len(batch)]  # other threads may append at the same time
             try:
                 for body in packed(batch):
                     self._send(Logged(attempt, body, self._lost.get(attempt, 0)), [])
                     self._lost.pop(attempt, None)
-            except OSError:  # no descriptors for so large a message; or the node ends, and this process with it
+            except OSError:  # no descriptors for so large a message; or the node is ending, and this process with it
                 self._lost[attempt] = self._lost.get(attempt, 0) + len(batch)

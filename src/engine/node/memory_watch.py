@@ -1,8 +1,8 @@
-"""A watch over the memory of tasks with a memory limit: it finds the process trees that hold more.
+"""A monitor of tasks with a memory limit: it finds the process trees that exceed their limit.
 
-The kernel's own limit would be a cgroup, which needs root's permission, and kills one process of a tree, of its choice.
-So the tree is checked every `LOOK_S`, which finds a task that grows by 5 GB/s when it holds 0.5 GB too much. A check
-takes 20 us for each process; after a long one the next comes later, as the fork server has other work.
+The kernel's own limit would be a cgroup, which needs root, and which kills one process of the tree, of the kernel's
+choice. So the tree is checked every `LOOK_S`: a task that grows by 5 GB/s is found 0.5 GB above its limit. A check
+takes 20 us for each process; after a long check the next one is delayed, as the fork server has other work.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from pathlib import Path
 from . import process
 
 LOOK_S = 0.1
-LOOKS_APART = 10  # pause in multiples of a check's time: a tenth of the fork server's time
+# pause after a check, as a multiple of the check's time: checks use at most a tenth of the fork server's time
+LOOKS_APART = 10
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryWatch:
-    """The watched processes, by pid, with all their descendants."""
+    """The watched processes, by pid, each with all its descendants."""
 
     def __init__(
         self, held: Callable[[int, int], int] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``held``: see `held_bytes`."""
+        """Begin without processes. ``held``: replaces `held_bytes`."""
         self._held, self._clock = held or held_bytes, clock
-        self._limits: dict[int, int] = {}  # pid -> bytes
+        self._limits: dict[int, int] = {}  # pid -> limit in bytes
         self._next = 0.0
 
     def add(self, pid: int, limit_bytes: int) -> None:
@@ -37,11 +38,11 @@ class MemoryWatch:
         self._limits.pop(pid, None)
 
     def due(self) -> float | None:
-        """Return when `look` must be called; None: nothing is watched."""
+        """Return when `look` must be called next; None if no process is watched."""
         return self._next if self._limits else None
 
     def look(self, now: float) -> list[tuple[int, int]]:
-        """Return the processes whose trees hold too much, with their bytes, and stop watching them."""
+        """Return (pid, bytes) of each process whose tree exceeds its limit, and stop watching it."""
         if not self._limits or now < self._next:
             return []
         began = self._clock()
@@ -53,10 +54,10 @@ class MemoryWatch:
 
 
 def held_bytes(root: int, enough: int) -> int:
-    """Return how much memory a process tree holds, roughly unless it is more than ``enough`` bytes.
+    """Return how much memory a process tree holds; a value of at most ``enough`` bytes is not exact.
 
-    Shared memory, such as a fork's with its parent, counts for each process by its part. That costs 20 ms for a process
-    of 4 GB, so it is read only when the sum of all mappings is too much.
+    Shared memory, such as a fork's with its parent, counts for each process proportionally. Reading these shares takes
+    20 ms for a process of 4 GB, so they are read only if the sum of all mappings exceeds ``enough``.
     """
     pids = [root, *process.descendants(root)]
     if sum(map(_resident_bytes, pids)) <= enough:
@@ -67,17 +68,17 @@ def held_bytes(root: int, enough: int) -> int:
 def _resident_bytes(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):  # it has ended
+    except (OSError, IndexError, ValueError):  # the process has ended
         return 0
 
 
 def _proportional_bytes(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:  # it has ended; or is another user's by now, whose memory cannot be divided up
+    except OSError:  # the process has ended; or it belongs to another user now, and its shares are not readable
         return _resident_bytes(pid)
     sizes = {name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:])}
     held = sizes.get("Pss", 0)
-    if "Pss_Anon" in sizes:  # Linux 5.9; files that are only read are not counted: the kernel takes them out again
+    if "Pss_Anon" in sizes:  # since Linux 5.9. Mapped files are not counted, as the kernel can drop their pages
         held = sizes["Pss_Anon"] + sizes.get("Pss_Shmem", 0)
     return held + sizes.get("SwapPss", 0)

@@ -1,4 +1,4 @@
-"""Settings of the process that a task may change for itself alone: they are restored for the next task."""
+"""Settings of the process that a task may change for itself: they are restored before the next task."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-_GRADIENTS = ("is_grad_enabled", "set_grad_enabled")  # of a thread
-_TORCH = (  # (how torch reads it, how it is set): functions of its top level
+_GRADIENTS = ("is_grad_enabled", "set_grad_enabled")  # (reads, sets) the setting, which each thread has for itself
+_TORCH = (  # functions of the torch module: (reads the setting, sets it)
     ("get_default_dtype", "set_default_dtype"),
-    ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),  # off, warnings, errors
+    ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),  # levels: off, warnings, errors
     ("get_num_threads", "set_num_threads"),
 )
 
-Setting = tuple[Callable[[], Any], Callable[[Any], None]]  # reads it, sets it
+Setting = tuple[Callable[[], Any], Callable[[Any], None]]  # (reads it, sets it)
 
 
 class Modes(threading.local):
-    """The settings before a function's body began, noted by each thread that runs tasks.
+    """The settings as they were before a function's body began, recorded by each thread that runs tasks.
 
-    Changes by earlier imports or a setup belong to them and stay. A module that a body imports has none yet.
+    Changes made earlier, by imports or a setup, are part of the recorded settings and stay. Settings of a module that
+    the body itself imports are not restored.
     """
 
     def __init__(self, *, alone: bool) -> None:
-        """``alone``: the process runs one task at a time. Where threads share one, only their own settings count."""
+        """Begin without recorded settings.
+
+        Args:
+            alone: the process runs one task at a time; if not, only settings that belong to one thread are restored.
+        """
         self._alone = alone
-        self._modules = -1  # the number of imported modules when the settings were noted
+        self._modules = -1  # the number of imported modules when the settings were recorded; -1: nothing is recorded
         self._argv: list[str] = []
         self._settings: list[Setting] = []
         self._reads: list[Callable[[], Any]] = []
@@ -40,9 +45,11 @@ class Modes(threading.local):
             _timers.watch()
 
     def note(self, *, is_first_call: bool, in_sessions: bool) -> None:
-        """Note the settings before a body begins: at a function's first call, and when modules have been imported.
+        """Record the settings before a body begins: at a function's first call, and when modules have been imported.
 
-        ``in_sessions``: plugins have sessions, which may have changed settings and restore them later; then note none.
+        Args:
+            in_sessions: plugins have open sessions, which may have changed settings and restore them later; record
+                nothing.
         """
         if in_sessions:
             self._modules = -1
@@ -56,13 +63,13 @@ class Modes(threading.local):
             _timers.are_set = False
 
     def restore(self) -> None:
-        """Restore the settings after a task. It takes 0.5 us, with torch 0.9 us."""
+        """Restore the settings after a task. Takes 0.5 us, with torch 0.9 us."""
         if self._modules < 0:
             return
         if [read() for read in self._reads] != self._values:
             for (read, change), value in zip(self._settings, self._values, strict=True):
                 if read() != value:
-                    with suppress(Exception):  # a library's own code
+                    with suppress(Exception):  # the setting's function is a library's code, which may raise
                         change(value)
         if not self._alone:
             return
@@ -70,11 +77,14 @@ class Modes(threading.local):
             sys.argv = list(self._argv)
         if _timers.are_set:
             _timers.are_set = False
-            signal.setitimer(signal.ITIMER_REAL, *self._timer)  # the task's SIGALRM would end a later task
+            signal.setitimer(signal.ITIMER_REAL, *self._timer)  # else the task's SIGALRM could end a later task
 
 
 class _Timers:
-    """A mark that a timer was set since the last check. A read from the kernel would take 0.2 us each time."""
+    """A flag that a timer was set since the last check.
+
+    Reading the timer from the kernel would take 0.2 us each time.
+    """
 
     are_set = False
 
@@ -107,6 +117,6 @@ def _settings(*, alone: bool) -> list[Setting]:
             settings.append((lambda: manager.disable, logs.disable))
     if torch is not None:
         names = (_GRADIENTS, *_TORCH) if alone else (_GRADIENTS,)
-        with suppress(AttributeError):  # a torch that is half imported, or another module of the name
+        with suppress(AttributeError):  # torch is only partly imported, or another module has this name
             settings += [(getattr(torch, read), getattr(torch, change)) for read, change in names]
     return settings

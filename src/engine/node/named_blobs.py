@@ -1,4 +1,4 @@
-"""Names for blobs from workers: values, and artifacts until the client has fetched them."""
+"""Names for blobs that workers send: values, and artifacts until the client has fetched them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ from ..wire.messages import LOST, Done, Failed, Logged, Message, Value, Yield
 from . import limits
 from .blobs import BlobStore
 
-ARTIFACTS_BYTES = 1 << 30  # of artifacts that the client has not fetched: they take memory
+ARTIFACTS_BYTES = 1 << 30  # limit for artifacts that the client has not fetched, as they occupy memory
 
 VALUES = {Done: "value", Yield: "item", Failed: "error"}  # message -> the field that may be a blob
 
 
 class NamedBlobs:
-    """The names of blobs in workers' messages. A node keeps at most `ARTIFACTS_BYTES` of artifacts, in half of its
-    descriptors: the others are for values, which must not be lost.
+    """The names of blobs in workers' messages.
+
+    A node keeps at most `ARTIFACTS_BYTES` of artifacts, in at most half of its descriptors: the other half is reserved
+    for values, which must not be lost.
     """
 
     def __init__(self, store: BlobStore, limit_bytes: int = ARTIFACTS_BYTES) -> None:
         self._store, self._limit = store, limit_bytes
-        self._sizes: dict[str, int] = {}  # of artifacts, by blob, including some that are gone
-        self._waiting_bytes = 0  # of all these
-        self._look_at = 64  # number of artifacts at which gone ones are removed next
+        # name of an artifact's blob -> its size, including some blobs that are already dropped
+        self._sizes: dict[str, int] = {}
+        self._waiting_bytes = 0  # total of `_sizes`
+        self._look_at = 64  # number of artifacts at which dropped ones are removed next
 
     def named(self, message: Message, fds: list[int] | None) -> Message:
-        """Return the message with a name for its blob, or an error in place of that. ``fds`` None: they are lost."""
+        """Return the message with a name for its blob, or with an error instead.
+
+        ``fds`` None: the descriptors are lost.
+        """
         if isinstance(message, Logged):
             return self._artifact(message, fds)
         if isinstance(message, Kept):
@@ -68,12 +74,13 @@ class NamedBlobs:
             name = self._store.add_result(fd)
         except OSError:
             return message._replace(blob=f"{LOST}{limits.story()}")
-        self._waiting_bytes += size_bytes - self._sizes.get(name, 0)  # minus a gone artifact's with the same descriptor
+        # a dropped artifact may have had the same descriptor, and so the same name
+        self._waiting_bytes += size_bytes - self._sizes.get(name, 0)
         self._sizes[name] = size_bytes
         return message._replace(blob=name)
 
     def _slot(self, message: Kept, fds: list[int] | None) -> Kept:
-        """Return the message with a name for its part of a checkpoint. If the part is lost, the name is marked so."""
+        """Return the message with a name for its checkpoint part. If the part is lost, the name begins with `LOST`."""
         fd, *others = fds or (-1,)
         for other in others:
             os.close(other)

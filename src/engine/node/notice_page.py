@@ -1,8 +1,7 @@
-"""The notice page: the executor server writes which machines will be taken, and when; every task of the node reads it.
+"""The notice page: the executor server writes which machines will be taken and when; every task of the node reads it.
 
-The page is a file in memory that all of the node's processes have mapped, so no message is needed. The server writes
-its text; each task has a cell of its own, in which it counts its stop checks. Reading a page
-that has not changed takes 0.3 us.
+The page is a file in memory that all processes of the node have mapped, so no message is needed. The server writes the
+text; each task has its own cell, in which it counts its stop checks. Reading an unchanged page takes 0.3 us.
 """
 
 from __future__ import annotations
@@ -17,43 +16,44 @@ import msgpack
 
 from ...lazy_named_tuple import NamedTuple
 
-_HEADER = struct.Struct("<QII")  # how often it was written; the text's bytes, and their CRC-32
+_HEADER = struct.Struct("<QII")  # number of writes; length of the text in bytes; CRC-32 of the text
 _TEXT_BYTES = 16 * 1024 - _HEADER.size
-_CELL = struct.Struct("<qqqq")  # attempt, job, generation, count
-CELLS = 1536  # a task uses its worker's cell; beyond the slots there is one for each rank of broadcasts
+_CELL = struct.Struct("<qqqq")  # (attempt, job, generation, number of stop checks)
+CELLS = 1536  # tasks use the cell of their worker; besides the slots, each rank of a broadcast has a cell
 _CELLS_AT = _HEADER.size + _TEXT_BYTES
 _SIZE_BYTES = _CELLS_AT + CELLS * _CELL.size
-KEPT = 64  # the number of worlds that are kept, the latest
+KEPT = 64  # maximum number of worlds; only the latest ones are kept
 
 
 class PostedNotice(NamedTuple):
-    """A preemption notice as tasks read it."""
+    """A preemption notice in the form in which tasks read it."""
 
-    number: int  # no two notices of a node have the same; one whose time changes keeps its own
+    number: int  # unique among a node's notices; a notice keeps its number when its time changes
     source: str
-    seconds: float  # that were left when it came
-    at: float  # time.monotonic(), which is the same in all processes of this machine
-    node: int | None = None  # of the world; None: this one
+    seconds: float  # time left when the notice arrived
+    at: float  # end of the machine, by time.monotonic(), which all processes of this machine share
+    node: int | None = None  # the node of the world that is affected; None: this node
 
 
 class World(NamedTuple):
-    """The client's notice and stop for a generation with ranks here."""
+    """The client's notice and stop decision for a generation that has ranks on this node."""
 
     generation: int
-    notice: PostedNotice | None  # the soonest of them
-    stop_at: int | None  # the count at which all of its ranks stop
+    notice: PostedNotice | None  # the notice with the earliest end in this generation
+    stop_at: int | None  # the stop check, by number, at which all ranks of the generation stop
 
 
 class PageText(NamedTuple):
     own: PostedNotice | None = None
-    worlds: dict[int, World] = {}  # by job  # noqa: RUF012 (replaced as a whole, never changed)
+    # by job; replaced as a whole, never changed
+    worlds: dict[int, World] = {}  # noqa: RUF012 (replaced as a whole, never changed)
 
 
 EMPTY = PageText()
 
 
 class NoticePage:
-    """The notice page, shared across forks or through its descriptor. Only one process writes it."""
+    """The notice page, shared by forks and by its descriptor. Only one process writes its text."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = os.memfd_create("notices", os.MFD_CLOEXEC) if fd is None else fd
@@ -66,7 +66,7 @@ class NoticePage:
         self._written = 0
 
     def post(self, text: PageText) -> None:
-        """Replace the page's text. Of many worlds the latest are kept."""
+        """Replace the page's text. If there are too many worlds, only the latest are kept."""
         kept = dict(list(text.worlds.items())[-KEPT:])
         data = cast("bytes", msgpack.packb([text.own, kept]))
         assert len(data) <= _TEXT_BYTES, "notices are short: see `Pending.record`"
@@ -75,7 +75,7 @@ class NoticePage:
         _HEADER.pack_into(self._page, 0, self._written, len(data), zlib.crc32(data))
 
     def read(self) -> PageText:
-        """Return the latest text; while another is being written, the one before."""
+        """Return the latest text; while a new text is being written, return the previous one."""
         head = self._page[: _HEADER.size]
         if head == self._head:
             return self._text
@@ -86,7 +86,7 @@ class NoticePage:
         return self._text
 
     def count(self, cell: int, attempt: int, job: int, generation: int) -> int:
-        """Count one more stop check of this attempt and return their number."""
+        """Count one more stop check of this attempt; return the number of its checks."""
         if cell >= CELLS:
             raise RuntimeError(f"more than {CELLS} tasks at a time on this node: they cannot agree on when to stop")
         place = _CELLS_AT + cell * _CELL.size
@@ -96,7 +96,7 @@ class NoticePage:
         return count
 
     def counted(self, job: int, generation: int) -> int:
-        """Return the highest count of any rank of this generation here; 0: none has checked."""
+        """Return the highest check count among this node's ranks of the generation; 0 if no rank has checked."""
         cells = _CELL.iter_unpack(self._page[_CELLS_AT:])
         return max((count for _, *of, count in cells if of == [job, generation]), default=0)
 

@@ -1,7 +1,7 @@
-"""Read the state of this machine's GPUs from NVIDIA's management library, which comes with the driver.
+"""The state of this machine's GPUs, from NVIDIA's management library (NVML), which is part of the driver.
 
-Only the functions and structures that are needed are declared here, as https://docs.nvidia.com/deploy/nvml-api/ has
-them. A GPU that the driver has lost is left out, and without a driver there are none: neither is an error.
+Only the needed functions and structures are declared here, as documented at https://docs.nvidia.com/deploy/nvml-api/. A
+GPU that the driver has lost is left out, and without a driver no GPU is reported: neither is an error.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from ..wire.messages import GpuSample
 
 LIBRARY = "libnvidia-ml.so.1"
-AGAIN_S = 60.0  # until the library is opened again, where that failed
+AGAIN_S = 60.0  # delay until the library is opened again after a failure
 _SUCCESS = 0
 _UUID_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
 _MOST_WATTS = 1e6
 
 
 class Gpus:
-    """The GPUs that ``visible``, the value of CUDA_VISIBLE_DEVICES, leaves; None: all. The library stays open."""
+    """The GPUs that CUDA_VISIBLE_DEVICES selects (its value is ``visible``; None: all). The library stays open."""
 
     def __init__(
         self, visible: str | None = None, *, library: str = LIBRARY, clock: Callable[[], float] = time.monotonic
@@ -31,19 +31,19 @@ class Gpus:
         self._next_at = clock()
 
     def read(self) -> tuple[GpuSample, ...]:
-        """Return the present state of each; none without a driver. It may take long if the driver hangs."""
+        """Return the current state of each GPU; empty without a driver. May take long if the driver hangs."""
         try:
             if not self._handles and self._clock() >= self._next_at:
                 self._next_at = self._clock() + AGAIN_S
                 self._open()
             samples = [self._sample(index, handle) for index, handle in self._handles]
-        except Exception:  # noqa: BLE001  such as of a library without one of the functions
+        except Exception:  # noqa: BLE001  for example, the library lacks a function
             self._handles = []
             return ()
         return tuple(sample for sample in samples if sample is not None)
 
     def _open(self) -> None:
-        import ctypes  # nodes without GPUs do without it
+        import ctypes  # imported here: nodes without GPUs do not need it
 
         if self._library is None:
             try:
@@ -71,10 +71,13 @@ class Gpus:
         return text.value.decode(errors="replace") if has_uuid else ""
 
     def _sample(self, index: int, handle: Any) -> GpuSample | None:
-        """Return the state of one GPU; None: the driver has lost it. Unsupported figures are unknown."""
+        """Return the state of one GPU; None if the driver has lost it.
+
+        Figures that the GPU does not support are None or 0.
+        """
         import ctypes
 
-        percent = (ctypes.c_uint * 2)()  # nvmlUtilization_t: of the processors, and of the memory's bus
+        percent = (ctypes.c_uint * 2)()  # nvmlUtilization_t: of the GPU's processors, and of its memory bus
         sizes = (ctypes.c_ulonglong * 3)()  # nvmlMemory_t: total, free, used
         milliwatts = ctypes.c_uint()
         library = self._library
@@ -93,7 +96,10 @@ class Gpus:
 
 
 def chosen(gpus: list[tuple[int, str, Any]], visible: str | None) -> list[tuple[int, str, Any]]:
-    """Return the (index, UUID, handle) that CUDA_VISIBLE_DEVICES names, up to the first name that matches none."""
+    """Return the entries that CUDA_VISIBLE_DEVICES selects, up to the first name that matches no GPU.
+
+    The entries of ``gpus`` are (index, UUID, handle).
+    """
     if visible is None:
         return gpus
     left: list[tuple[int, str, Any]] = []

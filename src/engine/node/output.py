@@ -1,4 +1,4 @@
-"""Output of tasks: the worker's streams, which detect it, and its lines at the executor server, which keeps some."""
+"""Output of tasks: the worker's streams detect it; the executor server splits it into lines and buffers it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from ..wire.messages import LOST, Logged, Message, Output
 
 STDOUT, STDERR = 1, 2
 PIECE_BYTES = 64 * 1024
-UNFINISHED_S = 0.5  # an unfinished line is sent after this time, and at most so often
-AWAY_BYTES, AWAY_RECORDS_BYTES = 1 << 20, 16 << 20  # of prints and of log records that are kept
+UNFINISHED_S = 0.5  # an unfinished line is sent after this time, and at most this often
+AWAY_BYTES, AWAY_RECORDS_BYTES = 1 << 20, 16 << 20  # limits of the prints and of the log records that are kept
 
 
 class Printed:
-    """The process's standard streams, with a record of whether the present task has used them.
+    """The standard streams of the process, with a record of whether the current task has written to them.
 
-    Each task finds the original streams, even if an earlier task has closed or replaced them.
+    Each task gets the original streams, even if an earlier task has closed or replaced them.
     """
 
     def __init__(self, pipes: Mapping[int, int] | None = None) -> None:
-        """Watch the streams. ``pipes``: duplicates of descriptors 1 and 2, from which those are restored."""
+        """Watch the streams. ``pipes``: descriptor 1 or 2 -> a duplicate from which it is restored."""
         self._wrote = False
         self._waiting = array.array("i", [0])
         self._pipes = pipes or {}
         self._marks = {fd: _marked(fd) for fd in (STDOUT, STDERR)}
-        self.is_redirected = False  # a descriptor leads to another file, which may still be in use
-        self._originals = sys.__stdout__, sys.__stderr__  # kept open: closing them could print their buffers
+        self.is_redirected = False  # descriptor 1 or 2 refers to another file, which may still be in use
+        # kept open: if they were closed, they could print their buffers
+        self._originals = sys.__stdout__, sys.__stderr__
         self._out, self._err = self._make(STDOUT), self._make(STDERR)
 
     def _note(self) -> None:
@@ -48,9 +49,9 @@ class Printed:
         return stream
 
     def settle(self) -> bool:
-        """Flush and restore; return whether anything was written since the last time, or is unread in the pipes.
+        """Flush and restore the streams; return whether output was written since the last call or is unread.
 
-        Child processes and C code write past Python's streams: only the pipe itself knows.
+        Child processes and C code bypass Python's streams: their output can only be detected in the pipe itself.
         """
         if sys.stdout is not self._out or sys.__stdout__ is not self._out:
             self._replace("stdout", self._out)
@@ -59,7 +60,7 @@ class Printed:
         self.restore_descriptors()
         try:
             self._out.flush()
-        except (ValueError, OSError):  # closed, or redirected to a place that takes no data
+        except (ValueError, OSError):  # the stream is closed, or redirected to a file that accepts no data
             self._out = self._make(STDOUT)
         try:
             self._err.flush()
@@ -69,7 +70,7 @@ class Printed:
         return bool(wrote or self.is_redirected or self._pending(STDOUT) or self._pending(STDERR))
 
     def restore_descriptors(self) -> None:
-        """Open descriptors 1 and 2 again if they are closed; note in `is_redirected` whether one leads elsewhere."""
+        """Restore descriptors 1 and 2 if they are closed; set `is_redirected` if one refers to another file."""
         self.is_redirected = False
         for fd, (command, mark) in self._marks.items():
             try:
@@ -83,7 +84,7 @@ class Printed:
             if (stream := getattr(sys, alias, None)) is not own:
                 try:
                     stream.flush()  # type: ignore[union-attr]
-                except Exception:  # noqa: BLE001, S110 - it may be anything
+                except Exception:  # noqa: BLE001, S110 - the task may have set any object
                     pass
                 setattr(sys, alias, own)
 
@@ -97,23 +98,24 @@ class Printed:
     def _pending(self, fd: int) -> int:
         try:
             fcntl.ioctl(fd, termios.FIONREAD, self._waiting)
-        except OSError:  # the task has closed or replaced it
+        except OSError:  # the task has closed or replaced the descriptor
             return 0
         return self._waiting[0]
 
 
-_MARK = 61  # a real-time signal, which is never sent, as nobody sets O_ASYNC
+_MARK = 61  # a real-time signal. The kernel never sends it, because O_ASYNC is not set
 
 
 def _marked(fd: int) -> tuple[int, int]:
-    """Mark the file behind a descriptor, to recognize it in 0.15 us; `fstat` takes 0.7 us (measured).
+    """Mark the file behind a descriptor, so that it is recognized in 0.15 us; `fstat` takes 0.7 us (measured).
 
-    Returns: a command of `fcntl`, and its result as long as the descriptor leads to that file.
+    Returns:
+        A command for `fcntl`, and its result as long as the descriptor refers to that file.
     """
     try:
         fcntl.fcntl(fd, fcntl.F_SETSIG, _MARK)
         return fcntl.F_GETSIG, fcntl.fcntl(fd, fcntl.F_GETSIG)
-    except OSError:  # a kernel without it: only a closed descriptor is noticed
+    except OSError:  # the kernel lacks F_SETSIG: only a closed descriptor is detected
         return fcntl.F_GETFD, fcntl.fcntl(fd, fcntl.F_GETFD)
 
 
@@ -132,7 +134,10 @@ def _text_stream(tap: _Tap) -> io.TextIOWrapper:
 
 
 class Lines:
-    """One stream of one worker: whole lines at once, the rest with `unfinished` or when it exceeds `PIECE_BYTES`."""
+    """One stream of one worker: complete lines are returned at once.
+
+    An unfinished line is returned by `unfinished`, or when it is longer than `PIECE_BYTES`.
+    """
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -140,7 +145,7 @@ class Lines:
         self._tail = b""
 
     def feed(self, attempt: int, data: bytes) -> list[Output]:
-        """Split ``data``, printed by ``attempt``, into outputs; first finish an unfinished line of another attempt."""
+        """Split ``data`` of ``attempt`` into outputs; an unfinished line of another attempt comes first."""
         out = self.unfinished() if attempt != self._attempt else []
         self._attempt = attempt
         whole, newline, tail = (self._tail + data).rpartition(b"\n")
@@ -152,11 +157,11 @@ class Lines:
 
     @property
     def holds(self) -> bool:
-        """Return whether there is a line without an end of which nothing is sent yet, or not all."""
+        """Return whether a line without an end has bytes that are not sent yet."""
         return bool(self._tail)
 
     def unfinished(self) -> list[Output]:
-        """Return the unfinished line so far; later output continues it."""
+        """Return the unfinished line so far; later output continues the line."""
         tail, self._tail = self._tail, b""
         return self._cut(tail)
 
@@ -173,27 +178,28 @@ class Lines:
 
 
 class Backlog:
-    """Messages that wait while the client is away or slow, in order.
+    """Messages that wait, in order, while the client is away or slow.
 
     BACKLOG-1: the newest prints and log records are kept, up to a limit for each; all other messages are kept.
-    BACKLOG-2: losses are counted by attempt (and stream), on the next kept message of the same, or on an empty one.
+    BACKLOG-2: losses are counted by attempt (and stream), on the next kept message of the same attempt (and stream), or
+    on an empty message.
     """
 
     def __init__(self, limit_bytes: int = AWAY_BYTES, records_bytes: int = AWAY_RECORDS_BYTES) -> None:
         self._limit, self._records_limit = limit_bytes, records_bytes
         self._added = 0
         self._entries: dict[int, Message | bytes] = {}
-        self._outputs: OrderedDict[int, Output] = OrderedDict()  # those of `_entries`
-        self._records: OrderedDict[int, Logged] = OrderedDict()  # those of `_entries`, without artifacts
+        self._outputs: OrderedDict[int, Output] = OrderedDict()  # the `Output` messages of `_entries`
+        self._records: OrderedDict[int, Logged] = OrderedDict()  # the `Logged` messages of `_entries`, except artifacts
         self._bytes = self._records_bytes = 0
-        self._lost: dict[tuple[int, int], int] = {}  # (attempt, stream) -> bytes
-        self._lost_records: dict[int, int] = {}  # attempt -> how many
+        self._lost: dict[tuple[int, int], int] = {}  # (attempt, stream) -> dropped bytes
+        self._lost_records: dict[int, int] = {}  # attempt -> number of dropped records
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     def add(self, entry: Message | bytes) -> None:
-        """Add a message, or a body to be relayed."""
+        """Add a message, or the body of a message to forward."""
         self._added += 1
         self._entries[self._added] = entry
         if isinstance(entry, Output):
@@ -221,7 +227,7 @@ class Backlog:
         self._lost_records[attempt] = self._lost_records.get(attempt, 0) + log_records.count(records) + dropped
 
     def take(self) -> list[Message | bytes]:
-        """Return all messages and keep none."""
+        """Return all messages and clear the backlog."""
         entries: list[Message | bytes] = []
         for entry in self._entries.values():
             match entry:

@@ -1,7 +1,8 @@
-"""Outrider's own code, packed for a host that has nothing but a Python. The same sources give the same bytes.
+"""Outrider's own code as an archive for a host that has only Python. The same sources give the same bytes.
 
-On the host it becomes a folder, named by its digest, whose ``__main__.py`` is ``boot.py``: this package as it is here,
-cloudpickle, and msgpack in pure Python in a folder of its own, which is searched last: a host's compiled one wins.
+On the host it becomes a folder, named by its digest, whose ``__main__.py`` is ``boot.py``. It contains this package as
+installed here, cloudpickle, and msgpack in pure Python. The latter is in a separate folder that is searched last, so
+that a compiled msgpack of the host is preferred.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PACKAGE = "outrider"
-# The command, its reports and pages, the simulator and the test clouds: no task imports them.
+# Left out, because no task imports them: the command, its reports and pages, the simulator, and the test clouds.
 _AT_THE_CLIENT = (
     "engine/cli/*",
     "engine/profiles/*",
@@ -31,13 +32,13 @@ _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
 
 
 class OutriderArchive(NamedTuple):
-    digest: str  # of the contents
+    digest: str  # a hash of the contents
     data: bytes  # a tar.gz of the folder
 
 
 @cache
 def build() -> OutriderArchive:
-    """Build the archive: about 1 MB, in 0.2 s; once per process."""
+    """Build the archive, of about 1 MB, in 0.2 s. Cached: built once per process."""
     files = {
         "__main__.py": (Path(__file__).parent / "boot.py").read_bytes(),
         **_sources(Path(__file__).parents[2], _PACKAGE),
@@ -52,7 +53,7 @@ def build() -> OutriderArchive:
 
 
 def packed(files: dict[str, bytes], *, mode: int = 0o644) -> bytes:
-    """Return a reproducible tar.gz, without times, places and users."""
+    """Return a reproducible tar.gz: without times, folders of this machine, and users."""
     whole = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as compressed,
@@ -75,10 +76,10 @@ def _sources(folder: Path, package: str) -> dict[str, bytes]:
 
 
 def _metadata() -> dict[str, bytes]:
-    """Return the package's metadata files: the version, and the plugins' entry points."""
+    """Return the metadata files of the package: its version, and the entry points of its plugins."""
     try:
         installed = distribution(_PACKAGE)
-    except PackageNotFoundError:  # run from its folder
+    except PackageNotFoundError:  # not installed, but run from its source folder
         return {}
     folder = f"{_PACKAGE}-{installed.version}.dist-info"
     head = f"Metadata-Version: 2.1\nName: {_PACKAGE}\nVersion: {installed.version}\n"

@@ -1,7 +1,7 @@
-"""Connections to other nodes, which send blobs over them. Each is kept for a while, for the next blob.
+"""Connections to other nodes, which send blobs over them. A connection is kept for a while, for the next blob.
 
-A new connection with its key exchange takes 3 ms of two processors, and two round trips: a node that gets a training's
-state from the same node at each step pays once.
+A new connection, with its key exchange, costs 3 ms of a processor at each end and two round trips. A node that gets a
+training's state from the same node at each step pays this only once.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from ..wire.codec import ProtocolError
 from ..wire.messages import GetRest
 from .arrivals import Arrival
 
-CONNECT_S = 3.0  # to connect to another node and verify its key
-SILENCE_S = 1.5  # without a byte until the other node counts as gone
-LATE_S = 0.02  # by which a timer may be late; more is time for which this process stood still and read nothing
-KEEP_S = 10.0  # for which an unused connection is kept
-MOST_KEPT = 8  # connections to one node
+CONNECT_S = 3.0  # time to connect to another node and verify its key
+SILENCE_S = 1.5  # the other node counts as gone after this time without a byte
+LATE_S = 0.02  # normal delay of a timer; a longer delay means that this process was stopped and could not read
+KEEP_S = 10.0  # an unused connection is closed after this time
+MOST_KEPT = 8  # kept connections per node
 PIECE_BYTES = 256 << 10
-_IDLE = memoryview(bytearray(1))  # receives unexpected bytes
+_IDLE = memoryview(bytearray(1))  # the buffer for unexpected bytes
 
 
 class Broken(Exception):
-    """The error for a blob that another node does not send completely. ``connected`` False: it was not reached."""
+    """Raised if another node did not send a blob completely.
+
+    ``connected`` False: the connection was not established.
+    """
 
     def __init__(self, reason: str, connected: bool) -> None:
         super().__init__(reason)
@@ -35,7 +38,7 @@ class Broken(Exception):
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """A connection to another node. ``lost`` is called once when it is closed."""
+    """A connection to another node. ``lost`` is called once, when the connection is closed."""
 
     def __init__(self, lost: Callable[[PeerConnection], object]) -> None:
         self._lost, self._loop = lost, asyncio.get_running_loop()
@@ -43,8 +46,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.used_at = self._heard_at = 0.0
         self.heard = self.closed = False
         self._buffer = _IDLE
-        self._head = bytearray()  # of the incoming frame
-        self._frame = self._left = 0  # missing bytes of that frame, and of the blob
+        self._head = bytearray()  # header of the incoming frame, as far as received
+        self._frame = self._left = 0  # bytes still missing: of the current frame, and of the blob
         self._take: Callable[[memoryview], None] | None = None
         self._over: asyncio.Future[None] | None = None
 
@@ -53,7 +56,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         return self.transport is not None and not self.closed and not self.transport.is_closing()
 
     async def bring(self, ticket: str, offset: int, count: int, take: Callable[[memoryview], None]) -> None:
-        """Call ``take`` with the ``count`` bytes of a blob from ``offset`` on.
+        """Call ``take`` with the ``count`` bytes of a blob that begin at ``offset``.
 
         Raises:
             OSError, ProtocolError: the connection is unusable.
@@ -85,7 +88,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self.transport is not None:
             self.transport.abort()
 
-    # --- from the event loop ----------------------------------------------------------------------------------------
+    # --- called by the event loop -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -107,7 +110,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.close()
 
     def _received(self, data: memoryview) -> None:
-        """Extract the bytes of frames. An empty frame means that there are none yet."""
+        """Extract the bytes of frames. An empty frame means that the sender has no new bytes yet."""
         at = 0
         while at < len(data):
             if self._frame:
@@ -138,11 +141,12 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 
 class PeerConnections:
-    """The connections of a node to others: those in use, and those that are kept."""
+    """The connections from this node to others: connections in use, and idle ones that are kept."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._kept: dict[tuple[str, int], list[PeerConnection]] = {}  # by address and port, least recently used first
+        # (address, port) -> kept connections, the least recently used first
+        self._kept: dict[tuple[str, int], list[PeerConnection]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def bring(
@@ -153,7 +157,9 @@ class PeerConnections:
         arrival: Arrival,
         take: Callable[[memoryview], None],
     ) -> None:
-        """Call ``take`` with the missing bytes of a blob. A kept connection that is gone meanwhile is replaced.
+        """Call ``take`` with the missing bytes of a blob.
+
+        A kept connection that has been closed is replaced by a new one.
 
         Raises:
             Broken
@@ -163,7 +169,7 @@ class PeerConnections:
             try:
                 await self._bring_over(kept, place, ticket, arrival, take)
             except Broken:
-                if not kept.closed or arrival.have_bytes != before:  # the other node is there, and stalls
+                if not kept.closed or arrival.have_bytes != before:  # the other node is reachable, but stalls
                     raise
             else:
                 return
@@ -176,8 +182,10 @@ class PeerConnections:
         await self._bring_over(new, place, ticket, arrival, take)
 
     async def _connected(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> PeerConnection:
-        """Return a new connection. A try whose timer was late is repeated, for as long as this process stood still: two
-        nodes that could not connect once never try again.
+        """Return a new connection.
+
+        If this process was stopped during the attempt, the attempt is repeated for the lost time: two nodes that have
+        failed to connect once are never connected again.
 
         Raises:
             TimeoutError, OSError
@@ -212,7 +220,7 @@ class PeerConnections:
             raise
         self._keep(place, connection)
 
-    # --- what is kept -------------------------------------------------------------------------------------------------
+    # --- kept connections ---------------------------------------------------------------------------------------------
 
     def _one_kept(self, place: tuple[str, int]) -> PeerConnection | None:
         kept = self._kept.get(place, [])
@@ -232,7 +240,7 @@ class PeerConnections:
             self._sweeping = self._loop.call_later(KEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Close connections that were unused for too long."""
+        """Close connections that were unused for `KEEP_S`."""
         self._sweeping = None
         until, oldest = self._loop.time() - KEEP_S, []
         for kept in self._kept.values():
@@ -251,7 +259,7 @@ class PeerConnections:
                     del self._kept[place]
 
     def close(self) -> None:
-        """Close the kept connections. A connection in use is closed by its own task."""
+        """Close the kept connections. The task that uses a connection closes it."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None

@@ -1,8 +1,8 @@
-"""Blobs from node to node, as the client orders it: over TLS, with the pool's key at both ends.
+"""Transfers of blobs from node to node, as the client requests them: over TLS, with the pool's key at both ends.
 
-A node listens only while it is to serve a blob. Without the key, a peer gets no byte, and none of its bytes is read by
-anything but OpenSSL; with the key, it gets the blob whose ticket it names. A connection is kept for a while, for the
-next ticket.
+A node listens only while it has a blob to serve. A peer without the key receives no bytes, and only OpenSSL reads the
+bytes that it sends. A peer with the key receives the blob whose ticket it sends. A connection is kept for a while, for
+the next ticket.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from ..wire.messages import Arrived, Copy, Digest, GetRest, Keys, Message, Pull,
 from .arrivals import Arrival, Arrivals, Whole
 from .peer_connections import CONNECT_S, KEEP_S, PIECE_BYTES, Broken, PeerConnections, reason_of
 
-IDLE_S = 0.3  # a node without new bytes of a blob sends an empty frame at least so often
-CONNECTIONS = 32  # at a time, unauthenticated ones included; the oldest kept ones make room
-_FIRST_BYTES = 1024  # of a frame that names a ticket
+IDLE_S = 0.3  # interval of the empty frames that a node sends while it has no new bytes of a blob
+# connections at a time, including unauthenticated ones; at the limit, the one that is idle for longest is closed
+CONNECTIONS = 32
+_FIRST_BYTES = 1024  # size limit of a frame with a ticket
 _HASHED_BYTES = 1 << 20
 
 
 class Peers:
-    """A node's end of transfers between nodes. ``send`` sends answers to the client."""
+    """A node's end of transfers between nodes. ``send`` sends messages to the client."""
 
     def __init__(self, arrivals: Arrivals, address: str, send: Callable[[Message], object]) -> None:
         self._arrivals, self._address, self._send = arrivals, address, send
@@ -37,12 +38,12 @@ class Peers:
         self._client_side: ssl.SSLContext | None = None
         self._listening: asyncio.Task[None] | None = None
         self._port: asyncio.Future[int] | None = None
-        self._last_port = 0  # reused if free: other nodes find their kept connections by it
-        self._tickets: dict[str, tuple[str, int]] = {}  # the blob and its size
-        self._served: dict[str, set[asyncio.Task[None]]] = {}  # connections, by ticket
+        self._last_port = 0  # reused if it is free, because other nodes identify their kept connections by it
+        self._tickets: dict[str, tuple[str, int]] = {}  # ticket -> (blob, its size)
+        self._served: dict[str, set[asyncio.Task[None]]] = {}  # ticket -> the tasks of its connections
         self._pulling: dict[str, asyncio.Task[None]] = {}
         self._connections: set[asyncio.Task[None]] = set()
-        self._idle: dict[asyncio.Task[None], None] = {}  # the kept connections, idle for longest first
+        self._idle: dict[asyncio.Task[None], None] = {}  # the tasks of idle connections, idle for longest first
         self._to_others = PeerConnections()
         self._others: set[asyncio.Task[None]] = set()
 
@@ -66,7 +67,7 @@ class Peers:
         return True
 
     def drop(self, names: Iterable[str]) -> None:
-        """End the transfers of dropped blobs."""
+        """Stop the transfers of dropped blobs."""
         dropped = {*names}
         for name in dropped & self._pulling.keys():
             self._pulling.pop(name).cancel()
@@ -82,7 +83,7 @@ class Peers:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._arrivals.close()
 
-    # --- to other nodes ----------------------------------------------------------------------------------------------
+    # --- sending to other nodes ---------------------------------------------------------------------------------------
 
     def _end(self, tickets: Iterable[str]) -> None:
         for ticket in tickets:
@@ -111,7 +112,7 @@ class Peers:
             listener = self._bound(addresses[0][0], str(addresses[0][4][0]))
         except OSError as error:
             port.set_exception(OSError(f"it cannot listen on {self._address}: {error.strerror}"))
-            self._listening = self._port = None  # another blob's node tries again
+            self._listening = self._port = None  # the next blob to serve tries to listen again
             return
         except BaseException:
             port.cancel()
@@ -123,7 +124,7 @@ class Peers:
             while True:
                 try:
                     accepted, _ = await self._loop.sock_accept(listener)
-                except OSError:  # it was closed again, or no descriptor is left for it
+                except OSError:  # the connection was closed again, or no descriptor is left for it
                     await asyncio.sleep(IDLE_S)
                     continue
                 if len(self._connections) >= CONNECTIONS and self._idle:
@@ -142,7 +143,7 @@ class Peers:
         return socket.create_server((address, 0), family=family, backlog=CONNECTIONS)
 
     async def _answer(self, accepted: socket.socket) -> None:
-        """Serve one connection: its handshake, and then a blob for each ticket that it names."""
+        """Serve one connection: its handshake, and then a blob for each ticket that it sends."""
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         transport: asyncio.Transport | None = None
@@ -179,7 +180,7 @@ class Peers:
         assert task is not None, "it was spawned"
         self._idle[task] = None
         try:
-            async with asyncio.timeout(2 * KEEP_S):  # the other end closes it before
+            async with asyncio.timeout(2 * KEEP_S):  # normally the other end closes an idle connection earlier
                 return await _wanted(reader)
         finally:
             del self._idle[task]
@@ -200,7 +201,7 @@ class Peers:
                 await writer.drain()
                 at += len(piece)
 
-    # --- from another node -------------------------------------------------------------------------------------------
+    # --- receiving from another node ----------------------------------------------------------------------------------
 
     def _pull(self, order: Pull | Copy) -> None:
         arrival = self._arrivals.get(order.blob)
@@ -234,7 +235,7 @@ class Peers:
             if arrival.have_bytes < arrival.size_bytes:
                 self._send(Arrived(order.blob, arrival.have_bytes, "", broken.connected, broken.reason))
 
-    # --- of what is there --------------------------------------------------------------------------------------------
+    # --- digests of present blobs -------------------------------------------------------------------------------------
 
     async def _tell_digest(self, blob: str) -> None:
         fd = self._arrivals.store.fd(blob)
@@ -256,7 +257,7 @@ def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> a
 
 
 async def _wanted(reader: asyncio.StreamReader) -> GetRest | None:
-    """Return the ticket that the other node names; None: it is malformed."""
+    """Return the request of the other node, which contains a ticket; None if it is malformed."""
     size = int.from_bytes(await reader.readexactly(codec.HEADER_BYTES), "big")
     if size > _FIRST_BYTES:
         return None
@@ -265,13 +266,13 @@ async def _wanted(reader: asyncio.StreamReader) -> GetRest | None:
 
 
 def _context(side: int, certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """Return the settings of one side: TLS 1.3, and the same certificate at the other end."""
+    """Return the TLS settings of one side: TLS 1.3, and the other end must have the same certificate."""
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=certificate.decode("ascii"))
-    fd = os.memfd_create("keys", os.MFD_CLOEXEC)  # the ssl module takes only a path
+    fd = os.memfd_create("keys", os.MFD_CLOEXEC)  # the ssl module accepts only a path
     try:
         os.write(fd, certificate + key)
         context.load_cert_chain(f"/proc/self/fd/{fd}")
@@ -283,7 +284,7 @@ def _context(side: int, certificate: bytes, key: bytes) -> ssl.SSLContext:
 def _digest(fd: int) -> tuple[int, str]:
     """Return the size and the SHA-256 of a blob. Closes ``fd``."""
     try:
-        import hashlib  # as few nodes need
+        import hashlib  # imported here because few nodes need it
 
         digest, at = hashlib.sha256(), 0
         while piece := os.pread(fd, _HASHED_BYTES, at):

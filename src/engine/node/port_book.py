@@ -1,11 +1,12 @@
-"""The free ports of a node, numbered in the order in which the node opens them. Pure: the owner opens and closes them.
+"""The free ports of a node, numbered in the order in which the node opens them.
 
-The client takes ports in their order, so that one number says which it has taken: all below it. Both sides send
-absolute numbers, never differences. The next message repairs the effect of one that was lost, late, or handled twice,
-and no port can be kept by the node and forgotten by the client.
+No I/O: the owner of the book opens and closes the ports.
+The client takes ports in this order, so one number describes which ports it has taken: all with a lower number. Both
+sides send absolute numbers, never differences. If a message was lost, late, or handled twice, the next message corrects
+the effect, and no port can be kept by the node and forgotten by the client.
 
     PORTS-1  a port is offered, or kept for one attempt, or awaits its attempt, or is closed
-    PORTS-2  a port is closed when its attempt is delivered or over, or when the client says that none will come for it
+    PORTS-2  a port is closed when its attempt is delivered or over, or when the client reports that none will use it
     PORTS-3  after each turn more than `few` ports are offered, whatever the client has taken
 """
 
@@ -21,16 +22,16 @@ class PortBook:
     Args:
         open_port: opens a port and returns it.
         close_port: closes a port.
-        most: how many ports are offered at most.
-        few: at so few offered ports others are opened.
+        most: the number of ports on offer after `fill`.
+        few: with at most so many ports on offer, more must be opened: see `is_short`.
     """
 
     def __init__(self, open_port: Callable[[], int], close_port: Callable[[int], None], *, most: int, few: int) -> None:
         self._open_port, self._close_port = open_port, close_port
         self._most, self._few = most, few
-        self.taken = 0  # the number of the first port that is offered: the client has taken those before it
+        self.taken = 0  # the number of the first offered port: the client has taken all ports before it
         self.offered: deque[int] = deque()
-        self.awaiting: dict[int, None] = {}  # taken ports whose attempt has not come yet
+        self.awaiting: dict[int, None] = {}  # taken ports whose attempt has not arrived yet
         self.kept: dict[int, int] = {}  # attempt -> its port, until the attempt is delivered or over
 
     @property
@@ -38,12 +39,12 @@ class PortBook:
         return len(self.offered) <= self._few
 
     def fill(self) -> None:
-        """Open ports until as many as possible are offered. Raises OSError where this host has none left."""
+        """Open ports until `most` are on offer. Raises OSError if this host has no free port left."""
         while len(self.offered) < self._most:
             self.offered.append(self._open_port())
 
     def named(self, attempt: int, port: int) -> None:
-        """Handle an attempt that will listen on ``port``. A port that is not kept here is ignored."""
+        """Keep the port on which an attempt will listen. A port that was not offered here is ignored."""
         if port in self.offered:
             self._take(self.taken + self.offered.index(port) + 1)
         if port in self.awaiting:
@@ -51,17 +52,17 @@ class PortBook:
             self.kept[attempt] = port
 
     def close_for(self, attempt: int) -> None:
-        """Close the port of an attempt that is delivered now, or over."""
+        """Close the port of an attempt that is being delivered, or has ended."""
         port = self.kept.pop(attempt, None)
         if port is not None:
             self._close_port(port)
 
     def compare(self, taken: int, unsent: Collection[int]) -> None:
-        """Handle the client's count of taken ports. Every attempt that it had sent before has arrived.
+        """Handle the client's count of taken ports. All attempts that the client sent before this message have arrived.
 
         Args:
             taken: how many ports the client has taken.
-            unsent: those of them whose attempts will still come.
+            unsent: the taken ports whose attempts are not sent yet.
         """
         self._take(taken)
         self.taken = max(self.taken, taken)

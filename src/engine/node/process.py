@@ -1,4 +1,4 @@
-"""Processes: how the node's processes end, what they inherit, which signals they survive, and how a tree is killed."""
+"""Functions for the node's processes: their end, inherited descriptors, ignored signals, and kills of process trees."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_WALKS = 100  # tries to list a process's threads, as some end meanwhile
+_WALKS = 100  # attempts to list a process's threads, some of which may end during the listing
 _libc = ctypes.CDLL(None)
 
 
 def begin_child(parent: int) -> None:
-    """Have this process, forked by ``parent``, end with it, and restore the default handling of signals."""
+    """Have the kernel kill this forked process when ``parent`` ends; restore the default handling of signals."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it had ended before
+    if os.getppid() != parent:  # the parent had already ended
         os._exit(1)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose parent ends, whatever their session."""
+    """Make this process the parent of its orphaned descendants, whatever their session."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def shield(numbers: Iterable[int]) -> None:
-    """Keep signals that announce a machine's end, and reach all of its processes, from ending this one.
+    """Protect this process from signals that announce a machine's end and are sent to all of its processes.
 
-    Each process of ours calls this for itself: a child that another process forks reacts as usual.
-
-    A handler, and not SIG_IGN, which a program that a task executes would inherit: SIGTERM could not end it.
+    Each process of Outrider calls this for itself: a child that another process forks reacts as usual. The signals get
+    a handler instead of SIG_IGN, which a program executed by a task would inherit: SIGTERM could not end it.
     """
     shielded = os.getpid()
 
@@ -52,27 +51,28 @@ def shield(numbers: Iterable[int]) -> None:
 
 
 def close_all_but(keep: Iterable[int]) -> None:
-    """Close all other descriptors: an inherited end of a pipe would hide the pipe's end of file for ever."""
+    """Close all descriptors except ``keep``: an inherited end of a pipe would hide the pipe's end of file for ever."""
     low = 0
     for fd in sorted(set(keep)):
-        if low < fd:  # an empty range from 0 would close everything: it ends at -1
+        if low < fd:  # closerange(0, 0) would close everything, as its last descriptor is -1
             os.closerange(low, fd)
         low = fd + 1
     os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
 def children(pid: int) -> list[int]:
-    """Return the direct children, zombies too; none of a process that is gone."""
-    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel without CONFIG_PROC_CHILDREN
+    """Return the direct children of a process, including zombies; empty if the process is gone."""
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # the kernel lacks CONFIG_PROC_CHILDREN
         return _children_by_search(pid)
-    pids: set[int] = set()  # the installer runs this on Python 3.8, where set[int]() is an error
+    pids: set[int] = set()  # not set[int](): that is an error in Python 3.8, on which the installer runs this
     for _ in range(_WALKS):
         complete = True
         for thread in _threads(pid):
             try:
                 pids.update(map(int, (thread / "children").read_text().split()))
             except (FileNotFoundError, ProcessLookupError):
-                complete = False  # the thread has ended: its children are another thread's now, maybe one already read
+                # the thread has ended: its children moved to another thread, perhaps one that is already read
+                complete = False
         if complete:
             break
     return sorted(pids)
@@ -96,7 +96,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def name(pid: int) -> str:
-    """Return the process's name as the kernel has it; "?" if the process is gone."""
+    """Return the kernel's name of a process; "?" if the process is gone."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -106,8 +106,8 @@ def name(pid: int) -> str:
 def kill_tree(root: int) -> None:
     """Send SIGKILL to ``root``, which must be a child of this process, and to all its descendants.
 
-    They are stopped first, until no new one turns up, so that none escapes by forking. One that still did becomes this
-    process's child (see `adopt_orphans`): call again for those until there are none.
+    All of them are stopped first, until no new descendant appears, so that none escapes by forking. A process that
+    still escaped becomes this process's child (see `adopt_orphans`): call again until there are no such children.
     """
     stopped: set[int] = set()
     while fresh := {root, *descendants(root)} - stopped:
@@ -119,18 +119,19 @@ def kill_tree(root: int) -> None:
 
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child with all its descendants, and collect them; nothing happens if it has ended already."""
+    """Kill a child and all its descendants, and reap them. Do nothing if the child has already ended."""
     if process.poll() is None:
         started = descendants(process.pid)
         kill_tree(process.pid)
         process.wait()
-        for pid in started:  # parents first: the children of each become this process's children then
+        for pid in started:  # parents first: their children become this process's children then
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # gone, or it changed its user, and only root may signal it
+    # the process is gone; or it has changed its user, and only root may signal it
+    with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 

@@ -1,7 +1,7 @@
-"""The node's side of profiles: it passes a request on to the process of a task, and ensures an answer.
+"""The node's side of profiles: it forwards a request to the process of a task, and ensures an answer to the client.
 
-A worker reads its pipe only between tasks. So the request is a file in the node's folder with the process's id in its
-name, and a signal notifies the process. The process removes the file when it begins.
+A worker reads its pipe only between tasks. Therefore the request is a file in the node's folder, whose name contains
+the process's id, and a signal notifies the process. The process removes the file when it begins the profile.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from . import stack_file
 from .profile_requests import SIGNAL, ProfileRequest, request_file
 from .stack_reader import ProcessHandle, UnderWay, handles
 
-BEGIN_S = 10.0  # for a task to come back to Python code: the signal is handled there
-WRITE_S = 60.0  # for the trace to be written after the profile's end
+BEGIN_S = 10.0  # time limit for the begin: the signal is handled when the task returns to Python code
+WRITE_S = 60.0  # time limit for writing the trace after the profile's end
 LOOK_S = 0.1
 NOT_BEGUN = (
     f"it has not begun within {BEGIN_S:g} s: the task's process has run no Python code in its main thread meanwhile; "
@@ -26,7 +26,13 @@ NOT_BEGUN = (
 
 
 class ProfileRelay:
-    """The relay. ``under_way``: the running attempts. ``folder``: the node's private one."""
+    """The relay of profile requests.
+
+    Args:
+        under_way: returns the running attempts.
+        send: sends a message to the client.
+        folder: the node's private folder.
+    """
 
     def __init__(
         self, under_way: Callable[[], Sequence[UnderWay]], send: Callable[[wire.Message], object], folder: Path
@@ -45,7 +51,7 @@ class ProfileRelay:
         task.add_done_callback(self._tasks.discard)
 
     def answered(self, message: wire.Profiled) -> None:
-        """Handle the answer of a task's process, which goes to the client as it is."""
+        """Handle the answer of a task's process. The answer itself is forwarded to the client unchanged."""
         if (answered := self._waiting.get((message.attempt, message.profile))) is not None:
             answered.set()
 
@@ -65,7 +71,7 @@ class ProfileRelay:
             self._send(wire.Profiled(request.attempt, request.profile, "", why))
 
     async def _why_none(self, request: wire.Profile, answered: asyncio.Event) -> str:
-        """Return why the task's process did not answer; empty: it did."""
+        """Return why the task's process did not answer; empty if it did."""
         memories = [each.memory for each in self._under_way() if each.attempt == request.attempt]
         if not memories:
             return "it waits for a slot of the node, or has ended"
@@ -89,8 +95,9 @@ class ProfileRelay:
         while not answered.is_set():
             if last:
                 return "its process has ended"
-            last = all(each.attempt != request.attempt for each in self._under_way())  # its answer comes before its end
-            if now() > began + BEGIN_S and file.exists():  # noqa: ASYNC240  of a disk of this machine
+            # check once more after this: the answer arrives before the attempt's end
+            last = all(each.attempt != request.attempt for each in self._under_way())
+            if now() > began + BEGIN_S and file.exists():  # noqa: ASYNC240  the file is on a local disk
                 return NOT_BEGUN
             if now() > began + BEGIN_S + request.seconds + WRITE_S:
                 return f"it is not over {WRITE_S:g} s after its time"

@@ -1,4 +1,4 @@
-"""A worker's side of profiles: it begins a profile when the node or a task requests one, and sends the result.
+"""The worker's side of profiles: it begins a profile when the node or a task requests one, and sends the result.
 
 `task_profile` takes the profile, and is imported only then.
 """
@@ -26,9 +26,14 @@ if TYPE_CHECKING:
 
 
 class Profiling:
-    """The profiles of a worker process, of which one at a time is under way.
+    """The profiles of a worker process; only one runs at a time.
 
-    ``tasks``: the tasks that it runs, by attempt, each with its thread. ``lock`` is held while something is sent.
+    Args:
+        folder: the node's private folder.
+        tasks: attempt -> (running task, its thread).
+        send: sends a message with descriptors to the executor server.
+        log: sends the trace.
+        lock: held while a message is sent.
     """
 
     def __init__(
@@ -40,20 +45,21 @@ class Profiling:
         log: LogSender,
         lock: AbstractContextManager[object],
     ) -> None:
-        """Handle the node's requests from now on. Call it in the main thread."""
+        """Begin to handle the node's requests. Call this in the main thread."""
         self._folder, self._tasks = Path(folder), tasks
         self._send, self._log, self._lock = send, log, lock
         self._pid = os.getpid()
-        self._owned = Lock()  # by the profile that begins or is under way: a signal may come while one begins
+        # held from before a profile begins until it ends, as a signal may arrive while a profile begins
+        self._owned = Lock()
         self._number = 0
         self._blocks: dict[TaskContext, int] = {}
         signal.signal(SIGNAL, self._on_signal)
         context.set_profiling(self)
 
     def _on_signal(self, *_: object) -> None:
-        """Handle a request, wherever the main thread is in its Python code. Raises nothing into that code."""
+        """Handle requests, wherever the main thread is in its Python code. Raises nothing into that code."""
         with suppress(Exception):
-            if os.getpid() != self._pid:  # a fork of the task
+            if os.getpid() != self._pid:  # a process forked by the task
                 return
             for file in request_files(self._folder, self._pid):
                 request = ProfileRequest.read(file.read_bytes())
@@ -69,13 +75,13 @@ class Profiling:
         else:
             try:
                 why = "" if self.begin(request, task, thread) else "another profile of its process is under way"
-            except Exception as error:  # noqa: BLE001  as where there is no thread for it
+            except Exception as error:  # noqa: BLE001  for example, no thread can be started
                 why = f"it did not begin: {error}"
         if why:
             self.say(Profiled(request.attempt, request.name, "", why))
 
     def begin(self, request: ProfileRequest, task: TaskContext, thread: int) -> TaskProfile | None:
-        """Begin a profile of a task, which runs in ``thread``; None: another one is under way."""
+        """Begin a profile of a task, which runs in ``thread``; return None if another profile is running."""
         if os.getpid() != self._pid or not self._owned.acquire(blocking=False):
             return None
         try:
@@ -92,7 +98,10 @@ class Profiling:
         return profile
 
     def next_block(self, task: TaskContext) -> int:
-        """Return the number of a task's own profile: the same in all ranks that run the same code."""
+        """Return the number of the next profile that the task itself begins.
+
+        Ranks that run the same code get the same number.
+        """
         self._blocks = {task: self._blocks.get(task, 0) + 1}
         return self._blocks[task]
 

@@ -1,8 +1,8 @@
-"""SIGTERM for the programs of ranks that handle it: their registration, and the signal.
+"""SIGTERM for the programs of ranks that handle it: their registration, and the sending of the signal.
 
-A rank registers the process of its program by a file in the executor's private folder. When the machine has a notice,
-the executor sends SIGTERM; when a run is to end, a task of Outrider's own does (`scripts.endings`). A process without a
-handler gets no signal: it would end at once, and may work until its machine is taken.
+A rank registers the process of its program by a file in the executor's private folder. When the machine has a
+preemption notice, the executor sends SIGTERM; when a run is to end, a task of Outrider sends it (`scripts.endings`). A
+process without a handler gets no signal: SIGTERM would end it at once, but it may work until its machine is taken.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from .log_socket import VARIABLE
 
 _PREFIX = "rank-"
-_NOTIFIED, _UNHANDLED = ".notified", ".unhandled"  # beside the file of a process
-_STARTED = 19  # index of the start time in /proc/PID/stat, among the fields after the name
+_NOTIFIED, _UNHANDLED = ".notified", ".unhandled"  # suffixes of marker files beside the file of a process
+_STARTED = 19  # index of the start time among the fields after the name in /proc/PID/stat
 
 
 def register(pid: int) -> None:
-    """Register a process of this rank for SIGTERM, if it handles that. Does nothing without a folder of the node.
+    """Register a process of this rank for SIGTERM, if the process handles it. Does nothing outside of a node.
 
-    In this process itself the signal may be shielded, as it announces the end of the machine to every process. Then the
-    program's own handler cannot be seen, until a signal shows that there is none.
+    This process itself may shield the signal, which announces the machine's end to every process. Then the check cannot
+    see whether the program has its own handler, until a signal shows that it has none.
     """
     folder, started = _folder(), _started(pid)
     if folder is None or started is None:
@@ -39,19 +39,19 @@ def register(pid: int) -> None:
                 with suppress(OSError):
                     unhandled.touch()
             elif callable(shielded):
-                shielded(number, frame)  # type: ignore[arg-type]  # a frame is one
+                shielded(number, frame)  # type: ignore[arg-type]  # the frame has the right type
 
         signal.signal(signal.SIGTERM, note)
 
 
 def was_notified(pid: int) -> bool:
-    """Return whether a process of this rank has had SIGTERM because of a notice."""
+    """Return whether a process of this rank has received SIGTERM because of a notice."""
     folder = _folder()
     return folder is not None and (folder / f"{_PREFIX}{pid}{_NOTIFIED}").exists()
 
 
 def notify(folder: Path) -> None:
-    """Send SIGTERM, because of a notice, to each process below ``folder`` that handles it, once each."""
+    """Send SIGTERM, because of a notice, once to each process registered in ``folder`` that handles it."""
     for pid in handling(folder):
         notified = folder / f"{_PREFIX}{pid}{_NOTIFIED}"
         if not notified.exists():
@@ -61,7 +61,7 @@ def notify(folder: Path) -> None:
 
 
 def terminate() -> list[int]:
-    """Send SIGTERM to each process of this node that handles it, and return them."""
+    """Send SIGTERM to each registered process of this node that handles it; return these processes."""
     folder, sent = _folder(), list[int]()
     for pid in () if folder is None else handling(folder):
         with suppress(OSError):
@@ -71,7 +71,7 @@ def terminate() -> list[int]:
 
 
 def handling(folder: Path) -> list[int]:
-    """Return the registered processes that live and handle SIGTERM, as far as that can be seen."""
+    """Return the registered processes that run and handle SIGTERM, as far as this can be detected."""
     pids = []
     for file in folder.glob(f"{_PREFIX}*"):
         text = file.name.removeprefix(_PREFIX)
@@ -81,7 +81,7 @@ def handling(folder: Path) -> list[int]:
 
 
 def is_handling(folder: Path, pid: int) -> bool:
-    """Return whether a registered process lives and handles SIGTERM."""
+    """Return whether a registered process runs and handles SIGTERM."""
     try:
         registered = (folder / f"{_PREFIX}{pid}").read_text()
         status = Path(f"/proc/{pid}/status").read_text()
@@ -94,7 +94,7 @@ def is_handling(folder: Path, pid: int) -> bool:
 
 
 def still_handling(pid: int) -> bool:
-    """Return whether a process of this node goes on with its handler."""
+    """Return whether a process of this node still runs and handles SIGTERM."""
     folder = _folder()
     return folder is not None and is_handling(folder, pid)
 
@@ -105,7 +105,7 @@ def _folder() -> Path | None:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, by the kernel's clock; None: it has ended."""
+    """Return when a process started, by the kernel's clock; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Copies of checkpoint parts that the client orders on a node, and their verification.
+"""Copies of checkpoint parts that the client requests on a node, and their verification.
 
-A part of a checkpoint is a blob whose first 64 bytes are not verified: they hold flags of its rank and its node, such
-as "free".
+A checkpoint part is a blob. Its first 64 bytes are not verified: they contain flags of its rank and its node, such as
+"free".
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..wire.checkpoint_messages import Replicate, Replicated
 from . import blobs
 from .blobs import BlobStore
 
-HEAD_BYTES = 64  # unverified bytes in front
-BLOCK_BYTES = 1 << 18  # of one sum
+HEAD_BYTES = 64  # bytes at the beginning that are not verified
+BLOCK_BYTES = 1 << 18  # bytes covered by one sum
 WORD_BYTES = 8
 _AT_ONCE_BYTES = 1 << 15
 _PAIRS = _AT_ONCE_BYTES // WORD_BYTES // 2
@@ -25,7 +25,7 @@ _EVERY_SECOND = int.from_bytes((b"\xff" * WORD_BYTES + bytes(WORD_BYTES)) * _PAI
 
 
 class Replicas:
-    """The copies of this node. ``send`` gets a message for each requested part, in any order."""
+    """The checkpoint copies on this node. ``send`` is called with a message for each requested part, in any order."""
 
     def __init__(self, store: BlobStore, send: Callable[[Replicated], object]) -> None:
         self._store, self._send = store, send
@@ -52,16 +52,16 @@ class Replicas:
     def _verify(self, order: Replicate, fd: int, path: str) -> None:
         try:
             problem = "" if digest(blobs.mapped(fd), order.size_bytes) == order.digest else "it is damaged"
-        except Exception as error:  # noqa: BLE001  no memory, say: the client waits for an answer
+        except Exception as error:  # noqa: BLE001  for example, no memory: the client waits for an answer
             problem = str(error) or type(error).__name__
         try:
             self._loop.call_soon_threadsafe(self._send, Replicated(order.blob, "" if problem else path, problem))
-        except RuntimeError:  # the executor ends
+        except RuntimeError:  # the executor is ending: its loop is closed
             pass
 
 
 def digest(content: object, size_bytes: int) -> int:
-    """Return the digest of a part in its blob's bytes. It takes 1.5 s for 1 GB; `checkpoint.slot` has a quicker way."""
+    """Return the digest of a checkpoint part. Takes 1.5 s for 1 GB; `checkpoint.slot` has a faster implementation."""
     with memoryview(content) as view:  # type: ignore[arg-type]
         rest_at = HEAD_BYTES + (size_bytes - HEAD_BYTES) // BLOCK_BYTES * BLOCK_BYTES
         blocks = range(HEAD_BYTES, rest_at, BLOCK_BYTES)
@@ -70,17 +70,17 @@ def digest(content: object, size_bytes: int) -> int:
 
 
 def digest_of(sums: bytes, rest: bytes | memoryview) -> int:
-    """Return the digest of a part whose whole blocks of `BLOCK_BYTES` have these sums, and of the rest behind them.
+    """Return the digest of a part, from the sums of its whole blocks of `BLOCK_BYTES` and from the remaining bytes.
 
-    The sum of a block adds up its numbers of `WORD_BYTES`, modulo that size.
+    The sum of a block is the sum of its numbers of `WORD_BYTES`, modulo that size.
     """
     return crc32(rest, crc32(sums))
 
 
 def _sum(block: memoryview) -> int:
-    """Return the sum of a block's numbers. Python adds thousands of them at once as two large ones.
+    """Return the sum of a block's numbers. For speed, thousands of numbers are added at once, as two large integers.
 
-    Each of the two has every second number, with room for a carry beside it.
+    Each of these integers has every second number, so that there is room for carries between them.
     """
     total, bits = 0, 8 * _AT_ONCE_BYTES
     for at in range(0, len(block), _AT_ONCE_BYTES):

@@ -1,4 +1,4 @@
-"""The standard streams of a thread worker, which send each line as output of the attempt whose thread writes it."""
+"""The standard streams of a thread worker: each line is sent as output of the attempt whose thread writes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class RoutedStreams:
             "stdout": _Routed(STDOUT, sys.stdout, send, on_unfinished),
             "stderr": _Routed(STDERR, sys.stderr, send, on_unfinished),
         }
-        self._replaced: dict[str, tuple[object, frozenset[int]]] = {}  # (stream of a task, attempts of that moment)
+        # name -> (stream set by a task, attempts that were running then)
+        self._replaced: dict[str, tuple[object, frozenset[int]]] = {}
         for name, stream in self._streams.items():
             self._set(name, stream)
 
@@ -32,12 +33,12 @@ class RoutedStreams:
             stream.finish(attempt)
 
     def send_unfinished(self) -> None:
-        """Send the unfinished lines of all attempts, except attempts that are just sending by themselves."""
+        """Send the unfinished lines of all attempts, except those whose own thread is sending at the moment."""
         for stream in self._streams.values():
             stream.send_unfinished()
 
     def restore(self, running: Collection[int]) -> None:
-        """Restore a stream that a task has replaced, once every task that may have done so is over, or it is closed."""
+        """Restore a replaced stream once it is closed or every task that may have replaced it has ended."""
         for name, own in self._streams.items():
             stream = getattr(sys, name)
             if stream is own:
@@ -50,15 +51,18 @@ class RoutedStreams:
 
     def _set(self, name: str, stream: _Routed) -> None:
         setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)  # libraries restore the stream from there after a redirection
+        setattr(sys, f"__{name}__", stream)  # after a redirection, libraries restore the stream from this name
 
 
 class _TaskLines(Lines):
-    """A stream of one attempt in a thread worker. Hold ``sending`` to take and send lines in order."""
+    """The lines that one attempt in a thread worker writes to one stream.
+
+    Hold ``sending`` while you take and send lines, so that their order is kept.
+    """
 
     def __init__(self, stream: int) -> None:
         super().__init__(stream)
-        self.sending = threading.RLock()  # reentrant: a signal handler may print in the middle of a print
+        self.sending = threading.RLock()  # reentrant: a signal handler may print during a print
 
 
 class _Routed(io.TextIOBase):
@@ -68,10 +72,10 @@ class _Routed(io.TextIOBase):
         self, stream: int, of_process: Any, send: Callable[[Output], None], on_unfinished: Callable[[], None]
     ) -> None:
         self._stream = stream
-        self._of_process = of_process  # for threads that belong to no attempt
+        self._of_process = of_process  # the stream for threads without an attempt
         self._send = send
         self._on_unfinished = on_unfinished
-        self._lines: defaultdict[int, _TaskLines] = defaultdict(lambda: _TaskLines(stream))  # by attempt
+        self._lines: defaultdict[int, _TaskLines] = defaultdict(lambda: _TaskLines(stream))  # attempt -> its lines
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -103,7 +107,7 @@ class _Routed(io.TextIOBase):
         self._of_process.flush()
 
     def close(self) -> None:
-        """Flush: other tasks of this process write to the same stream."""
+        """Flush only: other tasks of this process write to the same stream."""
         self.flush()
 
     def finish(self, attempt: int) -> None:
@@ -114,7 +118,7 @@ class _Routed(io.TextIOBase):
                     self._send(output)
 
     def send_unfinished(self) -> None:
-        """Send the unfinished lines of all attempts, except attempts that are just sending by themselves."""
+        """Send the unfinished lines of all attempts, except those whose own thread is sending at the moment."""
         for lines in [*self._lines.values()]:
             if lines.sending.acquire(blocking=False):
                 try:

@@ -1,7 +1,8 @@
-"""Read the use of this machine at intervals, and send the client samples of it.
+"""Periodic samples of this machine's use, which are sent to the client.
 
-A thread reads, as the work folder's disk and a GPU's driver may hang while the executor goes on. A sample covers the
-time since the last sent one. None is sent while the client is away: the first one after that covers the whole time.
+A thread reads the figures, because the work folder's disk and a GPU's driver may hang; the executor must continue. A
+sample covers the time since the last sent one. No sample is sent while the client is away: the first sample after that
+covers the whole time.
 """
 
 from __future__ import annotations
@@ -19,16 +20,21 @@ from . import samples
 from .nvml import Gpus
 from .samples import Memory, Readings
 
-FIRST_S = 1.0  # before the first sample: a starting node needs its processor for other work
-LEAST_S = 0.1  # between two samples
+FIRST_S = 1.0  # delay of the first sample: a starting node needs its processors for other work
+LEAST_S = 0.1  # shortest interval between two samples
 MOST_GPUS = 64
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Machine:
-    """The machine of this process, or its container if that has limits. ``work``: a folder on the measured disk.
+    """The machine of this process, or its container if that has limits.
 
-    ``gpus``: None, where the node has none.
+    Args:
+        work: a folder on the disk to measure.
+        gpus: None if the node has no GPUs.
+        proc: the mount point of procfs.
+        groups: the mount point of cgroups.
+        interfaces: the folder with the network interfaces.
     """
 
     def __init__(
@@ -44,11 +50,11 @@ class Machine:
         self._cpus = os.sched_getaffinity(0)
         self._memory_group, self._memory_limit = _tightest(_groups(proc, groups), "memory.max", samples.group_limit)
         self._cpu_group, self._quota = _tightest(_groups(proc, groups), "cpu.max", samples.group_cpus)
-        self._names: frozenset[str] = frozenset()  # all interfaces at the last choice of the counted ones
+        self._names: frozenset[str] = frozenset()  # all interfaces when the counted ones were last chosen
         self._counted: frozenset[str] = frozenset()
 
     def read(self) -> Readings:
-        """Return its present state.
+        """Return the machine's current state.
 
         Raises:
             OSError, ValueError: the kernel lacks a needed figure.
@@ -76,7 +82,10 @@ class Machine:
         return Memory((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
     def _counted_interfaces(self, net_dev: str) -> frozenset[str]:
-        """Return the hardware's interfaces, or all of a container: bridges and tunnels repeat the same bytes."""
+        """Return the hardware interfaces, or all interfaces in a container.
+
+        Bridges and tunnels would count bytes twice.
+        """
         names = samples.interface_names(net_dev)
         if names != self._names:
             hardware = frozenset(name for name in names if (self._interfaces / name / "device").exists())
@@ -85,24 +94,24 @@ class Machine:
 
 
 def _groups(proc: Path, groups: Path) -> list[Path]:
-    """Return the folders of this process's cgroup v2 and its ancestors; none: it is in none."""
+    """Return the folders of this process's cgroup (v2) and its ancestors; empty if the process is in none."""
     try:
         path = samples.group_path((proc / "self/cgroup").read_text())
     except OSError:
         return []
-    if path is None or ".." in path.split("/"):  # it is outside of this process's view
+    if path is None or ".." in path.split("/"):  # the cgroup is outside of this process's view
         return [] if path is None else [groups]
     own = groups / path
     return [own, *(each for each in own.parents if each.is_relative_to(groups))]
 
 
 def _tightest(groups: list[Path], name: str, limit: Callable[[str], float | None]) -> tuple[Path | None, float | None]:
-    """Return the group with the lowest limit of this kind, and that limit; None and None: there is no limit."""
+    """Return the group with the lowest limit of this kind, and the limit; (None, None) if there is no limit."""
     limits: list[tuple[float, Path]] = []
     for group in groups:
         try:
             value = limit((group / name).read_text())
-        except (OSError, ValueError):  # for example in the root group, which has no limits
+        except (OSError, ValueError):  # for example the root group, which has no limits
             continue
         if value is not None:
             limits.append((value, group))
@@ -113,7 +122,10 @@ def _tightest(groups: list[Path], name: str, limit: Callable[[str], float | None
 
 
 class Sampler:
-    """The sampler: calls ``send`` with a sample every ``every_s`` seconds, on the loop; False: it was not sent."""
+    """The sampler: calls ``send`` with a sample every ``every_s`` seconds, on the loop.
+
+    ``send`` returns False if the sample was not sent.
+    """
 
     def __init__(
         self,
@@ -123,7 +135,7 @@ class Sampler:
         *,
         first_s: float = FIRST_S,
     ) -> None:
-        """Begin. ``machine`` is called in the thread."""
+        """Prepare the thread, which `start` starts. ``machine`` is called in the thread."""
         self._loop = asyncio.get_running_loop()
         self._machine, self._send, self._every_s, self._first_s = machine, send, every_s, first_s
         self._before: Readings | None = None
@@ -146,7 +158,7 @@ class Sampler:
         if sampled is not None and not self._ended.is_set() and self._send(sampled):
             self._before = now
 
-    # --- in the thread ----------------------------------------------------------------------------------------------
+    # --- in the sampler's thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         if self._ended.wait(min(self._first_s, self._every_s)):
@@ -155,7 +167,7 @@ class Sampler:
         while True:
             try:
                 readings = machine.read()
-            except Exception as error:  # noqa: BLE001  whatever a kernel or a driver does, the node goes on
+            except Exception as error:  # noqa: BLE001  the node continues after any error of kernel or driver
                 self._log(error)
             else:
                 try:

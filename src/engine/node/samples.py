@@ -1,4 +1,4 @@
-"""Turn the kernel's figures of this machine into samples of its use between two readings. No I/O.
+"""Samples of this machine's use, computed from the kernel's figures at two moments. No I/O.
 
 Sources: proc_stat(5), proc_meminfo(5), proc_pid_net(5) for ``net/dev``, and cgroups(7) with the kernel's cgroup-v2.rst.
 """
@@ -13,13 +13,14 @@ from ..wire.messages import GpuSample, Sampled
 from ..wire.ranges import Number, Size
 
 _IDLE, _IO_WAIT, _STEAL = 3, 4, 7  # columns of a line of /proc/stat
-_COUNTED = 8  # columns that add up to the whole time; later columns are included in these
+_COUNTED = 8  # columns that add up to the total time; later columns are already included in these
 _US = 1e6
-_MOST_MEMORY, _MOST = (int(get_args(kind)[1].most) for kind in (Size, Number))  # the largest values in a message
+# limits that messages set for these values
+_MOST_MEMORY, _MOST = (int(get_args(kind)[1].most) for kind in (Size, Number))
 
 
 class CpuTicks(NamedTuple):
-    """The ticks of the clock since the start of the machine, of several processors together."""
+    """Clock ticks since the start of the machine, summed over several processors."""
 
     busy: int
     all: int
@@ -31,7 +32,7 @@ class Memory(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """The bytes that a machine's network has carried since its start."""
+    """The bytes that a machine has received and sent over its network since its start."""
 
     received: int
     sent: int
@@ -40,7 +41,8 @@ class Traffic(NamedTuple):
 class Readings(NamedTuple):
     """The state of a machine at one moment.
 
-    ``at``: seconds of any one clock. ``busy_s``: processor time spent so far; ``ticks``: the same by the clock's ticks.
+    ``at``: seconds of any one clock. ``busy_s``: processor time used so far. ``ticks``: all ticks of the processors'
+    clocks so far, busy and idle.
     """
 
     at: float
@@ -54,10 +56,10 @@ class Readings(NamedTuple):
 
 
 def between(before: Readings, now: Readings) -> Sampled | None:
-    """Return the use between two readings; None: unknown, as the kernel's clock stood still.
+    """Return the use between two readings; None if unknown, because the clocks have not advanced.
 
-    Sizes are clamped to the bounds of messages. Network file systems may report 16 EiB, and containers more free than
-    total memory: the client would reject such a message as that of a broken node.
+    Sizes are limited to the bounds of messages. Network file systems may report 16 EiB, and containers more free than
+    total memory: the client would reject such a message as coming from a broken node.
     """
     seconds = now.at - before.at
     capacity_s = seconds * now.cpus
@@ -70,7 +72,7 @@ def between(before: Readings, now: Readings) -> Sampled | None:
         now.cpus,
         *_bounded(now.memory, _MOST_MEMORY),
         *_bounded(now.disk, _MOST),
-        *_bounded(  # an interface may be gone, or count anew
+        *_bounded(  # at least 0: an interface may be gone, or its counter reset
             (now.traffic.received - before.traffic.received, now.traffic.sent - before.traffic.sent), _MOST
         ),
         tuple(_bounded_gpu(gpu) for gpu in now.gpus),
@@ -88,16 +90,16 @@ def _bounded_gpu(gpu: GpuSample) -> GpuSample:
 
 
 def cpu_ticks(stat: str, cpus: Collection[int]) -> CpuTicks:
-    """Return the ticks of these processors, as /proc/stat has them.
+    """Return the ticks of these processors from the text of /proc/stat.
 
     Raises:
-        ValueError: none of them is there.
+        ValueError: the text contains none of the processors.
     """
     busy = total = 0
     has_cpu = False
     for line in stat.splitlines():
         if not line.startswith("cpu"):
-            break  # only long lines of interrupts follow
+            break  # only long lines about interrupts follow
         name, *columns = line.split()
         if not name[3:].isdigit() or int(name[3:]) not in cpus:
             continue
@@ -111,7 +113,7 @@ def cpu_ticks(stat: str, cpus: Collection[int]) -> CpuTicks:
 
 
 def host_memory(meminfo: str) -> Memory:
-    """Return the memory of a whole machine, without memory that the kernel frees on demand.
+    """Return the memory of a whole machine. Memory that the kernel frees on demand does not count as used.
 
     Raises:
         ValueError: MemTotal or MemAvailable is missing.
@@ -127,13 +129,13 @@ def host_memory(meminfo: str) -> Memory:
 
 
 def group_memory(current: str, stat: str, limit_bytes: int) -> Memory:
-    """Return the memory of a cgroup with a limit, without the file cache that the kernel drops on demand."""
+    """Return the memory of a cgroup with a limit. File cache that the kernel drops on demand does not count as used."""
     dropped = next((int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0)
     return Memory(max(0, int(current) - dropped), limit_bytes)
 
 
 def traffic(net_dev: str, interfaces: Collection[str]) -> Traffic:
-    """Return the bytes of these interfaces, as /proc/net/dev has them."""
+    """Return the bytes of these interfaces from the text of /proc/net/dev."""
     received = sent = 0
     for line in net_dev.splitlines():
         name, colon, rest = line.partition(":")
@@ -145,33 +147,33 @@ def traffic(net_dev: str, interfaces: Collection[str]) -> Traffic:
 
 
 def interface_names(net_dev: str) -> frozenset[str]:
-    """Return the interfaces except the loopback, over which nothing leaves the machine."""
+    """Return the interfaces except the loopback, whose traffic stays on the machine."""
     names = (line.partition(":") for line in net_dev.splitlines())
     return frozenset(name.strip() for name, colon, _ in names if colon) - {"lo"}
 
 
 def group_path(cgroup: str) -> str | None:
-    """Return the path of a process's cgroup v2, as /proc/self/cgroup has it; None: it is in none."""
+    """Return the path of a process's cgroup (v2) from the text of /proc/self/cgroup; None if it is in none."""
     lines = (line for line in cgroup.splitlines() if line.startswith("0::/"))
     return next((line[len("0::/") :].strip("/") for line in lines), None)
 
 
 def group_limit(text: str) -> int | None:
-    """Return a limit such as that of ``memory.max``; None: "max"."""
+    """Parse a limit such as that of ``memory.max``; None for "max"."""
     return int(text) if text.strip().isdigit() else None
 
 
 def group_cpus(cpu_max: str) -> float | None:
-    """Return how many processors' time ``cpu.max`` gives; None: it has no limit."""
+    """Return the number of processors that ``cpu.max`` allows; None if it has no limit."""
     quota, _, period = cpu_max.strip().partition(" ")
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
 
 
 def group_busy_s(cpu_stat: str) -> float:
-    """Return the processor time that a cgroup has spent, as ``cpu.stat`` has it.
+    """Return the processor time in seconds that a cgroup has used, from the text of ``cpu.stat``.
 
     Raises:
-        ValueError: it is not there.
+        ValueError: the text has no ``usage_usec``.
     """
     for line in cpu_stat.splitlines():
         if line.startswith("usage_usec "):

@@ -1,6 +1,7 @@
-"""The executor server on an asyncio loop: one client's session, over the channels that it opens, and its workers.
+"""The executor server on an asyncio loop: the session of one client, over the channels that it opens, and the workers.
 
-The scheduler decides, the session counts frames; this module moves the bytes. A turn of the loop ends with one write.
+The scheduler makes decisions, the session counts frames, and this module moves the bytes. Each turn of the loop ends
+with one write.
 """
 
 from __future__ import annotations
@@ -42,20 +43,27 @@ from .sampler import Machine, Sampler
 from .stack_reader import StackAnswers
 from .worker_pool import WorkerPool
 
-RENEW_S = 1.0  # the machine's lease is renewed at most so often
-NODE_START_S = 0.015  # of a core, for the start of another node (decision 79)
-CLOSE_S = 6.0  # the fork server gives its workers' process trees 5
+RENEW_S = 1.0  # shortest interval between renewals of the machine's lease
+NODE_START_S = 0.015  # processor time for the start of another node (decision 79)
+CLOSE_S = 6.0  # the fork server allows 5 s for the end of its workers' process trees
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_KEPT_BYTES = 8 << 20  # with so many unacknowledged bytes, printing tasks have to wait
+_KEPT_BYTES = 8 << 20  # limit of unacknowledged bytes, above which tasks that print have to wait
 
 
 class ExecutorServer:
-    """The executor. It ends by itself, and sets ``ended``, on `Bye`, when its lease runs out or its fork server dies.
+    """The executor. It ends by itself, and sets ``ended``, on `Bye`, or when its lease expires or its fork server dies.
 
-    ``forks`` is the control socket of a fork server that serves nobody else. ``lease_s`` holds until a client sends its
-    own; ``lease_file`` is the machine's lease, renewed as long as data comes from the client. ``same_host``: the client
-    runs on this machine as this user, and opens large results by path. ``sharing``: the number of nodes on this
-    computer. Connections come by `channel`.
+    Connections are handled by `channel`.
+
+    Args:
+        forks: the control socket of a fork server that has no other client.
+        directory: the node's folder.
+        address: the address at which other nodes reach this one.
+        same_host: whether the client runs on this machine as this user; then it opens large results by path.
+        accelerators: (name, memory in GB) of each.
+        sharing: the number of nodes on this computer.
+        lease_s: the lease until a client sends its own.
+        lease_file: the machine's lease, renewed while data arrives from the client.
     """
 
     def __init__(
@@ -113,9 +121,10 @@ class ExecutorServer:
         self._check_lease()
 
     async def close(self) -> None:
-        """End every task's process tree and all else. Idempotent; takes up to `CLOSE_S` if the kernel hangs.
+        """End every task's process tree and all other resources. Idempotent; takes up to `CLOSE_S` if the kernel hangs.
 
-        The channels stay open until the process ends: their end shows the client that nothing of this node is left.
+        The channels stay open until the process ends: their closing proves to the client that nothing of this node is
+        left.
         """
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
@@ -126,7 +135,7 @@ class ExecutorServer:
         return await self._loop.create_unix_server(self.channel, sock=listener)
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log once that no connection can be accepted for lack of descriptors: asyncio logs it 100 times a second."""
+        """Log a lack of descriptors for new connections only once: asyncio would log it 100 times a second."""
         if not limits.is_shortage(context.get("exception")):
             loop.default_exception_handler(context)
         elif not self._shortage_logged:
@@ -149,7 +158,7 @@ class ExecutorServer:
             before = self._control
             self.lost(before)
             before.transport.abort()
-        self._session.resume(hello.received if resumed else 0)  # an earlier executor's count is void
+        self._session.resume(hello.received if resumed else 0)  # a count that refers to an earlier executor is invalid
         self._control = control = ControlChannel(self, transport)
         transport.set_protocol(control)
         self._session_name = hello.session
@@ -166,7 +175,7 @@ class ExecutorServer:
             self._ports.open(),
         )
         transport.write(codec.encode(welcome) + self._session.flush())
-        if not resumed:  # after the answer to the client: other nodes' answers need a core, too
+        if not resumed:  # after the reply: other starting nodes need a core for their replies, too
             self._workers.open(
                 hello.setup, cwd=str(self._work), address=self._address, after_s=others_start_s(self._sharing)
             )
@@ -186,10 +195,10 @@ class ExecutorServer:
                 self._obey(message, body)
         except FramesLost as error:
             self._end(str(error))
-        except ProtocolError:  # malformed: the channel ends, the session goes on
+        except ProtocolError:  # malformed frame: the channel is closed, the session continues
             self.lost(control)
             control.transport.close()
-        except Exception as error:  # noqa: BLE001 - a defect; what came behind it is lost, as it counts as received
+        except Exception as error:  # noqa: BLE001 - a bug; later messages are lost, as they count as received
             traceback.print_exc()
             self._end(f"its executor failed ({type(error).__name__}: {error})")
         finally:
@@ -242,7 +251,7 @@ class ExecutorServer:
             case wire.PortsTaken():
                 self._ports.compare(message)
             case wire.Ping(sent_ms):
-                self._workers.act()  # ended attempts are sent before the counts
+                self._workers.act()  # send ended attempts before the digest of attempts
                 attempts = attempt_digest(self._workers.scheduler.attempts())
                 self._session.send(wire.Pong(sent_ms, time.time_ns() // 1000, self._session.sent, attempts))
                 self._workers.look_at_kills()
@@ -273,7 +282,7 @@ class ExecutorServer:
             self._loop.call_soon(self._flush)
 
     def _send_at_once(self, entries: Sequence[Message | bytes]) -> None:
-        """Send all messages of one event in the worker pool in one write."""
+        """Send all messages of one event of the worker pool in one write."""
         for entry in entries:
             if isinstance(entry, wire.Profiled):
                 self._profiles.answered(entry)
@@ -281,7 +290,7 @@ class ExecutorServer:
         self._flush()
 
     def _send_sample(self, sampled: wire.Sampled) -> bool:
-        """Send a sample; return False if the client is away or slow: the next sample covers the time."""
+        """Send a sample; return False if the client is away or slow: the next sample covers this time, too."""
         if self._control is None or self._choked:
             return False
         self._send(sampled)
@@ -291,7 +300,7 @@ class ExecutorServer:
         if self._control is None or (isinstance(entry, wire.Logged) and not self._is_keeping_up()):
             self._backlog.add(entry)
             return
-        if self._backlog:  # records: the answers of their attempts must not overtake them
+        if self._backlog:  # waiting log records: the answers of their attempts must not overtake them
             for each in self._backlog.take():
                 self._to_session(each)
         self._to_session(entry)
@@ -309,10 +318,10 @@ class ExecutorServer:
             self._throttle()
 
     def _throttle(self) -> None:
-        """Stop or resume the reading of task output, and the sending of records.
+        """Pause or resume the reading of task output and the sending of records.
 
-        While the client is away, output is read, and the oldest is dropped; while the client is slow, printing tasks
-        wait. Logging never waits: the oldest records are dropped in either case.
+        While the client is away, output is read, and the oldest output is dropped. While the client is slow, tasks that
+        print wait. Logging never waits: in both cases the oldest records are dropped.
         """
         keeping_up = self._is_keeping_up()
         self._workers.listen(keeping_up or self._control is None)
@@ -338,7 +347,7 @@ class ExecutorServer:
             self._lease = self._loop.call_later(left, self._check_lease)
 
     def _end(self, reason: str = "") -> None:
-        """End the executor. ``reason``: why it ends by itself, for the client."""
+        """End the executor. ``reason``: sent to the client if the executor ends by itself."""
         if self._closing is None:
             if reason:
                 self._send(wire.Unfit(reason, self._workers.has_run))
@@ -362,7 +371,7 @@ class ExecutorServer:
 
 
 class ControlChannel(ByteStream):
-    """A client's control channel, from its greeting on. Only the newest one counts."""
+    """A client's control channel, after its greeting. Only the newest channel is used."""
 
     def __init__(self, server: ExecutorServer, transport: asyncio.Transport) -> None:
         super().__init__()
@@ -383,15 +392,20 @@ class ControlChannel(ByteStream):
 
 
 def others_start_s(sharing: int) -> float:
-    """Return how long this node delays its workers, to leave the cores to other starting nodes: each worker that is
-    forked ahead of its task slows them down if ``sharing`` nodes have fewer cores.
+    """Return how many seconds this node delays its workers, to leave the cores to other starting nodes.
+
+    If the ``sharing`` nodes outnumber the cores, each worker that is forked before its task arrives slows the others
+    down.
     """
     cores = len(os.sched_getaffinity(0))
     return NODE_START_S * sharing / cores if sharing > cores else 0.0
 
 
 class MachineLease:
-    """The lease of the machine, which ends when ``file`` has not been touched for a while. Empty: no lease."""
+    """The machine's lease: the machine ends itself if ``file`` was not touched for a while.
+
+    ``file`` empty: no lease.
+    """
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -399,12 +413,15 @@ class MachineLease:
         self._logged = False
 
     def renew(self, now: float) -> None:
-        """Touch the file, as data just came from the client. A failure is only logged, once, in the executor's log."""
+        """Touch the file, because data has just arrived from the client.
+
+        Only the first failure is logged, in the executor's log.
+        """
         if not self._file or now < self._due_at:
             return
         self._due_at = now + RENEW_S
         try:
-            os.utime(self._file)  # to the kernel's time: all that a user who does not own the file may do
+            os.utime(self._file)  # sets the current time, which is all that a user who does not own the file may do
         except OSError as error:
             if not self._logged:
                 self._logged = True
@@ -421,5 +438,6 @@ def serve(listener: socket.socket, forks: socket.socket, **options: Any) -> None
         await server.close()
 
     limits.raise_descriptors()
-    gc.set_threshold(50_000, 50, 100)  # no user code here: frequent collections would only traverse tasks' data
+    # no user code runs here: frequent collections would only traverse the data of tasks
+    gc.set_threshold(50_000, 50, 100)
     asyncio.run(run())

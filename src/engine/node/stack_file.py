@@ -1,8 +1,9 @@
-"""A worker's memory file for stacks: `faulthandler` writes them there on a signal, and tasks note their state.
+"""A worker's memory file for stacks: on a signal `faulthandler` writes the stacks, and tasks note their state.
 
-`faulthandler` answers in C, without the interpreter's lock, and ends nothing. A file never makes it wait, as a full
-pipe would. The file begins with the worker's pid and the number that the file has there, and a note for each of its
-threads: the attempt, the thread and the time of its last step. The stacks follow.
+`faulthandler` writes in C, without the interpreter's lock, and does not end the process. Writing to a file never
+blocks, unlike writing to a full pipe. The file begins with the worker's pid and the file's descriptor number in the
+worker, followed by a note for each of its threads: the attempt, the thread and the time of its last step. The stacks
+follow.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import time
 
 from ...lazy_named_tuple import NamedTuple
 
-# A real-time signal: SIGUSR1 and SIGUSR2 belong to Slurm, submitit and Lightning, and libraries take other old ones.
-# Of the real-time ones libc keeps the first two or three, valgrind the last; nobody is known to use this one.
+# A real-time signal: SIGUSR1 and SIGUSR2 are used by Slurm, submitit and Lightning, and libraries use other old
+# signals. Of the real-time signals, libc reserves the first two or three, and valgrind the last; no known software uses
+# this one.
 SIGNAL = signal.SIGRTMIN + 11
 _HEAD = struct.Struct("=II")
-_NOTE = struct.Struct("=QQQ")  # the attempt, 0: none; the thread, as in `threading.get_ident`; the step, in ns, 0: none
+_NOTE = struct.Struct("=QQQ")  # (attempt, or 0; thread by `threading.get_ident`; time of the last step in ns, or 0)
 _STEP = struct.Struct("=Q")
 _STEP_AT = _NOTE.size - _STEP.size
 
@@ -34,7 +36,10 @@ class Note(NamedTuple):
 
 
 def make(threads: int) -> int:
-    """Return the descriptor of a new file for a worker with so many threads. OSError: there are none left."""
+    """Return the descriptor of a new file for a worker with so many threads.
+
+    Raises OSError if no descriptor is left.
+    """
     fd = os.memfd_create("outrider-stacks", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, _HEAD.size + threads * _NOTE.size)
@@ -46,11 +51,15 @@ def make(threads: int) -> int:
 
 
 class StackFile:
-    """The worker's side: answers the signal from now on, also in children that its tasks fork.
+    """The worker's end: handles the signal from now on, also in children that its tasks fork.
 
-    `faulthandler` reads frames without the interpreter's lock, and may crash on those of a thread that runs meanwhile.
-    So each thread writes only its own frames, and the node sends the signal to each. ``locked``: those of all threads
-    are written with the lock held, by the main thread, which must be ours and run no task.
+    `faulthandler` reads frames without the interpreter's lock, and may crash on the frames of another thread that is
+    running. Therefore each thread writes only its own frames, and the node signals each thread.
+
+    Args:
+        fd: the memory file.
+        locked: whether the main thread, which must run no task, writes the stacks of all threads while it holds the
+            lock.
     """
 
     def __init__(self, fd: int, *, locked: bool) -> None:
@@ -63,14 +72,14 @@ class StackFile:
         _HEAD.pack_into(self._notes, 0, os.getpid(), fd)
 
     def began(self, place: int, attempt: int) -> None:
-        """Note that the attempt runs in this thread, the ``place``-th of the worker; 0: it has ended."""
+        """Record that an attempt runs in the worker's ``place``-th thread; attempt 0: none does."""
         _NOTE.pack_into(self._notes, _at(place), attempt, threading.get_ident(), 0)
 
     def stepped(self, place: int) -> None:
         _STEP.pack_into(self._notes, _at(place) + _STEP_AT, time.monotonic_ns())
 
     def _dump(self, *_: object) -> None:
-        """Write the stacks. The signal is blocked meanwhile, which shows the node that more will come."""
+        """Write the stacks. The signal is blocked during this, which shows the node that more output will follow."""
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
         try:
             faulthandler.dump_traceback(self._fd, all_threads=True)
@@ -79,7 +88,7 @@ class StackFile:
 
 
 def read_head(fd: int) -> tuple[int, int]:
-    """Return the worker's pid and the number of its descriptor; zeros: it has not begun."""
+    """Return the worker's pid and its descriptor number of the file; zeros if the worker has not begun."""
     pid, number = _HEAD.unpack(os.pread(fd, _HEAD.size, 0))
     return pid, number
 
@@ -90,7 +99,7 @@ def read_notes(fd: int, threads: int) -> list[Note]:
 
 
 def stacks_at(threads: int) -> int:
-    """Return where the stacks begin."""
+    """Return the offset at which the stacks begin."""
     return _HEAD.size + threads * _NOTE.size
 
 

@@ -1,12 +1,13 @@
-"""The node's side of stacks: it signals the processes of tasks that answer with their stacks, and reads these.
+"""The node's side of stacks: it signals the processes of tasks, which then write their stacks, and reads these.
 
-A real-time signal ends a process that does not handle it. So a process gets it only when the kernel says that it does
-(SigCgt in /proc/PID/status), and does not block it, and has the worker's memory file open under the number that the
-handler writes to: that is the worker, or a fork of it that has executed nothing else. A fork that is younger than
-`YOUNG_S` is left out: it may be about to execute something. Whether the process handles it is looked up anew
-just before each signal: an ending process stops handling it, and a task may.
-
-The threads of a process get it one after the other, the main thread first: each writes its own, unchanging frames.
+A real-time signal ends a process that does not handle it. Therefore a process is signalled only if the kernel reports
+that it handles the signal (SigCgt in /proc/PID/status) and does not block it, and that it has the worker's memory file
+open under the descriptor number to which the handler writes. Such a process is the worker, or a fork of it that has not
+executed another program. A fork younger than `YOUNG_S` is left out, because it may be about to execute one. Whether the
+process handles the signal is checked again just before each signal, because an ending process or a task may remove the
+handler.
+The threads of a process are signalled one after the other, the main thread first: each writes its own frames, which do
+not change at that moment.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ from ..wire import messages as wire
 from . import process, stack_file, stack_text
 from .stack_file import SIGNAL
 
-WITHIN_S = 1.0  # for a process to answer; it may not if it waits in the kernel for a disk
-AGAIN_S = 0.1  # a second signal wakes a thread worker that got the first just before it went to wait
+WITHIN_S = 1.0  # time limit for a process to answer; a process that waits in the kernel for a disk may not answer
+AGAIN_S = 0.1  # a second signal wakes a thread worker that got the first one just before it began to wait
 YOUNG_S = 0.1
-CHILDREN = 32  # most children of a task that are signalled and named
-# A thread that had the signal and writes nothing runs no Python: when it is seen asleep so often, or has had a
-# processor for so long. One that waits for a processor may still be just before its handler. The kernel counts in
-# ticks, of 10 ms at most.
+CHILDREN = 32  # at most so many children of a task are signalled and named
+# A thread runs no Python if it has received the signal, writes nothing, and either was seen asleep `LOOKS_ASLEEP` times
+# or has used `RAN_S` of processor time. A thread that waits for a processor may still be just before its handler. The
+# kernel counts processor time in ticks of at most 10 ms.
 LOOKS_ASLEEP, RAN_S = 3, 0.012
-LOOKS_AWAKE = 12  # where the kernel does not say how long a thread has had a processor
-LOOKS_LEAST = 8  # for an answer, however late: this process may have stood still, and the answer is there
-READ_BYTES = 1 << 20  # of a dump: faulthandler writes at most 100 threads of 100 frames each
+LOOKS_AWAKE = 12  # used instead of RAN_S if the kernel does not report a thread's processor time
+LOOKS_LEAST = 8  # minimum checks for an answer, even after the time limit: this process may have been stopped meanwhile
+READ_BYTES = 1 << 20  # size limit of a dump: faulthandler writes at most 100 threads of 100 frames each
 _BIT = 1 << (SIGNAL - 1)
 _TICKS = os.sysconf("SC_CLK_TCK")
-_TGKILL = {"x86_64": 234, "ppc64le": 250, "s390x": 241}.get(os.uname().machine, 131)  # glibc has it since 2.30 alone
+# system call numbers, because glibc has a function for this only since 2.30
+_TGKILL = {"x86_64": 234, "ppc64le": 250, "s390x": 241}.get(os.uname().machine, 131)
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 
@@ -58,19 +60,19 @@ class StackMemory:
             os.close(fd)
 
     def stepped_at(self, attempt: int) -> float:
-        """Return when the attempt, or an earlier one in its process, took its last step; 0.0: none."""
+        """Return when the attempt, or an earlier attempt in its process, took its last step; 0.0 if there was none."""
         notes = stack_file.read_notes(self.fd, self._threads)
         noted = [note for note in notes if note.attempt == attempt] if self._threads > 1 else notes
         return noted[0].stepped_ns / 1e9 if noted else 0.0
 
     async def text(self, attempt: int) -> str:
-        """Return the stacks of the attempt that the worker runs, or why there are none."""
+        """Return the stacks of the worker's running attempt, or the reason why there are none."""
         async with self._turn:
             try:
                 return await self._text(attempt)
             except OSError:
                 return "its process has ended"
-            except Exception as error:  # noqa: BLE001  as of a file that the task has cut: others have stacks still
+            except Exception as error:  # noqa: BLE001  for example, the task has truncated the file
                 return f"no stack: {type(error).__name__}: {error}"
 
     async def _text(self, attempt: int) -> str:
@@ -94,13 +96,13 @@ class StackMemory:
         try:
             threads, refused = await self._dump(pid, number, child=True)
         except OSError:
-            return ""  # it has ended
+            return ""  # the child has ended
         if refused:
             return f"process {pid} ({name}): no stack: {refused}"
         return f"process {pid} ({name}):\n{stack_text.of_process(threads)}"
 
     async def _text_of_thread(self, pid: int, number: int, attempt: int) -> str:
-        """Return the stack of an attempt with a thread of its own, from its process's dump of all threads."""
+        """Return the stack of an attempt in a thread worker, from a dump of all threads of the process."""
         with ProcessHandle(pid) as handle:
             if refused := self._refusal(pid, number, child=False):
                 return f"no stack: {refused}"
@@ -115,10 +117,10 @@ class StackMemory:
         return stack_text.of_thread(threads, ids[0]) if ids else "no stack: it has just begun, or ended"
 
     async def _dump(self, pid: int, number: int, *, child: bool = False) -> tuple[list[stack_text.Thread], str]:
-        """Return the dumps of a process's threads, the main thread first, or why it was not signalled or is silent.
+        """Return the dumps of a process's threads, the main thread first; or the reason why there are none.
 
         Raises:
-            OSError: it has ended.
+            OSError: the process has ended.
         """
         with ProcessHandle(pid) as handle:
             if refused := self._refusal(pid, number, child=child):
@@ -144,14 +146,14 @@ class StackMemory:
             dump = await self._of_thread(handle, thread, until)
             if dump is None and thread == pid:
                 return [], f"{late} ({_state(pid)})"
-            if dump is None:  # it may write at any time, into other threads' dumps
+            if dump is None:  # the thread may still write at any time, into the dumps of other threads
                 stacks.append(stack_text.without_stack(thread, f"{late}, and those after it were not asked"))
                 break
             stacks += stack_text.of_one(thread, dump)
         return stacks, ""
 
     async def _of_thread(self, handle: ProcessHandle, thread: int, until: float) -> str | None:
-        """Return the dump of one thread, "" if it runs no Python, or has ended, and None if it has not answered.
+        """Return the dump of one thread: "" if it runs no Python or has ended, None if it has not answered in time.
 
         Raises:
             OSError: it is the main thread, and has ended.
@@ -164,7 +166,7 @@ class StackMemory:
             seen = _seen(status)
             if not seen.handles:
                 raise _NotHandledError
-            if not seen.at_signal:  # it may have the signal from an earlier question, and be stopped
+            if not seen.at_signal:  # the thread may still have the signal of an earlier request, if it was stopped
                 handle.signal_thread(thread)
             while time.monotonic() < until or looks < LOOKS_LEAST:
                 looks += 1
@@ -209,7 +211,7 @@ class StackMemory:
             return False
 
     async def _has_answered(self, pid: int, blocked: frozenset[int], signal_again: Callable[[], None]) -> bool:
-        """Wait until the handler has run. While it runs, its thread blocks the signal."""
+        """Wait until the handler has finished. A thread blocks the signal while it runs the handler."""
         now = time.monotonic()
         deadline, again_at, pause, size, looks = now + WITHIN_S, now + AGAIN_S, 0.001, 0, 0
         while (now := time.monotonic()) < deadline or looks < LOOKS_LEAST:
@@ -230,7 +232,7 @@ class StackMemory:
 
 
 class ProcessHandle:
-    """A handle for signals to one process, never to another that has got its pid meanwhile."""
+    """A handle that signals only one process, and never a later process with the same pid."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -241,7 +243,7 @@ class ProcessHandle:
             self._fd = os.pidfd_open(self.pid)
         except (AttributeError, OSError) as error:
             if isinstance(error, ProcessLookupError):
-                raise  # otherwise the kernel is older than Linux 5.3
+                raise  # other errors mean that the kernel is older than Linux 5.3
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -255,23 +257,23 @@ class ProcessHandle:
             os.kill(self.pid, number)
 
     def signal_thread(self, thread: int, number: int = SIGNAL) -> None:
-        """Signal one of its threads. ProcessLookupError: the thread or the process has ended."""
-        self.signal(0)  # as long as it exists no other process has its pid
+        """Signal one thread of the process. Raises ProcessLookupError if the thread or the process has ended."""
+        self.signal(0)  # fails if the process has ended; while it exists, no other process has its pid
         if _syscall(_TGKILL, self.pid, thread, int(number)) < 0:
             raise OSError(errno := ctypes.get_errno(), os.strerror(errno))
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """An attempt that runs, and its worker's memory."""
+    """A running attempt, with the memory file for the stacks of its worker."""
 
     attempt: int
     memory: StackMemory
-    began: float  # by the loop's clock, which is `time.monotonic`
+    began: float  # time when the attempt began, by the loop's clock (`time.monotonic`)
 
 
 class StackAnswers:
-    """The answers to `ShowStacks`, each in a task of its own. ``under_way``: the running attempts."""
+    """The answers to `ShowStacks`, each in its own asyncio task. ``under_way``: returns the running attempts."""
 
     def __init__(self, under_way: Callable[[], Sequence[UnderWay]], send: Callable[[wire.Message], object]) -> None:
         self._under_way, self._send = under_way, send
@@ -301,21 +303,21 @@ class StackAnswers:
 
 
 class _NotHandledError(Exception):
-    """The error for a process that does not handle the signal any more, which would end it."""
+    """Raised for a process that no longer handles the signal, which would therefore end the process."""
 
 
 class _Seen(NamedTuple):
-    """The state of a thread that does not block the signal, at one moment."""
+    """The state, at one moment, of a thread that normally does not block the signal."""
 
-    handles: bool  # whether its process handles the signal
-    at_signal: bool  # whether it is about to handle the signal, or handles it
-    asleep: bool  # and in no page fault, as a beginning handler may be
+    handles: bool  # whether the process handles the signal
+    at_signal: bool  # whether the signal is pending, or the thread runs its handler
+    asleep: bool  # whether the thread sleeps, and not in a page fault, which may occur when a handler begins
 
 
 def _silence(ran_s: float, seen: _Seen, *, known: bool) -> float:
-    """Return the weight, up to 1, of a look without output as evidence that a thread runs no Python.
+    """Return how strongly one check without output shows that a thread runs no Python: a weight up to 1.
 
-    ``ran_s``: its processor time since the look before, if ``known``.
+    ``ran_s``: processor time of the thread since the previous check, if ``known``.
     """
     if seen.asleep:
         return 1 / LOOKS_ASLEEP
@@ -323,7 +325,7 @@ def _silence(ran_s: float, seen: _Seen, *, known: bool) -> float:
 
 
 def _ran_s(status: Path) -> float:
-    """Return the processor time of a thread; -1.0: the kernel does not report it, or reports 0 for each thread."""
+    """Return the processor time of a thread; -1.0 if the kernel does not report it, or reports 0 for every thread."""
     try:
         return int(status.with_name("schedstat").read_text().split()[0]) / 1e9 or -1.0
     except (OSError, ValueError, IndexError):
@@ -337,7 +339,10 @@ def _seen(status: Path) -> _Seen:
 
 
 def handles(pid: int, number: int) -> bool:
-    """Return whether a process handles a signal, which could else end it. OSError: it has ended."""
+    """Return whether a process handles a signal; if not, the signal could end it.
+
+    Raises OSError if the process has ended.
+    """
     return bool(int(_status(Path(f"/proc/{pid}/status")).get("SigCgt", "0"), 16) & 1 << (number - 1))
 
 
@@ -350,10 +355,10 @@ def _threads(pid: int) -> list[int]:
 
 
 def _blocking(pid: int) -> frozenset[int]:
-    """Return the threads that block the signal: always, or while they handle it."""
+    """Return the threads that block the signal: permanently, or because they are running its handler."""
     blocking: set[int] = set()
     for thread in _threads(pid):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
             status = _status(Path(f"/proc/{pid}/task/{thread}/status"))
             if _has_signal(status, "SigBlk"):
                 blocking.add(thread)
@@ -361,7 +366,7 @@ def _blocking(pid: int) -> frozenset[int]:
 
 
 def _status(path: Path) -> dict[str, str]:
-    text = path.read_text(errors="replace")  # the names of processes and threads are any bytes
+    text = path.read_text(errors="replace")  # names of processes and threads may contain any bytes
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 

@@ -1,4 +1,4 @@
-"""Samples of a thread's Python frames, which become spans of time. No I/O."""
+"""Samples of a thread's Python frames, converted to time spans of function calls. No I/O."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from types import CodeType, FrameType
 
 from ...lazy_named_tuple import NamedTuple
 
-MOST = 100_000  # spans; later ones are counted, and left out
-DEEPEST = 200  # frames, from the outermost
+MOST = 100_000  # maximum number of spans; more are only counted
+DEEPEST = 200  # maximum number of frames per sample, counted from the outermost
 _OURS = str(Path(__file__).parents[2]) + "/"  # the folder of this package
-_CALLER = str(Path(__file__).with_name("call.py"))  # below which all code of tasks runs
+_CALLER = str(Path(__file__).with_name("call.py"))  # the file of `Caller.run`, below which all task code runs
 
 
 class Span(NamedTuple):
-    """A function that was running, according to samples. Times are in nanoseconds of the samples' clock."""
+    """A call of a function, as seen in samples. Times are nanoseconds of the samples' clock."""
 
     name: str
     began_ns: int
@@ -22,15 +22,18 @@ class Span(NamedTuple):
 
 
 class StackSpans:
-    """The samples of one thread, as spans. A span within another was called by it."""
+    """The samples of one thread, converted to spans.
+
+    A span inside another span is a call made by the function of the outer span.
+    """
 
     def __init__(self) -> None:
-        self._open: list[tuple[CodeType, int]] = []  # outermost first, with when it was first seen
+        self._open: list[tuple[CodeType, int]] = []  # (code, time when it was first seen), the outermost first
         self.spans: list[Span] = []
         self.left_out = 0
 
     def add(self, frame: FrameType | None, at_ns: int) -> None:
-        """Add a sample: the innermost frame of the thread. None: it runs no Python code."""
+        """Add a sample: the innermost frame of the thread, or None if the thread runs no Python code."""
         codes = frames_of(frame)
         same = 0
         for (code, _), other in zip(self._open, codes, strict=False):
@@ -41,7 +44,7 @@ class StackSpans:
         self._open += [(code, at_ns) for code in codes[same:]]
 
     def end(self, at_ns: int) -> None:
-        """End the open spans, for example at the end of a step: the next sample may be of the same call or another."""
+        """End the open spans, for example at a step's end: the next sample may show the same call or another."""
         self._end(0, at_ns)
 
     def _end(self, keep: int, at_ns: int) -> None:
@@ -54,7 +57,7 @@ class StackSpans:
 
 
 def frames_of(frame: FrameType | None) -> list[CodeType]:
-    """Return the code of a stack, the outermost first, without Outrider's frames around the task."""
+    """Return the code objects of a stack, the outermost first, without Outrider's frames around the task."""
     codes = list[CodeType]()
     while frame is not None and frame.f_code.co_filename != _CALLER:
         codes.append(frame.f_code)

@@ -1,4 +1,7 @@
-"""Dumps of `faulthandler` as text for people: a task's own frames first, and ours left out. No I/O."""
+"""Dumps of `faulthandler` as readable text: the task's frames come first, and Outrider's frames are left out.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ MOST_CHARS = 64 * 1024
 _HEADING = r"(Current thread|Thread) (0x[0-9a-f]+)"
 _FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 _NODE = __file__.removesuffix("stack_text.py")
-_CALL = f"{_NODE}call.py"  # the file of `Caller.run`, below which the user's code runs
+_CALL = f"{_NODE}call.py"  # the file of `Caller.run`, below which user code runs
 _OURS = _NODE.removesuffix("engine/node/")
 _RUNPY = ("<frozen runpy>", "/runpy.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread's frames, the innermost first, or a line with the reason why there are none.
+    """A thread's frames, the innermost first, or one line with the reason why there are none.
 
-    ``number``: as in `threading.get_native_id`; in a process that runs several tasks, as in `threading.get_ident`.
+    ``number``: from `threading.get_native_id`; in a process that runs several tasks, from `threading.get_ident`.
     """
 
     number: int
@@ -32,12 +35,12 @@ class Thread:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether the thread serves a worker, and runs no task."""
+        """Return whether the thread is one of the worker's own, and runs no task."""
         return not self.is_task and any(_file(frame).startswith(_NODE) for frame in self.frames)
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Return the frames without Outrider's own, which have called the user's code."""
+        """Return the frames without Outrider's own frames below which the user's code runs."""
         files = [_file(frame) for frame in self.frames]
         end = files.index(_CALL) if _CALL in files else len(files)
         while self.is_task and end and (files[end - 1].startswith(_OURS) or files[end - 1].endswith(_RUNPY)):
@@ -46,7 +49,7 @@ class Thread:
 
 
 def of_one(number: int, dump: str) -> list[Thread]:
-    """Return the thread that has written this dump, in the form of `parsed`; none if it runs no Python."""
+    """Return a list with the thread of this dump, in the form of `parsed`; empty if the thread runs no Python."""
     frames = [line for line in dump.splitlines() if re.match(_FRAME, line) or line == "  ..."]
     return [Thread(number, tuple(frames))] if frames else []
 
@@ -56,7 +59,7 @@ def without_stack(number: int, why: str) -> Thread:
 
 
 def parsed(dump: str) -> list[Thread]:
-    """Return the threads of a dump; lines that are neither a thread's nor a frame's are left out."""
+    """Parse a dump into threads; lines that belong to neither a thread nor a frame are ignored."""
     threads: list[tuple[int, list[str]]] = []
     for line in dump.splitlines():
         if heading := re.match(_HEADING, line):
@@ -67,7 +70,7 @@ def parsed(dump: str) -> list[Thread]:
 
 
 def of_process(threads: Sequence[Thread]) -> str:
-    """Return the text of a process that runs one task, or was forked by one: the task's thread comes first."""
+    """Return the text for a process that runs one task, or was forked by one. The task's thread comes first."""
     shown = sorted((each for each in threads if not each.is_ours), key=lambda each: not each.is_task)
     return "\n".join(
         "\n".join(
@@ -78,7 +81,7 @@ def of_process(threads: Sequence[Thread]) -> str:
 
 
 def of_thread(threads: Sequence[Thread], number: int) -> str:
-    """Return the text of a task that has one thread of a process with several tasks."""
+    """Return the text for a task that runs in the thread ``number`` of a process with several tasks."""
     for each in threads:
         if each.number == number:
             return "\n".join(each.users)
@@ -86,7 +89,7 @@ def of_thread(threads: Sequence[Thread], number: int) -> str:
 
 
 def bounded(text: str, most: int = MOST_CHARS) -> str:
-    """Return at most ``most`` characters of a text, with the number of lines that are left out."""
+    """Return at most ``most`` characters of a text; a last line gives the number of lines left out."""
     if len(text) <= most:
         return text
     kept = text[: most - 40].rpartition("\n")[0] or text[: most - 40]

@@ -1,4 +1,4 @@
-"""Hints for errors that a task raises because it runs elsewhere: without a terminal, in a folder of its own."""
+"""Hints for errors that occur because a task runs on a node: without a terminal, in another folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NO_TERMINAL = "A task has no terminal: run the function here, by its .local(...
 
 
 def add_hint(error: BaseException) -> None:
-    with suppress(Exception):  # the error's class, and the folder, may be in any state
+    with suppress(Exception):  # the error's class, and the folder, may be broken
         if hint := _hint(error):
             error.add_note(hint)
 
@@ -19,9 +19,9 @@ def _hint(error: BaseException) -> str:
         case FileNotFoundError(filename=str(path)) if not Path(path).is_absolute():
             where = f"The task runs in {Path.cwd()} on its node"
             return f"{where}: send files there by Image(includes=[...]) or pool.push, or give an absolute path."
-        case EOFError() if str(error) == "EOF when reading a line":  # input()
+        case EOFError() if str(error) == "EOF when reading a line":  # raised by input()
             return _NO_TERMINAL
-        case _ if type(error).__module__ == "bdb":  # breakpoint()
+        case _ if type(error).__module__ == "bdb":  # raised by breakpoint()
             return _NO_TERMINAL
         case _:
             return ""

@@ -1,4 +1,4 @@
-"""One profile of a running task: samples of its thread, 200 a second, and the trace of torch's profiler, if any."""
+"""A profile of a running task: 200 samples of its thread per second, and torch's trace if possible."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from . import context, torch_profile
 from .profile_requests import ProfileRequest
 from .stack_samples import StackSpans
 
-EVERY_S = 0.005  # between samples
-TRACE_BYTES = 1 << 30  # of torch's trace, before it is compressed
-PROFILE_BYTES = 64 << 20  # of a sent profile
+EVERY_S = 0.005  # interval between samples
+TRACE_BYTES = 1 << 30  # size limit of torch's trace, before compression
+PROFILE_BYTES = 64 << 20  # size limit of a profile, after compression
 FORMAT = 1
-KINDS = ("step", "optimizer", "metrics", "should_stop")  # of steps; where there are several kinds, the first counts
-_COMPRESSION = 3  # a third of the time of 6, and a tenth larger
+# ways in which steps are reported; if a task uses several, the first in this order counts
+KINDS = ("step", "optimizer", "metrics", "should_stop")
+_COMPRESSION = 3  # takes a third of the time of level 6; the result is a tenth larger
 
 
 class Left(NamedTuple):
-    """The result of a profile. ``fd``: a memory file, which the receiver closes; -1: there is none."""
+    """The result of a profile. ``fd``: a memory file, which the receiver closes; -1 if there is none."""
 
     fd: int
     size_bytes: int
@@ -39,12 +40,12 @@ class Left(NamedTuple):
 
 
 class TaskProfile:
-    """One profile, from its beginning to its result, with which ``over`` is called once, by a thread of its own."""
+    """One profile, from its beginning to its result. Its own thread calls ``over`` once with the result."""
 
     def __init__(
         self, request: ProfileRequest, thread: int, scratch: Path, over: Callable[[TaskProfile, Left], None]
     ) -> None:
-        """``thread``: the task's. ``scratch``: a file for torch's trace."""
+        """Prepare a profile. ``thread``: the thread of the task. ``scratch``: a file for torch's trace."""
         self.request = request
         self._observed, self._scratch, self._over = thread, scratch, over
         self._spans, self._steps = StackSpans(), Steps(request.skip, request.steps)
@@ -54,7 +55,7 @@ class TaskProfile:
         self._torch: Any = None
         self._hook: Any = None
         self._until = math.inf
-        self._began_ns = self._ended_ns = 0  # 0: it skips steps
+        self._began_ns = self._ended_ns = 0  # 0: not begun yet, as steps are still to be skipped
 
     def begin(self) -> None:
         if self._steps.skipped:
@@ -71,7 +72,7 @@ class TaskProfile:
         self._began_ns = time.time_ns()
 
     def stepped(self, kind: str, number: int | None = None) -> None:
-        """Note the end of a step. ``number``: of a step that may be reported several times."""
+        """Record the end of a step. ``number``: identifies a step that may be reported several times."""
         self._steps.ended(kind, time.time_ns(), number)
         if self._steps.skipped and not self._began_ns:
             self._begin_now()
@@ -79,13 +80,13 @@ class TaskProfile:
         if self._steps.done:
             self._done.set()
 
-    def task_ended(self, failed: bool = False) -> None:  # noqa: ARG002  as tasks call it
-        """End the profile, if it is not over yet, and wait until its result is sent."""
+    def task_ended(self, failed: bool = False) -> None:  # noqa: ARG002  callbacks get this argument
+        """End the profile, if it still runs, and wait until its result is sent."""
         self._done.set()
         if self._thread.ident is not None:
             self._thread.join()
 
-    # --- in its thread ------------------------------------------------------------------------------------------------
+    # --- in the profile's thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         fd, size_bytes, sha256 = -1, 0, ""
@@ -95,11 +96,11 @@ class TaskProfile:
             if self._began_ns:
                 fd, size_bytes = self._written()
                 sha256 = _digest(fd, size_bytes)
-        except Exception as error:  # noqa: BLE001  the task goes on
+        except Exception as error:  # noqa: BLE001  the task continues
             self._problems.append(f"it has failed: {torch_profile.one_line(error)}")
         finally:
             self._scratch.unlink(missing_ok=True)
-            self._spans = StackSpans()  # freed now, as the task may go on for long, and keeps this object
+            self._spans = StackSpans()  # free the memory now: the task keeps this object, and may run for long
             self._over(self, Left(fd, size_bytes, sha256, "; ".join(self._problems)))
 
     def _sample(self) -> None:
@@ -126,9 +127,10 @@ class TaskProfile:
         self._torch = None
 
     def _written(self) -> tuple[int, int]:
-        """Return a memory file with the profile, and its size; -1: there is none.
+        """Return a memory file with the profile, and its size; (-1, 0) if the profile is too large.
 
-        The file is gzip of a line of JSON, `_head`, followed by torch's trace, if there is one.
+        The file is compressed by gzip. It contains a line of JSON (see `_head`), followed by torch's trace if there is
+        one.
         """
         fd = os.memfd_create("profile", os.MFD_CLOEXEC)
         try:
@@ -175,10 +177,14 @@ class TaskProfile:
 
 
 class Steps:
-    """The ends of a task's steps, which it may report in several ways: those of one kind count, by `KINDS`.
+    """The ends of a task's steps.
 
-    A step is the time between two ends; the time before the first end is none. ``skip``: so many pass before it begins;
-    ``wanted``: how many there are to be, 0: any number.
+    If the task reports steps in several ways, only the first kind in the order of `KINDS` counts.
+    A step is the time between two ends; the time before the first end is not a step.
+
+    Args:
+        skip: the number of steps before the profile begins.
+        wanted: the number of steps to record; 0: any number.
     """
 
     def __init__(self, skip: int, wanted: int) -> None:
@@ -200,7 +206,7 @@ class Steps:
         return self.skipped and bool(self._wanted) and len(self.ends_ns) > self._wanted
 
     def ended(self, kind: str, at_ns: int, number: int | None = None) -> None:
-        """Note the end of a step; of a numbered step only the first, as it may be reported several times."""
+        """Record the end of a step. A numbered step may be reported several times: only its first report counts."""
         if number is not None and self._numbers.get(kind) == number:
             return
         self._numbers[kind] = number
@@ -209,12 +215,12 @@ class Steps:
             self.skipped = True
 
     def begin(self, kind: str, at_ns: int) -> None:
-        """Forget earlier steps. The first step begins now, with an end of this kind."""
+        """Forget earlier steps. The first step begins now, as if a step of this kind had ended."""
         self._ends = {kind: [at_ns]}
 
 
 def _optimizer_hook(stepped: Callable[[str], None]) -> Any:
-    """Count the steps of the torch optimizer that takes the first one; return a handle that removes the hook."""
+    """Report the steps of one torch optimizer, the first that takes a step; return a handle that removes the hook."""
     optimizer = sys.modules.get("torch.optim.optimizer")
     register = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if register is None:

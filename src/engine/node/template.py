@@ -1,12 +1,13 @@
-"""A process that imports modules once, and forks processes that have them then.
+"""A process that imports modules once, and forks processes that already have them.
 
-    parent -+- template      importing torch takes 2 s of a core; a fork, with it, 15 ms
+    parent -+- template      importing torch takes 2 s of a core; a fork that has it, 15 ms
             +- child         forked by the template, twice
 
-The process between the two forks ends, so that the parent, which must be a child subreaper, adopts the child: it gets
-the child's end and orphans as if it had forked it. A template imports and forks, and runs no code of a user. Libraries
-may have threads by then, if these survive a fork, as OpenBLAS's do. When a template cannot import something, or ends,
-the parent forks by itself, and tasks that use the library get its error.
+The process between the two forks ends, so that the parent, which must be a child subreaper, adopts the child: the
+parent is notified of the child's end and adopts its orphans, as if it had forked the child itself. A template imports
+and forks, and runs no user code. Libraries may have started threads by then, if these survive a fork, as those of
+OpenBLAS do. If a template cannot import a module, or ends, the parent forks by itself, and tasks that use the module
+get its import error.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from . import limits, process
 
 _READY = b"+"
 _MESSAGE_BYTES = 64 * 1024
-IMPORT_S = 30.0  # then the wait ends: each process imports for itself
-_FORK_S = 10.0  # for an answer; then the template is given up
+IMPORT_S = 30.0  # after this time, the wait for the template ends: each process imports for itself
+_FORK_S = 10.0  # time limit for an answer; after that, the template is not used any more
 
 Become = Callable[[Any, list[int]], NoReturn]  # (order, descriptors)
 
 
 class Template:
-    """The parent's end of a template process. ``ready``: everything is imported, and `fork` may be called."""
+    """The parent's end of a template process. ``ready``: all modules are imported, and `fork` may be called."""
 
     def __init__(
         self,
@@ -46,10 +47,16 @@ class Template:
         settle_in: Callable[[], None] = lambda: None,
         lead: bool = False,
     ) -> None:
-        """``settle_in`` runs before the imports; ``become`` in each child. ``lead``: each leads a process group.
+        """Fork the template.
+
+        Args:
+            modules: the modules to import.
+            become: called in each child, with the order and the descriptors of `fork`.
+            settle_in: called before the imports.
+            lead: whether each child leads a process group.
 
         Raises:
-            OSError: it cannot be forked.
+            OSError: the template cannot be forked.
         """
         self.ready = False
         parent = os.getpid()
@@ -67,16 +74,19 @@ class Template:
         return self._control.fileno()
 
     def on_readable(self) -> None:
-        """Read the template's message: it is ready, or has ended, which raises BrokenPipeError."""
+        """Read the template's message, which must be that it is ready.
+
+        Raises BrokenPipeError if the template has ended.
+        """
         if self._answer() != _READY:
             raise BrokenPipeError
         self.ready = True
 
     def fork(self, order: object, fds: Sequence[int]) -> int:
-        """Fork a child that carries out the order; return its pid. The parent has adopted the child, or is about to.
+        """Fork a child that executes the order; return its pid. The parent adopts the child at once, or shortly after.
 
         Raises:
-            BrokenPipeError: the template has ended, or does not answer: `close` it.
+            BrokenPipeError: the template has ended, or does not answer: call `close`.
             OSError: there are too many processes, or there is too little memory.
         """
         self._control.settimeout(_FORK_S)
@@ -123,13 +133,13 @@ class _Server:
                 pass
         except ImportError as error:
             print(f"outrider: not imported for all, but by each: {error}", file=sys.stderr, flush=True)
-        except BaseException:  # noqa: BLE001 - it must not go on as its parent
+        except BaseException:  # noqa: BLE001 - the child must not continue as its parent
             traceback.print_exc()
         finally:
             os._exit(1)
 
     def _obey(self) -> bool:
-        """Carry out one order. Return False if the parent has closed its end, or cannot be answered any more."""
+        """Execute one order. Return False if the parent has closed its end, or answers could be confused."""
         data, fds = limits.receive(self._control, _MESSAGE_BYTES, 5)
         if not data:
             return False
@@ -140,7 +150,8 @@ class _Server:
             between = os.fork()
             if between == 0:
                 self._fork_again(msgpack.unpackb(data), fds)
-            if os.waitpid(between, 0)[1]:  # killed, perhaps before it answered: the next answer could be mistaken
+            # the process was killed, perhaps before it answered: the next answer could be mistaken for its answer
+            if os.waitpid(between, 0)[1]:
                 return False
         except OSError as error:
             self._reply(0, str(error))
@@ -149,9 +160,9 @@ class _Server:
         return True
 
     def _fork_again(self, order: Any, fds: list[int]) -> NoReturn:
-        """Fork the child from the process between the two forks.
+        """Fork the child. This runs in the process between the two forks.
 
-        Only that process knows the child's pid, and the child's group must exist before the pid is sent.
+        Only this process knows the child's pid, and the child's process group must exist before the pid is sent.
         """
         between = os.getpid()
         try:

@@ -1,7 +1,7 @@
-"""torch's own profiler around a running task, if the task has imported torch already. Nothing here imports it.
+"""torch's own profiler around a running task, if the task has already imported torch. This module never imports torch.
 
-The profiler records all threads of the process. By default it records only the thread that has begun it, and would have
-to be ended at the place where it was begun: a task that is interrupted anywhere has no such place.
+The profiler records all threads of the process. Its default mode records only the thread that begins it, and must be
+ended at the place in the code where it was begun: this is impossible for a task that is interrupted anywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from ...lazy_named_tuple import NamedTuple
 
 
 class Begun(NamedTuple):
-    """The begun profiler. ``profiler``: None: there is none. ``problem``: the reason, if torch is imported."""
+    """The state after `begin`. ``profiler``: None if it did not begin.
+
+    ``problem``: the reason, if torch is imported.
+    """
 
     profiler: Any
     problem: str
@@ -24,7 +27,7 @@ def begin() -> Begun:
     """Begin torch's profiler, in the thread that has imported torch. Never raises."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "profiler") or not hasattr(torch, "optim"):
-        return Begun(None, "")  # or torch is just being imported
+        return Begun(None, "")  # not imported, or its import is not finished
     try:
         config = _all_threads(torch)
         if config is None:
@@ -34,17 +37,17 @@ def begin() -> Begun:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         profiler = torch.profiler.profile(activities=activities, experimental_config=config)
         profiler.start()
-    except Exception as error:  # noqa: BLE001  as where the task has a profiler of its own under way
+    except Exception as error:  # noqa: BLE001  for example, the task runs a profiler itself
         return Begun(None, f"torch's profiler did not begin: {one_line(error)}")
     return Begun(profiler, "")
 
 
 def end(profiler: Any, path: Path) -> str:
-    """End the profiler and write its trace; return the problem, or ""."""
+    """End the profiler and write its trace; return the problem, or "" if there is none."""
     try:
         profiler.stop()
         profiler.export_chrome_trace(str(path))
-    except Exception as error:  # noqa: BLE001  as where the task has ended it
+    except Exception as error:  # noqa: BLE001  for example, the task has ended it
         return f"torch's profiler has no trace: {one_line(error)}"
     return ""
 

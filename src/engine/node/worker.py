@@ -1,8 +1,8 @@
-"""A worker process: runs attempts as they come out of its pipe, one by one or one per thread, until it is killed.
+"""A worker process: runs the attempts that arrive by its pipe, one by one or one per thread, until it is killed.
 
-Earlier tasks leave to later ones: running processes, the working directory, the environment except variables of each
-task, and signal handlers. The pools of loky and inductor and Python's resource tracker rely on that. `between_tasks`
-restores the rest, or ends the process.
+Effects of a task that later tasks see: running processes, the working directory, environment variables (except the
+variables that each task has for itself), and signal handlers. The process pools of loky and inductor, and Python's
+resource tracker, rely on this. `between_tasks` restores everything else, or ends the process.
 """
 
 from __future__ import annotations
@@ -57,31 +57,31 @@ from .routed_output import RoutedStreams
 from .worker_streams import Streams
 
 _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
-_NONE_YET = 0  # no thread has this number
-_WINDOW_BYTES = 64 * 1024  # as much as a process's pipe takes
-_USES_GPU_US = 1000  # a shorter task that did not fail is assumed not to use the GPU
+_NONE_YET = 0  # placeholder: no thread has this number
+_WINDOW_BYTES = 64 * 1024  # the capacity of a pipe
+_USES_GPU_US = 1000  # a shorter successful task is assumed not to use the GPU
 
 
 class WorkerProcess:
-    """The base of both kinds of workers: the pipe, and the functions and objects that the process has."""
+    """The base of both kinds of workers: the pipe, and the functions and objects that the process has received."""
 
     def __init__(
         self, pipe: socket.socket, index: int, setup: dict[str, Any], outputs: Mapping[int, int], *, alone: bool
     ) -> None:
-        """``outputs``: of descriptors 1 and 2, duplicates from which those are restored."""
+        """Prepare the process. ``outputs``: descriptor 1 or 2 -> a duplicate from which it is restored."""
         self._pipe = pipe
         self._pid = os.getpid()
         self._limits = limits.watched()
         self._cuda = Cuda()
         self._printed = Printed(outputs)
         self._info = Info(index, setup["address"], setup["hostname"])
-        self.lock = threading.RLock()  # a thread that holds it is not interrupted
+        self.lock = threading.RLock()  # a thread that holds this lock is not interrupted
         log = LogSender(self._send, self.lock, wanted=setup["logs"])
         self._caller = Caller(self._info, self._send, log, alone=alone)
         Profiling(setup["folder"], tasks=self._caller.tasks, send=self._send, log=log, lock=self.lock)
 
     def serve(self) -> NoReturn:
-        """Handle the messages of the pipe until the other end is closed."""
+        """Handle the messages from the pipe until the other end is closed."""
         self._send_body(pipes.READY)
         while True:
             self._serve_next()
@@ -99,7 +99,7 @@ class WorkerProcess:
         return pipes.receive_next(self._pipe)
 
     def _handle(self, body: bytes, fds: list[int]) -> None:
-        message = codec.decode_again(body)  # the executor server has checked it
+        message = codec.decode_again(body)  # the executor server has already validated it
         match message:
             case Run():
                 self._run(message, fds)
@@ -117,14 +117,14 @@ class WorkerProcess:
                 self._handle_other(message, fds)
 
     def _handle_other(self, _message: Message, fds: list[int]) -> None:
-        for fd in fds:  # of a stream whose task is over
+        for fd in fds:  # descriptors for a stream whose task has ended
             os.close(fd)
 
     def _run(self, run: Run, fds: list[int]) -> None:
         raise NotImplementedError
 
     def _on_lost_descriptors(self, body: bytes) -> None:
-        """Answer an attempt whose message came without its descriptors; exit if the message was of another kind."""
+        """Answer an attempt whose message arrived without its descriptors; exit if it was another kind of message."""
         message = codec.decode_again(body) if body != pipes.SPILLED else None
         if not isinstance(message, Run):
             os.write(2, f"{limits.story()}\n".encode())
@@ -140,7 +140,7 @@ class WorkerProcess:
             self._send(lacking(attempt, limits.story()))
 
     def _lost_gpu(self, answer: Message) -> bool:
-        """Return whether a task has left CUDA in a state in which all later tasks of this process fail."""
+        """Return whether a task has left CUDA in a state in which all later tasks of this process would fail."""
         used = isinstance(answer, Failed) or getattr(answer, "duration_us", 0) >= _USES_GPU_US
         return used and self._cuda.has_failed()
 
@@ -150,13 +150,14 @@ class WorkerProcess:
             os.close(fd)
 
     def _send_body(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        if os.getpid() != self._pid:  # a child that a task forked has returned from the task: it must not answer
+        # a child forked by a task has returned from the task's function: it must not answer
+        if os.getpid() != self._pid:
             os._exit(0)
         pipes.send(self._pipe, body, fds)
 
 
 class Worker(WorkerProcess):
-    """A worker that runs one task at a time, in the only thread of the process that is Outrider's."""
+    """A worker that runs one task at a time, in the main thread."""
 
     def __init__(
         self,
@@ -168,11 +169,11 @@ class Worker(WorkerProcess):
         fresh: bool,
         logged: LogEnd | None,
     ) -> None:
-        """``logged``: the socket to which the task's processes log; None: they have none."""
+        """Prepare the process. ``logged``: the log socket for processes that tasks start; None if there is none."""
         super().__init__(pipe, index, setup, outputs, alone=True)
         self._fresh, self._logged = fresh, logged
         self._between = BetweenTasks(Caller.run.__code__, outputs.get(STDERR, STDERR))
-        self._received: deque[pipes.Datagram] = deque()  # received while it waited for another message
+        self._received: deque[pipes.Datagram] = deque()  # messages that arrived during a wait for another message
 
     def _receive(self) -> pipes.Datagram:
         return self._received.popleft() if self._received else super()._receive()
@@ -196,17 +197,17 @@ class Worker(WorkerProcess):
                 os._exit(0)
         spoiled = limits.spoiled(self._limits, getattr(answer, "duration_us", 0))
         if spoiled or self._between.has_threads or self._printed.is_redirected or self._lost_gpu(answer):
-            os._exit(0)  # the next task gets another worker, instead of failing here
+            os._exit(0)  # the next task gets another worker, because it would fail in this one
         self._caller.modes.restore()
 
     def _on_lost_descriptors(self, body: bytes) -> None:
         super()._on_lost_descriptors(body)
-        os._exit(0)  # the next worker holds fewer descriptors
+        os._exit(0)  # the next worker will hold fewer descriptors
 
     def _wait_until_output_is_read(self) -> None:
-        """Keep a task's answer from overtaking its output, and the next task's output from mixing with it.
+        """Wait until the task's output is read: it must precede the task's answer and the next task's output.
 
-        Also wait until the records of its processes are read.
+        Also wait until the log records of the task's processes are read.
         """
         self._send_body(pipes.PAUSE)
         while (datagram := pipes.receive_next(self._pipe))[0] != pipes.PAUSE:
@@ -216,12 +217,12 @@ class Worker(WorkerProcess):
 
 
 def without_item(message: Input) -> Input:
-    """Return a stream's message with an error in place of the item, whose descriptor is lost."""
+    """Return a stream's message with an error instead of the item, whose descriptor is lost."""
     return message._replace(item=None, error=pickle.dumps(OSError(errno.EMFILE, limits.story())))
 
 
 class _Reader:
-    """A thread that reads the pipe's messages for a task with streams, while the task runs."""
+    """A thread that reads messages from the pipe for a task with streams, while the task runs."""
 
     def __init__(self, pipe: socket.socket, streams: Streams) -> None:
         self._pipe = pipe
@@ -263,17 +264,17 @@ class _Reader:
 class ThreadWorker(WorkerProcess):
     """A worker that runs several attempts at once, one per thread.
 
-    Threads cannot be killed: `Interrupted` is raised in an attempt that is to end, also while it waits for its client;
-    if it does not react (it may wait in C code) the executor server kills the whole process. Output through
-    `sys.stdout` is attributed to tasks by thread; output of C code and child processes is not.
+    Threads cannot be killed. To end an attempt, `Interrupted` is raised in its thread, even while it waits for its
+    client. If the attempt does not react (it may wait in C code), the executor server kills the whole process. Output
+    through `sys.stdout` is attributed to tasks by thread; output of C code and child processes is not.
     """
 
     def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], outputs: Mapping[int, int]) -> None:
         super().__init__(pipe, index, setup, outputs, alone=False)
         self._output_credit = threading.Condition(self.lock)
-        self._unread_bytes = 0  # printed, and not yet confirmed as read
+        self._unread_bytes = 0  # bytes printed and not yet confirmed as read
         self._credit_requested = False
-        self._unfinished = threading.Event()  # a line without an end waits to be sent
+        self._unfinished = threading.Event()  # set when a line without an end waits to be sent
         self._routed = RoutedStreams(self._print, self._unfinished.set)
         self._size: int = setup["threads"]
         self._reading = threading.Lock()
@@ -281,7 +282,8 @@ class ThreadWorker(WorkerProcess):
         self._readable.register(self._pipe, select.POLLIN)
         self._runs: SimpleQueue[tuple[Run, list[int], Streams]] = SimpleQueue()
         self._streams: dict[int, Streams] = {}
-        self._threads: dict[int, int] = {}  # attempt -> its thread, `_NONE_YET` before it begins; not once interrupted
+        # attempt -> its thread, or `_NONE_YET` before it begins; removed when the attempt is interrupted
+        self._threads: dict[int, int] = {}
 
     def serve(self) -> NoReturn:
         for thread in range(self._size):
@@ -335,30 +337,34 @@ class ThreadWorker(WorkerProcess):
             self._caller.modes.restore()
 
     def _run_in(self, thread: int, base: Context, run: Run, fds: list[int], streams: Streams) -> None:
-        """Run one attempt and answer it, whenever it is interrupted: that happens once, and not after `_end`."""
+        """Run one attempt and answer it, also if interrupted: that happens at most once, never after `_end`."""
         answer: Answer = Ended(run.attempt, Cause.KILLED, 0, ""), []
         try:
             if self._begin(run.attempt):
                 answer = context.run_in_copy(base, self._caller.run, run, fds, streams, thread)
                 self._routed.finish(run.attempt)
             self._end(run.attempt)
-        except Interrupted:  # before the task began, or after its end
+        except Interrupted:  # interrupted before the task began, or after its end
             self._end(run.attempt)
         self._routed.finish(run.attempt)
         with self.lock:
             self._printed.restore_descriptors()
             self._routed.restore(self._threads.keys())
-        while fds:  # never loaded
+        while fds:  # descriptors of a value that was never loaded
             os.close(fds.pop())
         streams.discard()
         if self._printed.is_redirected or self._lost_gpu(answer[0]):
             self._answer_and_leave(run.attempt, answer)
         else:
             self._answer(run.attempt, *answer)
-        limits.spoiled(self._limits, getattr(answer[0], "duration_us", 0))  # a changed limit stays: others run too
+        # a changed limit stays, because other tasks are running
+        limits.spoiled(self._limits, getattr(answer[0], "duration_us", 0))
 
     def _answer_and_leave(self, attempt: int, answer: Answer) -> None:
-        """End the process, unless it has taken another task, which may not need the GPU or may use its own stdout."""
+        """Answer, and end the process if it runs no other task.
+
+        Other tasks may not need the GPU, or may use their own stdout.
+        """
         with self._reading:  # messages still in the pipe go to the next process
             self._answer(attempt, *answer)
             if not self._streams:
@@ -381,12 +387,12 @@ class ThreadWorker(WorkerProcess):
             streams = self._streams.get(attempt)
             if thread := self._threads.pop(attempt, _NONE_YET):
                 raise_in(thread)
-                self._output_credit.notify_all()  # it may wait for that, or for its client
+                self._output_credit.notify_all()  # wakes the thread if it waits to print
         if streams is not None:
             streams.wake()
 
     def _print(self, output: Output) -> None:
-        """Send output; wait while too much of it is unread, unless the attempt is over."""
+        """Send output. Wait while too much output is unread, unless the attempt has ended."""
         with self.lock:
             while self._unread_bytes >= _WINDOW_BYTES and output.attempt in self._threads:
                 if not self._credit_requested:
@@ -403,5 +409,5 @@ class ThreadWorker(WorkerProcess):
 
 
 def raise_in(thread: int) -> None:
-    """Raise `Interrupted` at that thread's next bytecode: code that waits in C is not interrupted."""
+    """Raise `Interrupted` at the next bytecode of a thread: code that waits in C is not interrupted."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))

@@ -1,4 +1,4 @@
-"""The executor server's end of one worker: its pipe, with unread messages, and its tasks' output."""
+"""The executor server's end of one worker: the pipe with its unread messages, and the output of its tasks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from .log_socket import LogSocket
 from .output import UNFINISHED_S, Lines
 from .stack_reader import StackMemory
 
-_READ_BYTES = 65536  # larger reads are mapped and unmapped each time: 16 us instead of 2
-_WORDS_BYTES = 4096  # of a worker's output before it is ready, which belongs to no attempt
-_TAKE_READS = 4  # of a pipe whose writers may never stop; its capacity is 64 KiB
+_READ_BYTES = 65536  # a larger buffer is mapped and unmapped for each read: 16 us instead of 2
+# size limit of the output that is kept from before the worker is ready, which belongs to no attempt
+_WORDS_BYTES = 4096
+_TAKE_READS = 4  # reads per call, as a pipe's writers may never stop; the pipe's capacity is 64 KiB
 
 
 class WorkerConnection:
@@ -33,37 +34,37 @@ class WorkerConnection:
         running: Callable[[int], int],
         threads: int = 1,
     ) -> None:
-        """``threads``: in which the worker runs tasks."""
+        """Open the pipe. ``threads``: the number of threads in which the worker runs tasks."""
         self.worker = worker
-        self.known: set[bytes] = set()  # functions
-        self.shared: dict[str, str] = {}  # shared objects that the worker has: name for the worker -> blob
+        self.known: set[bytes] = set()  # digests of the functions that the worker has
+        self.shared: dict[str, str] = {}  # name -> blob, of the shared objects that the worker has
         self.view = b""
-        self.ready = False  # until then its output belongs to no attempt
-        self.owes = 0  # number of missing answers: attempts delivered and not over
-        self.last = 0  # the attempt that was delivered last
+        self.ready = False  # output from before this belongs to no attempt
+        self.owes = 0  # missing answers: attempts delivered and not ended
+        self.last = 0  # the attempt delivered last
         self._loop = loop
         self._on_readable = on_readable
         self._on_output = on_output
         self._on_logged = on_logged
         self._running = running
         self._log: LogSocket | None = None
-        self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # OSError: there are none left
+        # raises OSError if no descriptors are left
+        self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pipe.setblocking(False)
         self.stacks = StackMemory(threads)
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
-        self._outputs: dict[int, int] = {}  # stream -> the pipe's reading end
+        self._outputs: dict[int, int] = {}  # stream -> reading end of its pipe
         self._lines = {stream: Lines(stream) for stream in (1, 2)}
-        self._unclaimed = dict.fromkeys(self._lines, b"")  # read, and not yet assigned to an attempt
-        self._unfinished: asyncio.TimerHandle | None = None  # when lines without an end are to be sent
+        self._unclaimed = dict.fromkeys(self._lines, b"")  # output that is read, but not yet assigned to an attempt
+        self._unfinished: asyncio.TimerHandle | None = None  # timer that sends lines without an end
         self._reading = False
         self._credit_requested = False
         loop.add_reader(self._pipe, on_readable, self)
 
     def open_outputs(self, folder: Path, *, reading: bool) -> list[int]:
-        """Return a new process's descriptors: its pipe, its output, its stacks' file, and its log socket.
+        """Return a new process's descriptors: its pipe, stdout, stderr, its stack file, and its log socket.
 
-        The socket is in ``folder``, and missing if it cannot be made. The second and the third are the caller's to
-        close.
+        The log socket is in ``folder``; it is missing if it cannot be created. The caller must close stdout and stderr.
         """
         fds = [self._far.fileno()]
         for stream in self._lines:
@@ -79,20 +80,20 @@ class WorkerConnection:
         return fds
 
     def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a message at once, or as soon as the worker has read something."""
+        """Send a message at once or, if the pipe is full, when the worker has read earlier messages."""
         if not self._outgoing:
             try:
                 pipes.send(self._pipe, body, fds)
             except BlockingIOError:
                 self._loop.add_writer(self._pipe, self._drain)
-            except ConnectionError:  # it is gone, as the fork server reports
+            except ConnectionError:  # the worker is gone; the fork server reports that
                 return
             else:
                 return
         self._outgoing.append((body, tuple(os.dup(fd) for fd in fds)))
 
     def receive(self) -> Iterator[pipes.Datagram]:
-        """Yield all messages of the worker; if it owes no more answers, stop after one."""
+        """Yield all messages of the worker; once no answer is missing, stop after the next message."""
         while True:
             try:
                 datagram = pipes.receive(self._pipe)
@@ -101,18 +102,18 @@ class WorkerConnection:
             if not datagram[0]:
                 return
             yield datagram
-            if not self.owes:  # a read of an empty pipe would take 3 us
+            if not self.owes:  # reading an empty pipe would take 3 us
                 return
 
     def take_back(self) -> Iterator[bytes]:
-        """Yield the bodies that the worker has not read and never will, oldest first."""
+        """Yield the bodies that the worker has not read and will not read, oldest first."""
         with pipes.taking_back(self._far) as may:
             while may:
                 try:
                     body, fds = pipes.receive(self._far, pipes.DO_NOT_WAIT)
                 except (BlockingIOError, ConnectionError):
                     break
-                _close(fds or ())  # if they are lost, the store has them, and they are sent again from there
+                _close(fds or ())  # None: the descriptors are lost, but the store has the blobs, and sends them again
                 yield body
         unsent, self._outgoing = self._outgoing, deque()
         if unsent:
@@ -122,7 +123,7 @@ class WorkerConnection:
             yield body
 
     def read_outputs(self, reading: bool) -> None:
-        """Stop or resume reading what tasks print. After a stop the pipes fill up, and printing tasks wait."""
+        """Stop or resume reading the output of tasks. After a stop the pipes fill up, and tasks that print wait."""
         if reading == self._reading:
             return
         self._reading = reading
@@ -134,7 +135,10 @@ class WorkerConnection:
         self._grant_output_credit()
 
     def request_output_credit(self) -> None:
-        """Let a worker whose threads print through its pipe go on as soon as output is read; until then they wait."""
+        """Permit a worker whose threads print through its pipe to continue, as soon as output is read.
+
+        Until then they wait.
+        """
         self._credit_requested = True
         self._grant_output_credit()
 
@@ -144,7 +148,7 @@ class WorkerConnection:
             self.send(pipes.OUTPUT_CREDIT)
 
     def finish_outputs(self) -> list[Output]:
-        """Return everything that the running attempt has printed until now, its last line included."""
+        """Return everything that the running attempt has printed so far, including an unfinished last line."""
         outputs: list[Output] = []
         for stream, lines in self._lines.items():
             for _ in range(_TAKE_READS):
@@ -157,7 +161,7 @@ class WorkerConnection:
         return outputs
 
     def receive_logged(self, *, rest: bool = True) -> None:
-        """Receive what the processes of the running attempt have logged until now; without ``rest`` some of it."""
+        """Receive what processes of the running attempt have logged; without ``rest``, only one turn's share."""
         if self._log is not None:
             attempt = self._running(self.worker) or self.last
             for records, fds in self._log.receive(rest=rest):
@@ -165,10 +169,10 @@ class WorkerConnection:
 
     def _log_readable(self) -> None:
         self.receive_logged(rest=False)
-        self._on_output([])  # which sends it
+        self._on_output([])  # sends the received records
 
     def last_words(self) -> str:
-        """Return the worker's output from before it was ready, which mostly shows why it could not start."""
+        """Return the worker's output from before it was ready, which usually shows why it could not start."""
         return b"".join(self._unclaimed.values()).decode(errors="replace").strip()
 
     def close(self) -> None:
@@ -189,9 +193,9 @@ class WorkerConnection:
         self.stacks.close()
 
     def _readable(self, stream: int) -> None:
-        """Read output before messages: none of the output belongs to an attempt whose result is still unread.
+        """Read output before messages, so that no output is attributed to an attempt whose result is still unread.
 
-        (An attempt that did print waits before its result: see `Worker._wait_until_output_is_read`.)
+        (An attempt that has printed waits before it sends its result: see `Worker._wait_until_output_is_read`.)
         """
         self._unclaimed[stream] += self._read(stream)
         self._on_readable(self)
@@ -213,13 +217,13 @@ class WorkerConnection:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return b""
-        if not data:  # no process is left that could print
+        if not data:  # all processes that could print have ended
             self._loop.remove_reader(fd)
             os.close(self._outputs.pop(stream))
         return data
 
     def _claim(self, stream: int) -> list[Output]:
-        """Return the unclaimed output of a stream as that of the running attempt."""
+        """Return the unclaimed output of a stream as output of the running attempt."""
         if not self.ready:
             self._unclaimed[stream] = self._unclaimed[stream][-_WORDS_BYTES:]
             return []

@@ -1,6 +1,6 @@
-"""The worker pool of a node: carries out the scheduler's decisions, and passes workers' reports on to it.
+"""The worker pool of a node: executes the scheduler's decisions, and forwards reports of workers to the scheduler.
 
-Nothing here waits, except `WorkerPool.close`.
+No method blocks, except `WorkerPool.close`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,18 @@ from .stack_reader import UnderWay
 from .worker_connection import WorkerConnection
 from .worker_scheduler import WorkerScheduler
 
-ToClient = wire.Message | bytes  # a message, or the body of one
+ToClient = wire.Message | bytes  # a message, or its encoded body
 
 
 class WorkerPool:
-    """The workers of a node, behind the control socket of their fork server.
+    """The workers of a node, started through the control socket of their fork server.
 
-    ``send`` is called once per event with all messages to the client, ``failed`` with the reason when the fork
-    server has ended or the pool cannot go on.
+    Args:
+        forks: the control socket of the fork server.
+        send: called once per event, with all messages to the client.
+        failed: called with the reason when the fork server has ended or the pool cannot continue.
+        folder: the node's private folder.
+        devices: the number of accelerators of the node.
     """
 
     def __init__(
@@ -59,7 +63,7 @@ class WorkerPool:
         folder: Path,
         devices: int = 0,
     ) -> None:
-        """``folder``: the node's private one. ``devices``: how many accelerators the node has."""
+        """Watch the fork server. The workers start with `open`."""
         self._loop = asyncio.get_running_loop()
         self._forks = forks
         self._store = store
@@ -67,7 +71,7 @@ class WorkerPool:
         self._notice_page = notice_page
         self._send = send
         self._failed = failed
-        self.ended = asyncio.Event()  # set when the fork server has ended and nothing of any worker is left
+        self.ended = asyncio.Event()  # set when the fork server has ended and no process of any worker is left
         self.scheduler = self._scheduler = WorkerScheduler()
         self._connections: dict[int, WorkerConnection] = {}
         self._deliveries = Deliveries(store)
@@ -78,15 +82,16 @@ class WorkerPool:
         self._timer: asyncio.TimerHandle | None = None
         self._listening, self._threads = True, False
         self._worker_threads = 1
-        self._logged_at: dict[int, float] = {}  # attempt -> when its processes last logged records that are not kept
-        self._starts_at: asyncio.TimerHandle | None = None  # the timer for the start of the workers
+        # attempt -> time when its processes last logged records that are not kept
+        self._logged_at: dict[int, float] = {}
+        self._starts_at: asyncio.TimerHandle | None = None  # timer that starts the workers
         self._closing = False
         self._loop.add_reader(forks, self._on_fork_server_readable)
 
     # --- from the client ---------------------------------------------------------------------------------------------
 
     def open(self, setup: dict[str, Any], *, cwd: str, address: str, after_s: float = 0.0) -> None:
-        """Start the workers in ``after_s``, or when the first task comes, so that later tasks find ready workers."""
+        """Start the workers after ``after_s`` seconds or at the first task, so that later tasks find them ready."""
         slots, threads = setup["slots"], setup["kind"] == "thread"
         self._threads = threads
         order = {
@@ -108,7 +113,7 @@ class WorkerPool:
         self._starts_at = self._loop.call_later(after_s, self._start_workers)
 
     def _start_workers(self) -> None:
-        """Have the workers forked, unless an early task has done so."""
+        """Have the workers forked, unless an early task has already caused that."""
         self._open_slots()
         self.act()
 
@@ -119,7 +124,7 @@ class WorkerPool:
             self._scheduler.open(self._slots, threads=self._threads, now=self._loop.time())
 
     def obey(self, message: wire.Message, body: bytes) -> bool:  # noqa: PLR0912 (a table)
-        """Take an order of the client, to be carried out by `act`; return False if it is not for workers."""
+        """Handle a message of the client, to be executed by `act`; return False if it does not concern workers."""
         match message:
             case wire.Run(attempt):
                 self._open_slots()
@@ -153,13 +158,13 @@ class WorkerPool:
         return True
 
     def _pass_on(self, message: wire.Input | wire.Credit, body: bytes) -> None:
-        """Pass a stream's message on to its task, as soon as that has a worker; dropped if the task has ended."""
+        """Forward a stream's message to its task, as soon as that has a worker. Drop it if the task has ended."""
         worker = self._scheduler.worker_of(message.attempt)
         if worker is not None:
             self._deliveries.pass_on(self._connections.get(worker), message, body)
 
     def drop(self, blobs: tuple[str, ...]) -> None:
-        """Have workers that have these blobs drop them, as the store has."""
+        """Have workers drop these blobs, which the store has already dropped."""
         for connection in self._connections.values():
             if connection.shared:
                 held = tuple(name for name, blob in connection.shared.items() if blob in blobs)
@@ -169,7 +174,7 @@ class WorkerPool:
                     connection.send(codec.body(wire.Drop(held)))
 
     def moved(self, blob: str) -> None:
-        """Send workers that hold a blob its new descriptor, so that the old memory becomes free."""
+        """Send the new descriptor of a blob to the workers that have it, so that the old memory is freed."""
         for connection in self._connections.values():
             self._deliveries.renew(connection, blob)
 
@@ -178,7 +183,7 @@ class WorkerPool:
         return self._scheduler.has_run
 
     def under_way(self) -> list[UnderWay]:
-        """Return the attempts that run now, with the memory of their workers' stacks."""
+        """Return the running attempts, each with the memory file for the stacks of its worker."""
         heads, workers = self._scheduler.heads(), self._connections
         return [
             UnderWay(attempt, workers[each].stacks, max(at, self._logged_at.get(attempt, at)))
@@ -187,21 +192,21 @@ class WorkerPool:
         ]
 
     def listen(self, listening: bool) -> None:
-        """Set whether task output is read; while it is not, a task that prints too much waits."""
+        """Set whether task output is read. While it is not read, a task that prints too much waits."""
         if listening != self._listening:
             self._listening = listening
             for connection in self._connections.values():
                 connection.read_outputs(listening)
 
     def act(self) -> None:
-        """Carry out the scheduler's decisions after the latest events, and send the client the resulting messages.
+        """Execute the scheduler's decisions after the latest events, and send the resulting messages to the client.
 
-        An error is a defect of ours, or the host lacks descriptors or ports. Half of the work done would leave a client
-        waiting for ever: so the node ends, and its attempts run elsewhere.
+        An exception means a bug in Outrider, or that the host lacks descriptors or ports. Partly executed decisions
+        would leave the client waiting for ever. Therefore the node ends, and its attempts run elsewhere.
         """
         try:
             self._carry_out()
-        except Exception as error:  # noqa: BLE001 - the edge
+        except Exception as error:  # noqa: BLE001 - no caller handles it
             traceback.print_exc()
             story = limits.story() if limits.is_shortage(error) else f"{type(error).__name__}: {error}"
             self._fail(f"its executor failed ({story})")
@@ -237,7 +242,7 @@ class WorkerPool:
                         self._outbox.append(message)
                     case Steal(worker):
                         self._take_back(self._connections[worker])
-                        more = True  # it may go to another worker
+                        more = True  # an attempt that was taken back may go to another worker
                     case Fork(worker, slot, fresh, attempt):
                         try:
                             self._fork(worker, slot, self._holdings.allotment(worker, attempt), fresh=fresh)
@@ -268,9 +273,9 @@ class WorkerPool:
             self._timer.cancel()
         try:
             self._forks.shutdown(socket.SHUT_WR)
-        except OSError:  # it has ended itself
+        except OSError:  # the fork server has ended by itself
             self.ended.set()
-        with suppress(TimeoutError):  # it hangs in the kernel; its workers die with it, at some time
+        with suppress(TimeoutError):  # the fork server hangs in the kernel; its workers die with it later
             async with asyncio.timeout(within_s):
                 await self.ended.wait()
         self._loop.remove_reader(self._forks)
@@ -282,7 +287,7 @@ class WorkerPool:
     # --- to workers --------------------------------------------------------------------------------------------------
 
     def _fork(self, worker: int, slot: int, allotment: Allotment, *, fresh: bool) -> None:
-        """Have a worker forked. Raises OSError where this process has no descriptors left."""
+        """Have a worker forked. Raises OSError if this process has no descriptors left."""
         connection = WorkerConnection(
             self._loop,
             worker,
@@ -305,7 +310,7 @@ class WorkerPool:
                 os.close(fd)
 
     def _not_forked(self, worker: int, error: OSError, effects: list[Effect]) -> None:
-        """Handle a worker that could not be forked: take back the attempts for it from the same turn."""
+        """Handle a worker that could not be forked: take back the attempts that the same turn assigned to it."""
         if (connection := self._connections.pop(worker, None)) is not None:
             connection.close()
         self._holdings.gone(worker)
@@ -320,19 +325,19 @@ class WorkerPool:
         self._deliveries.deliver(connection, run, body)
 
     def _forget(self, *attempts: int) -> None:
-        """Forget the state of attempts that are over and never ran."""
+        """Forget the state of attempts that have ended without running."""
         for attempt in attempts:
             self._deliveries.forget(attempt)
             self._holdings.ended(attempt)
             self._free_ports.book.close_for(attempt)
 
     def _take_back(self, connection: WorkerConnection) -> None:
-        """Take back a worker's unread messages, then receive its results: the remaining attempts are running."""
+        """Take back a worker's unread messages, then receive its results. Its remaining attempts are running."""
         unread = list(connection.take_back())
         self._receive(connection)
         attempts: list[int] = []
         for body in unread:
-            message = codec.decode(body) if len(body) > 1 else None  # a mark
+            message = codec.decode(body) if len(body) > 1 else None  # one byte: a mark
             if isinstance(message, wire.Run):
                 attempts.append(message.attempt)
                 connection.owes -= 1
@@ -343,7 +348,7 @@ class WorkerPool:
     def _tell_fork_server(self, *order: object, fds: list[int] | None = None) -> None:
         try:
             socket.send_fds(self._forks, [cast("bytes", msgpack.packb(order))], fds or [])
-        except ConnectionError:  # it has ended: the next read finds its end of file
+        except ConnectionError:  # the fork server has ended: the next read finds the end of file
             pass
         except OSError:
             if not self._closing:
@@ -371,14 +376,15 @@ class WorkerPool:
                 case wire.Yield() | wire.Credit():
                     self._outbox.append(body)
                 case wire.Output() | wire.Logged() | wire.Profiled() | Kept() | Stored() | Joined():
-                    self._outbox.append(message)  # as messages they count towards the limits while the client is away
-                case _:  # user code that uses our pipe on purpose
+                    # not encoded: the limits that apply while the client is away need the message
+                    self._outbox.append(message)
+                case _:  # sent by user code that uses Outrider's pipe on purpose
                     pass
 
     def _answered(
         self, connection: WorkerConnection, message: wire.Done | wire.Failed, body: bytes, now: float
     ) -> None:
-        if self._threads:  # they do not wait as a `Worker` does
+        if self._threads:  # a thread worker does not wait for its output to be read, unlike a `Worker`
             connection.receive_logged()
         connection.owes -= 1
         self._deliveries.answered(message.attempt)
@@ -392,11 +398,11 @@ class WorkerPool:
     def _decode(
         self, connection: WorkerConnection, body: bytes, fds: list[int] | None
     ) -> tuple[wire.Message, bytes] | None:
-        """Return the message and its body; None: a mark, or an unusable message.
+        """Return the message and its body; None for a mark or an unusable message.
 
-        Without their descriptors (``fds`` None) values are lost.
+        ``fds`` None: the descriptors were lost, so values in blobs are lost, too.
         """
-        if fds is None and body == pipes.SPILLED:  # its attempt is unknown: the message is in the lost descriptor
+        if fds is None and body == pipes.SPILLED:  # the message is in the lost descriptor, so its attempt is unknown
             self._tell_fork_server(fork_orders.KILL, connection.worker)
             return None
         if len(body) == 1:
@@ -404,7 +410,7 @@ class WorkerPool:
             return None
         try:
             message = codec.decode(body)
-        except ProtocolError:  # user code that writes into our pipe
+        except ProtocolError:  # written by user code that uses Outrider's pipe
             for fd in fds or ():
                 os.close(fd)
             return None
@@ -424,7 +430,7 @@ class WorkerPool:
             case pipes.READY:
                 connection.ready = True
                 self._scheduler.ready(connection.worker, self._loop.time())
-            case _:  # user code that writes into our pipe
+            case _:  # written by user code that uses Outrider's pipe
                 pass
 
     def _on_output(self, outputs: list[wire.Output]) -> None:
@@ -435,7 +441,7 @@ class WorkerPool:
         self._outbox.append(self._blobs.named(message, fds) if fds else message)
 
     def _on_dropped(self, message: wire.Logged, fds: list[int]) -> None:
-        """Note records of an attempt's processes that are not kept: they are a sign of life all the same."""
+        """Record when an attempt's processes logged: records that are not kept still show that the attempt is alive."""
         for fd in fds:
             os.close(fd)
         logged_at = self._logged_at | {message.attempt: self._loop.time()}
@@ -466,7 +472,7 @@ class WorkerPool:
         if connection is None:
             return
         if held_bytes:
-            self._receive(connection)  # its unread attempts end as well: they would take as much in another process
+            self._receive(connection)  # its unread attempts end, too: in another process they would use as much memory
         else:
             self._take_back(connection)
         connection.receive_logged()
@@ -484,7 +490,7 @@ class WorkerPool:
         connection.close()
 
     def look_at_kills(self) -> None:
-        """Read how many processes the kernel has killed for memory so far."""
+        """Read how many processes the kernel has killed so far for lack of memory."""
         self._oom.look(self._loop.time())
 
     def _cause_of_death(self, status: int) -> tuple[wire.Cause, int]:

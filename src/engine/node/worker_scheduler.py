@@ -1,6 +1,6 @@
-"""The executor's decisions: which attempt runs in which worker, when it is ended, and what the client gets. No I/O.
+"""The executor's decisions: which attempt runs in which worker, when it is ended, and the client's messages. No I/O.
 
-Events come in as calls with the time, effects go out of `decide`. The invariants; a test breaks the code once for each:
+Events are method calls with the time; `decide` returns effects. The invariants (for each, a test breaks the code):
 
     EXEC-1  every attempt is answered exactly once: by its result, `Ended` or `Returned`
     EXEC-2  an attempt that may have started is never delivered again
@@ -11,9 +11,9 @@ Events come in as calls with the time, effects go out of `decide`. The invariant
     EXEC-6  `Ended` is sent when the attempt's worker is gone, or has reported that the attempt is over; never before
     EXEC-7  no attempt waits while a slot is free
     EXEC-8  the attempts that are returned after a `Recall` have not started
-    EXEC-9  no attempt stays in a pipe behind one that takes long
-    EXEC-10 an attempt begins when its worker is ready; where no worker can start, a few are tried, then the executor
-            ends
+    EXEC-9  no attempt stays in a pipe behind an attempt that takes long
+    EXEC-10 an attempt begins when its worker is ready; if no worker can start, a few starts are tried, then the
+            executor ends
     EXEC-11 `has_run` is true once a worker has taken an attempt; attempts BESIDE the slots do not count
     EXEC-12 an attempt whose timeout has passed ends with that cause, even if its worker could not be killed at once and
             answers later
@@ -31,14 +31,16 @@ from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt
 from .slot_table import SlotTable
 from .slots import TRIES, Attempt, Recall, Slot, StartFailures, Worker
 
-PATIENCE_S = 1.0  # for a thread to react to its interruption
-SETTLED_S = 1.0  # a worker that has waited for work for so long counts as started, however it ends
-FAREWELL_S = 10.0  # for a fresh process to end by itself: destructors (`after_call.FREE_S`), then atexit
-START_S = 60.0  # for a worker to be ready: the fork server waits 20 s for its template to import, and 10 s for a fork
-END_S = 75.0  # more than the fork server's limits for processes that do not end (`forkserver.ENDS_S` and `STRAYS_S`)
+PATIENCE_S = 1.0  # time for a thread to react to its interruption
+SETTLED_S = 1.0  # a worker that has waited for an attempt for this time counts as started, however it ends
+FAREWELL_S = 10.0  # time for a fresh process to end by itself: destructors (`after_call.FREE_S`), then atexit functions
+# time for a worker to be ready; longer than the fork server's waits (`template.IMPORT_S`, 10 s for a fork)
+START_S = 60.0
+# time for a killed worker to be gone; longer than the fork server's `forkserver.ENDS_S` and `STRAYS_S` together
+END_S = 75.0
 _WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'
 
-# Plain numbers: an enumeration's & costs 1 us, and each task pays for three.
+# Plain integers, because `&` of an enumeration costs 1 us, and each task needs three.
 _FRESH, _ANNOUNCE, _BESIDE = int(RunFlag.FRESH), int(RunFlag.ANNOUNCE), int(RunFlag.BESIDE)
 
 
@@ -48,19 +50,19 @@ class WorkerScheduler:
         self._queue: deque[Attempt] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._table = SlotTable()
-        self._ranks: deque[Attempt] = deque()  # of broadcasts, which have seats at the client
+        self._ranks: deque[Attempt] = deque()  # waiting ranks of broadcasts, for which the client has reserved seats
         self._workers: dict[int, Worker] = {}
         self._recalls: list[Recall] = []
         self._last_worker = 0
         self._starts = StartFailures()
-        self._due: dict[int, float] = {}  # worker -> by when it must be ready, or gone
+        self._due: dict[int, float] = {}  # worker -> time by which it must be ready, or gone
         self._has_run = False
         self._gave_up = False
 
     # --- events ------------------------------------------------------------------------------------------------------
 
     def open(self, slots: int, *, threads: bool, now: float) -> None:
-        """Start with so many slots. ``threads``: one warm worker serves all of them."""
+        """Begin with so many slots. ``threads``: one warm worker serves all of them."""
         self._table = SlotTable(slots, threads=threads)
         self._make_missing(now)
 
@@ -71,7 +73,7 @@ class WorkerScheduler:
 
     def killed(self, attempt_id: int, now: float) -> None:
         attempt = self._attempts.get(attempt_id)
-        if attempt is None:  # answered already
+        if attempt is None:  # already answered
             return
         if attempt.slot is None:
             self._queue_of(attempt).remove(attempt)
@@ -80,7 +82,7 @@ class WorkerScheduler:
             self._mark_for_kill(attempt, Cause.KILLED, now)
 
     def compared(self, attempt_ids: tuple[int, ...], now: float) -> None:
-        """Settle the attempts that only one side has. ``attempt_ids``: those that the client has."""
+        """Settle the attempts that only one side has. ``attempt_ids``: the client's attempts."""
         here = set(self.attempts())
         for attempt_id in attempt_ids:
             if attempt_id not in here:
@@ -120,14 +122,14 @@ class WorkerScheduler:
                 self._start(slot, now)
 
     def finished(self, worker_id: int, attempt_id: int, body: bytes, now: float, *, interrupted: bool = False) -> bool:
-        """Handle a worker's answer to an attempt; return whether the answer is passed on to the client.
+        """Handle a worker's answer to an attempt; return whether the answer is forwarded to the client.
 
-        ``interrupted``: the attempt was interrupted, and this is no result of its own.
+        ``interrupted``: the attempt was interrupted, so the answer contains no result.
         """
         attempt = self._attempts.get(attempt_id)
         slot = attempt.slot if attempt is not None else None
         if attempt is None or slot is None or slot.worker is None or slot.worker.id != worker_id:
-            return False  # answered already
+            return False  # already answered
         slot.pipe.remove(attempt)
         relayed = not interrupted and attempt.kill_cause is not Cause.TIMEOUT
         if not relayed:
@@ -146,7 +148,10 @@ class WorkerScheduler:
         return relayed
 
     def stolen(self, worker_id: int, attempt_ids: list[int], now: float) -> None:
-        """Take back the attempts that a worker had not read, oldest first. `finished` has had its results before."""
+        """Take back the attempts that a worker has not read, oldest first.
+
+        `finished` must have handled its results before.
+        """
         worker = self._workers.get(worker_id)
         if worker is None:
             return
@@ -163,12 +168,13 @@ class WorkerScheduler:
                     attempt.recall = None
                 if not slot.pipe:
                     if worker.fresh:
-                        # A fresh worker was made for the attempts that were taken back.
+                        # A fresh worker was started only for the attempts that were taken back.
                         if attempt_ids and (was_stealing or not self._attempts.keys() & attempt_ids):
                             self._end_worker(worker, now)
-                    elif attempt_ids:  # else its pipe was empty, and it is free already
+                    elif attempt_ids:  # if there are none, the pipe was empty, and the slot is already free
                         self._table.release(slot)
-                        self._table.free.sort(key=lambda slot: not slot.stuck)  # workers that do not read come last
+                        # slots whose workers do not read come last
+                        self._table.free.sort(key=lambda slot: not slot.stuck)
                 elif slot.pipe[0].kill_cause is not None and not self._is_shared(worker):
                     self._end_worker(worker, now)
         for recall in self._recalls:
@@ -176,15 +182,17 @@ class WorkerScheduler:
         self._answer_recalls()
 
     def gone(self, worker_id: int, cause: Cause, code: int, detail: str, now: float, *, ago_us: int = 0) -> None:
-        """Handle the end of a worker's process tree: it died ``ago_us`` ago. `finished` has handled its results,
-        `stolen` its unread attempts.
+        """Handle the end of a worker's process tree, which died ``ago_us`` ago.
+
+        Before this, `finished` must have handled the worker's results, and `stolen` its unread attempts.
         """
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return
         worker.stealing = False
         self._due.pop(worker_id, None)
-        # No kill request: its last result may have moved an attempt that is to be ended to the head of its pipe.
+        # Drop kill requests for the dead worker: its last result may have moved an attempt to be ended to the head of
+        # its pipe.
         self._effects = [
             effect
             for effect in self._effects
@@ -218,7 +226,7 @@ class WorkerScheduler:
         self._answer_recalls()
 
     def ticked(self, now: float) -> None:
-        """Handle everything that is due; called when `due` has passed."""
+        """Handle everything that is due. Called at the time that `due` has returned."""
         if any(at <= now for at in self._due.values()):
             self._give_up("its fork server does not answer")
         if self._starts.pause_until is not None and self._starts.pause_until <= now:
@@ -232,8 +240,8 @@ class WorkerScheduler:
                 self._check_slot(slot, slot.pipe[0], now)
 
     def decide(self, now: float) -> list[Effect]:
-        """Place the attempts that can be placed; return everything that must now happen, in order."""
-        if self._gave_up:  # no attempt begins any more, and ends are reported
+        """Assign attempts to slots where possible; return all effects to execute, in order."""
+        if self._gave_up:  # no attempt begins any more, but ends are still reported
             effects, self._effects = self._effects, []
             return [effect for effect in effects if isinstance(effect, Answer | Relay | GiveUp)]
         while self._ranks and not self._awaits_start(self._ranks[0].run):
@@ -252,18 +260,21 @@ class WorkerScheduler:
         effects, self._effects = self._effects, []
         return effects
 
-    # --- questions ---------------------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     @property
     def has_run(self) -> bool:
-        """Return whether a worker has taken an attempt. Those BESIDE the slots, which are of plugins, do not count."""
+        """Return whether a worker has taken an attempt.
+
+        Attempts BESIDE the slots, which plugins start, do not count.
+        """
         return self._has_run or any(
             each.pipe and not each.beside and each.worker is not None and each.worker.ready
             for each in self._table.slots
         )
 
     def due(self) -> float | None:
-        """Return the time at which `ticked` must be called at the latest; None: never."""
+        """Return the time at which `ticked` must be called at the latest; None if no call is needed."""
         if self._gave_up:
             return None
         times = [*self._due.values()]
@@ -286,20 +297,20 @@ class WorkerScheduler:
         return min(times, default=None)
 
     def attempts(self) -> Iterator[int]:
-        """Yield the attempts whose end or return the client has not been sent."""
+        """Yield the attempts whose end or return was not sent to the client yet."""
         yield from self._attempts
         for recall in self._recalls:
             yield from recall.returned
 
     def worker_of(self, attempt_id: int) -> int | None:
-        """Return the worker that an attempt was delivered to; 0: it waits for one; None: it is unknown, or answered."""
+        """Return the worker to which an attempt was delivered; 0: it waits; None: it is unknown or answered."""
         attempt = self._attempts.get(attempt_id)
         if attempt is None:
             return None
         return 0 if attempt.slot is None or attempt.slot.worker is None else attempt.slot.worker.id
 
     def running(self, worker_id: int) -> int:
-        """Return the attempt that a worker runs (the latest, where it runs several); 0: none."""
+        """Return the attempt that a worker runs (if it runs several, the latest); 0 if there is none."""
         attempt, latest = 0, -1.0
         for slot in self._table.slots:
             if slot.worker is not None and slot.worker.id == worker_id and slot.pipe:
@@ -313,7 +324,7 @@ class WorkerScheduler:
         heads = [(slot.pipe[0], slot.worker) for slot in self._table.slots if slot.pipe]
         return [(head.run.attempt, of.id, head.started) for head, of in heads if of and head.started is not None]
 
-    # --- placing -----------------------------------------------------------------------------------------------------
+    # --- assignment to slots -----------------------------------------------------------------------------------------
 
     def _place(self, attempt: Attempt, slot: Slot, now: float) -> None:
         run = attempt.run
@@ -339,7 +350,7 @@ class WorkerScheduler:
             self._check_slot(slot, attempt, now)
 
     def _seat(self, now: float) -> Slot:
-        """Return a slot for a rank, even if all are busy: make one then."""
+        """Return a slot for a rank; if all slots are busy, create one."""
         slot = self._table.take_any()
         if slot is None:
             slot = self._table.add()
@@ -354,10 +365,13 @@ class WorkerScheduler:
     def _is_shared(self, worker: Worker) -> bool:
         return self._table.threads and not worker.fresh
 
-    # --- ending ------------------------------------------------------------------------------------------------------
+    # --- ending attempts ---------------------------------------------------------------------------------------------
 
     def _mark_for_kill(self, attempt: Attempt, cause: Cause, now: float) -> None:
-        """Mark a delivered attempt to be ended, wherever in a pipe it is. The first cause stays."""
+        """Mark a delivered attempt to be ended, wherever it is in a pipe.
+
+        If it is already marked, the first cause stays.
+        """
         if attempt.kill_cause is None and attempt.slot is not None and attempt.slot.worker is not None:
             attempt.kill_cause, attempt.kill_requested_at = cause, now
             if self._is_shared(attempt.slot.worker):
@@ -366,7 +380,7 @@ class WorkerScheduler:
                 self._check_slot(attempt.slot, attempt.slot.pipe[0], now)
 
     def _check_slot(self, slot: Slot, head: Attempt, now: float) -> None:
-        """Carry out what is due in a slot that runs ``head``: a timeout, the end of its worker, work stealing."""
+        """Do everything that is due in a slot that runs ``head``: timeout, end of its worker, work stealing."""
         worker = slot.worker
         if worker is None or worker.ending:
             return
@@ -394,7 +408,7 @@ class WorkerScheduler:
             self._effects.append(EndWorker(worker.id))
 
     def _vacate(self, slot: Slot, worker: Worker, cause: Cause, code: int, detail: str, *, ago_us: int) -> None:
-        """Empty the pipe of a slot whose worker is gone: the first attempt ends, the others had not begun."""
+        """Empty the pipe of a slot whose worker is gone: its first attempt ends, the others had not begun."""
         slot.leaves_by, slot.stuck = None, False
         if not slot.pipe:
             return
@@ -409,7 +423,7 @@ class WorkerScheduler:
             self._end(head, cause, code, detail, ago_us=ago_us)
 
     def _unstarted(self, attempt: Attempt) -> None:
-        """End, return or queue again an attempt taken back from a pipe. Called for the newest attempt first."""
+        """End, return or queue again an attempt taken back from a pipe. Must be called for the newest attempt first."""
         attempt.slot = attempt.started = None
         if attempt.kill_cause is Cause.KILLED:
             self._end(attempt, Cause.KILLED, 0)
@@ -452,19 +466,19 @@ class WorkerScheduler:
         return worker
 
     def _record_use(self, worker: Worker, slot: Slot) -> None:
-        """Record that a worker has taken an attempt: it has answered an attempt, or has died with a read one."""
+        """Record that a worker has taken an attempt: it has answered one, or has died after reading one."""
         self._has_run = self._has_run or not slot.beside
         if not worker.used:
             worker.used = True
             self._starts.succeeded(worker.id)
 
     def _awaits_start(self, run: Run) -> bool:
-        """Return whether the attempt's worker is still to be made, while none is started after a failure."""
+        """Return whether the attempt needs a new worker while starts are paused after a failure."""
         missing = run.flags & _FRESH or not (self._table.free or self._table.free_extra)
         return self._starts.pause_until is not None and bool(missing)
 
     def _give_up(self, reason: str) -> None:
-        """End the executor, as no task can run here. Its attempts run elsewhere when it has ended."""
+        """End the executor, because no task can run here. Its attempts run elsewhere afterwards."""
         if not self._gave_up:
             self._gave_up = True
             self._effects.append(GiveUp(reason))

@@ -1,4 +1,4 @@
-"""The worker's end of a task's streams: items come in by the `Credit` it gives, and go out by the `Credit` it gets.
+"""The worker's end of a task's streams. The worker sends `Credit` for input items, and needs `Credit` for output items.
 
 The worker's reader puts messages in; the task's threads (or its asyncio loop) take them out.
 """
@@ -16,22 +16,23 @@ from ..wire import values
 from ..wire.messages import Credit, Input, Message
 from . import blobs
 
-OUTPUT = -1  # the stream of the task's own items
-WINDOW = 16  # input items on the way or waiting
+OUTPUT = -1  # the stream of items that the task itself yields
+WINDOW = 16  # maximum number of input items that are in transit or waiting
 
 
 class Streams:
     def __init__(self, attempt: int, send: Callable[[Message], None]) -> None:
         self._attempt = attempt
         self._send = send
-        self._lock = threading.RLock()  # entered directly: an interruption may hit a condition's __enter__
+        self._lock = threading.RLock()  # used directly, as an interruption could occur in a condition's __enter__
         self._changed = threading.Condition(self._lock)
         self._watchers: list[Callable[[], None]] = []
         self._items: defaultdict[int, deque[tuple[Input, list[int]]]] = defaultdict(deque)
-        self._credited: defaultdict[int, int] = defaultdict(int)  # items credited and not taken yet
-        self._over: dict[int, BaseException] = {}  # inputs that ended, with their exception
+        # stream -> items that the client may still send, or that wait
+        self._credited: defaultdict[int, int] = defaultdict(int)
+        self._over: dict[int, BaseException] = {}  # inputs that have ended -> their exception
         self._credit = 0
-        self._closed = False  # whether the receiver of the output takes no more
+        self._closed = False  # whether the receiver of the output accepts no more items
 
     def put(self, message: Input | Credit, fds: list[int]) -> None:
         with self._lock:
@@ -51,7 +52,7 @@ class Streams:
             watcher()
 
     def wait_credit(self) -> bool:
-        """Wait until one more item may go out; return False if none ever will."""
+        """Wait until one more item may be sent; return False if no item may be sent any more."""
         with self._lock:
             self._changed.wait_for(lambda: self._credit or self._closed)
             self._credit -= 1
@@ -89,7 +90,7 @@ class Streams:
                 self._send(Credit(self._attempt, stream, 0))
 
     def discard(self) -> None:
-        """Release messages that came after the task's end."""
+        """Release messages that arrived after the task's end."""
         for items in self._items.values():
             for _, fds in items:
                 for fd in fds:
@@ -97,7 +98,7 @@ class Streams:
             items.clear()
 
     def _ask(self, stream: int) -> None:
-        """Refill the window when half of it is used: one message for many items."""
+        """Send new credit when half of the window is used: one message for many items."""
         if stream not in self._over and self._credited[stream] <= WINDOW // 2:
             count = WINDOW - self._credited[stream]
             self._credited[stream] += count
@@ -123,7 +124,7 @@ class Streams:
 
 def _waker(loop: Any, future: Any) -> Callable[[], None]:
     def wake() -> None:
-        with suppress(RuntimeError):  # the loop has been closed: no task waits there
+        with suppress(RuntimeError):  # the loop is closed, so no task waits in it
             loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     return wake

@@ -1,4 +1,4 @@
-"""`instance_info`: tells a task where it runs."""
+"""The function `instance_info`, by which a task finds out where it runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from ..api.accelerators import Accelerator
 from ..api.instance import InstanceInfo, Peer
 
-VARIABLE = "COMPUTE_POOL"  # in the environment of every task: the same facts as JSON
+VARIABLE = "COMPUTE_POOL"  # an environment variable that every task gets: the same information as JSON
 
 
 def instance_info() -> InstanceInfo:
     """Return where this task runs, and with which other ranks.
 
-    Works also in processes that a task starts. Outside a pool it describes a world of one rank.
+    This also works in processes that a task starts. Outside a pool, the result describes a world of one rank.
     """
     from ..node.context import current
 

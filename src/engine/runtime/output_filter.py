@@ -1,4 +1,4 @@
-"""`stdout`, `stderr` and `silent`: suppress the output of one function, and of nothing else."""
+"""The decorators `stdout`, `stderr` and `silent`, which suppress the output of one function."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Filter = Callable[[], AbstractContextManager[None]]
 def stdout(*, only: Only) -> Callable[[F], F]:
     """Let only some ranks print to standard output: ``@stdout(only="head")``, or a predicate of `InstanceInfo`.
 
-    Goes below or above `@compute`, or on any function. In a task's own process it silences the descriptor itself, and
-    so also the output of native code, and whatever else the task prints meanwhile. In a thread it silences only
-    ``sys.stdout``, for writes of that thread.
+    Place the decorator below or above `@compute`, or on any function. In a task's own process it redirects the file
+    descriptor, which also suppresses the output of native code, and everything else that the task prints at the same
+    time. In a thread it suppresses only what that thread writes to ``sys.stdout``.
     """
     return _decorator(("stdout",), _checked("stdout", only))
 
@@ -52,7 +52,7 @@ def _checked(name: str, only: Any) -> Callable[[InstanceInfo], bool]:
 
 
 def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -> Callable[[F], F]:
-    filtered = functools.partial(_filtered, tuple(streams), speaks)  # can be pickled, as the wrapper must be
+    filtered = functools.partial(_filtered, tuple(streams), speaks)  # a `partial`, because it must be picklable
 
     def decorate(function: F) -> F:
         plain: Any = function
@@ -75,7 +75,10 @@ def _filtered(streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) 
 
 
 def _wrapped(function: Callable[..., Any], filtered: Filter) -> Callable[..., Any]:
-    """Wrap a function in one of the same kind. A generator is silenced while it runs, not while its consumer does."""
+    """Wrap a function in one of the same kind.
+
+    A generator is silenced only while it runs, not while its consumer does.
+    """
     wrapper = functools.wraps(function)(_WRAPPERS[kind_of(function)](function, filtered))
     setattr(wrapper, WRAPPER, True)
     return wrapper
@@ -145,13 +148,13 @@ _WRAPPERS: dict[type[Decorated[...]], Callable[[Callable[..., Any], Filter], Cal
 
 
 def _alone() -> bool:
-    """Return whether this process runs this task and nothing else, so that its descriptors are the task's own."""
-    return Context().run(current) is not None  # the process's own task is visible without any context
+    """Return whether this process runs only this task, so that its descriptors belong to the task."""
+    return Context().run(current) is not None  # such a task is visible in an empty context
 
 
 @contextmanager
 def _descriptor_silenced(name: str) -> Iterator[None]:
-    """Discard everything that this process writes there, including output of C code and of its children."""
+    """Discard everything that this process writes to the stream, including output of C code and of its children."""
     descriptor = _DESCRIPTORS[name]
     with _gates:
         if not _users[name]:
@@ -164,7 +167,7 @@ def _descriptor_silenced(name: str) -> Iterator[None]:
     finally:
         with _gates:
             _users[name] -= 1
-            if not _users[name]:  # coroutines and threads end in any order
+            if not _users[name]:  # coroutines and threads may leave the block in any order
                 _flush(name)
                 _replace(descriptor, _kept.pop(name))
 
@@ -178,16 +181,16 @@ def _flush(name: str) -> None:
     """Flush the stream and C's buffers, so that a change of the descriptor does not affect earlier output."""
     try:
         getattr(sys, name).flush()
-    except (AttributeError, OSError, ValueError):  # replaced or closed by the user's code
+    except (AttributeError, OSError, ValueError):  # user code has replaced or closed the stream
         pass
-    import ctypes  # imported only where something is silenced
+    import ctypes  # imported only if output is silenced
 
     ctypes.CDLL(None).fflush(None)
 
 
 @contextmanager
 def _stream_silenced(name: str) -> Iterator[None]:
-    """Discard the output of this thread or coroutine, and of no other."""
+    """Discard the output of this thread or coroutine only."""
     with _gates:
         gate = getattr(sys, name)
         if not isinstance(gate, _Gate):
@@ -207,13 +210,13 @@ def _stream_silenced(name: str) -> Iterator[None]:
 
 _gates = Lock()
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
-_users = dict.fromkeys(_DESCRIPTORS, 0)  # of a silenced descriptor
-_kept: dict[str, int] = {}  # by stream: a copy of its original descriptor
+_users = dict.fromkeys(_DESCRIPTORS, 0)  # stream -> number of blocks that silence its descriptor now
+_kept: dict[str, int] = {}  # stream -> duplicate of its original descriptor
 _shut = {name: ContextVar(f"outrider_{name}_shut", default=False) for name in ("stdout", "stderr")}
 
 
 class _Gate:
-    """A text stream that discards the writes of some contexts."""
+    """A text stream that discards what certain contexts write."""
 
     def __init__(self, stream: Any, shut: ContextVar[bool]) -> None:
         self.stream = stream

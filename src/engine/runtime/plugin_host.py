@@ -1,4 +1,4 @@
-"""The process on each node that runs the plugins' halves there, beside the tasks: see `api.plugin`."""
+"""The process on each node that runs the plugins' code there, beside the tasks: see `api.plugin`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..api.plugin import NodeSide, Setup
 if TYPE_CHECKING:
     from ..api.plugin import Plugin
 
-STARTING, READY = 0, 1  # kinds of messages before the first one of a half
+STARTING, READY = 0, 1  # kinds of messages, sent before a plugin's first message
 MESSAGE = 2
 
 
@@ -25,7 +25,7 @@ MESSAGE = 2
 def plugin_host(
     plugins: bytes, facts: dict[str, Any], inbox: Iterator[tuple[str, Any]]
 ) -> Iterator[tuple[int, str, Any]]:
-    """Set up each plugin's half, report the result, and pass messages; take the halves down when the inbox ends."""
+    """Set up each plugin on this node, report the result, and forward messages; tear down when the inbox ends."""
     outbox: SimpleQueue[tuple[int, str, Any] | None] = SimpleQueue()
     sides: dict[str, NodeSide] = {}
     env: dict[str, str] = {}
@@ -45,7 +45,7 @@ def plugin_host(
             )
             setup = stack.enter_context(plugin.node(side)) or Setup()
             env |= setup.env
-            os.environ.update(setup.env)  # for the halves of later plugins
+            os.environ.update(setup.env)  # seen by later plugins
             accelerators = accelerators if setup.accelerators is None else setup.accelerators
             sides[plugin.name] = side
         yield READY, "", (env, accelerators)

@@ -1,8 +1,8 @@
-"""Preemption as a task sees it: whether its machine will be taken, when, when all ranks stop, and callbacks for that.
+"""Preemption from a task's point of view: notices about its machine, the common stop of all ranks, and callbacks.
 
-Outside a pool there is never a notice, so that the same function runs anywhere. Asking costs a microsecond. As long as
-a callback is registered, a thread looks at the notice page five times a second. There is no such thread otherwise: a
-task that asks for nothing pays nothing.
+Outside a pool there is never a notice, so that the same function runs anywhere. A check takes a microsecond. While a
+callback is registered, a thread checks the notice page five times a second. Without callbacks there is no such thread,
+and no cost.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from ..node.notice_page import NoticePage, PostedNotice, World
 
 POLL_S = 0.2
-MARGIN_S = 5.0  # for the work after a callback: the process's end, the last bytes on their way
-MARGIN_SHARE = 0.2  # of a short notice
-AGREE_S = 5.0  # a round trip to the client and to every node; it takes milliseconds
+MARGIN_S = 5.0  # time for the work after a callback: the end of the process, the last bytes of output
+MARGIN_SHARE = 0.2  # share of a short notice's time that is used as the margin instead, if smaller
+# time limit for the agreement: one round trip to the client and to every node, which normally takes milliseconds
+AGREE_S = 5.0
 _PAUSE_S = 0.001
 
 Callback = TypeVar("Callback", bound="Callable[[Preemption], object]")
@@ -39,21 +40,21 @@ Callback = TypeVar("Callback", bound="Callable[[Preemption], object]")
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A preemption notice: a machine will be taken. The time left is computed when it is read.
+    """A preemption notice: a machine will be taken. The time left is computed at each access.
 
     Attributes:
         source: Where the notice comes from: "aws", "gcp", "azure", "slurm", "signal", "file" and others.
         node: The number of the node.
         at: The time at which the machine is taken, by `time.monotonic`.
         margin_s: The seconds of the time left that a callback should not use.
-        key: Internal: tells notices apart.
+        key: Internal: identifies the notice.
     """
 
-    source: str  # of the notice: "aws", "gcp", "azure", "slurm", "signal", "file", ...
-    node: int  # whose machine, as in `instance_info`
-    at: float  # when, by `time.monotonic()` of this machine
-    margin_s: float  # the part of the time left that a callback should not use
-    key: tuple[int, ...] = field(repr=False)  # another notice has another; one whose time changes keeps its own
+    source: str  # origin of the notice: "aws", "gcp", "azure", "slurm", "signal", "file", ...
+    node: int  # number of the node whose machine will be taken, as in `instance_info`
+    at: float  # time when the machine is taken, by `time.monotonic()` of this machine
+    margin_s: float  # part of the time left that a callback should not use
+    key: tuple[int, ...] = field(repr=False)  # identifies the notice; it stays the same if the notice's time changes
 
     @property
     def seconds_left(self) -> float:
@@ -62,30 +63,30 @@ class Preemption:
 
     @property
     def budget_s(self) -> float:
-        """Seconds that are left, less the margin."""
+        """Seconds until the machine is taken, minus the margin."""
         return max(0.0, self.at - self.margin_s - time.monotonic())
 
 
 def preemption(*, everywhere: bool = False) -> Preemption | None:
-    """Return the notice that this task's machine will be taken, while there is one.
+    """Return the current notice that this task's machine will be taken; None if there is none.
 
     Args:
-        everywhere: True: also the notice of any other machine that this generation runs on.
+        everywhere: True: also the notice of any other machine on which this generation runs.
     """
     page = context.notice_page()
     return None if page is None else pending(page, context.current(), everywhere=everywhere)
 
 
 def should_stop(*, everywhere: bool = False) -> bool:
-    """Return whether to save and return now.
+    """Return whether the task should save its state and return now.
 
     For training loops: ``if should_stop(): break``.
 
     Args:
-        everywhere: True: when any machine of this generation will be taken, and then at the same call on every rank, so
-            that no rank waits for one that has stopped. For ranks that work in step: each must call it once per step,
-            in its own process. While the ranks agree, the call waits for some milliseconds; if they cannot, it returns
-            False.
+        everywhere: True: also when any other machine of this generation will be taken. Then the result is True at the
+            same call on every rank, so that no rank waits for a rank that has stopped. This is for ranks that work in
+            step: each rank must call the function once per step, in the task's own process. While the ranks agree, the
+            call waits for some milliseconds; if they cannot agree, it returns False.
 
     Raises:
         RuntimeError: ``everywhere`` was used in a process that the task has started.
@@ -108,7 +109,7 @@ def stopping(*, everywhere: bool) -> bool:
 
 
 def pending(page: NoticePage, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
-    """Return the result of `preemption` for the task."""
+    """Return the result of `preemption` for a given task."""
     own, others = page.read()
     if own is None and not (everywhere and others):
         return None
@@ -129,16 +130,20 @@ def _preemption(notice: PostedNotice, node: int | None, key: tuple[int, ...]) ->
 
 
 def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
-    """Return the world of the task's job, or None. Ranks that were not lost may be of an older generation."""
+    """Return the world of the task's job, or None.
+
+    After a loss, a surviving rank may still belong to an older generation.
+    """
     world = worlds.get(task.job)
     return world if world is not None and 0 < task.info["generation"] <= world.generation else None
 
 
 def _agreed(page: NoticePage, task: TaskContext) -> bool:
-    """Return whether all ranks stop at this call of `should_stop`: the next call of the rank with the most calls.
+    """Return whether all ranks stop at this call of `should_stop`.
 
-    First the call is counted, then the notice page is read. So a rank either sees the notice about a machine and waits
-    here, or its call is in the count that its node sends.
+    They stop at the call after the highest number of calls that any rank had made. A rank first counts its call, then
+    reads the notice page. Therefore either it sees the notice about a machine and waits here, or its node reports a
+    number that includes this call.
     """
     calls = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
     world = _world(page.read().worlds, task)
@@ -148,7 +153,7 @@ def _agreed(page: NoticePage, task: TaskContext) -> bool:
 
 
 def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:
-    """Wait for the ranks to agree, and return the world they agreed on; None: nothing.
+    """Wait for the ranks to agree; return the world with the agreement, or None if there is none.
 
     After a failure to agree, the next call does not wait again.
     """
@@ -173,13 +178,13 @@ _in_vain: set[tuple[int, int]] = set()
 
 @dataclass(slots=True)
 class _Call:
-    until: float  # when its budget is over, by `time.monotonic`
+    until: float  # end of the call's budget, by `time.monotonic`
     ended: threading.Event = field(default_factory=threading.Event)
     is_overdue: bool = False
 
 
 class OnPreemption(Generic[Callback]):
-    """A registered callback. Calling it calls the function; leaving it as a context waits for running calls."""
+    """A registered callback. Calling this object calls the function; its context waits at the end for running calls."""
 
     def __init__(self, callback: Callback, *, everywhere: bool, margin_s: float | None) -> None:
         update_wrapper(cast("Any", self), callback)
@@ -210,18 +215,18 @@ class OnPreemption(Generic[Callback]):
         return self._callback
 
     def cancel(self) -> None:
-        """Stop calling the callback; a call that runs goes on. Idempotent."""
+        """Make no more calls. A running call continues. Idempotent."""
         with self._lock:
             self._is_over = True
         _poller.remove(self)
 
     def wait(self) -> None:
-        """Wait until the calls that run have ended, or their budget has."""
+        """Wait until all running calls have ended or have used up their budget."""
         for call in self._calls:
             call.ended.wait(max(0.0, call.until - time.monotonic()))
 
     def poll(self) -> None:
-        """Check in the polling thread whether a notice has come and the callback is due."""
+        """Check, in the polling thread, whether there is a new notice for which the callback must be called."""
         with self._lock:
             if self._page is not None and not self._is_over:
                 notice = pending(self._page, self.task, everywhere=self._everywhere)
@@ -246,14 +251,14 @@ class OnPreemption(Generic[Callback]):
         try:
             started = surroundings.run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
             started.add_done_callback(lambda _: call.ended.set())
-        except RuntimeError:  # its loop has ended, and with it the callback's purpose
+        except RuntimeError:  # the callback's loop is closed, so the callback has no purpose any more
             coroutine.close()
             call.ended.set()
 
     def _run(self, notice: Preemption, call: _Call) -> None:
         try:
             self._callback(notice)
-        except Exception:  # noqa: BLE001  the edge: reported, not fatal
+        except Exception:  # noqa: BLE001  reported, not fatal
             self._report()
         finally:
             call.ended.set()
@@ -264,7 +269,7 @@ class OnPreemption(Generic[Callback]):
         try:
             async with asyncio.timeout(notice.budget_s):
                 await cast("Coroutine[Any, Any, object]", self._callback(notice))
-        except Exception:  # noqa: BLE001  the edge
+        except Exception:  # noqa: BLE001  reported, not fatal
             self._report()
 
     def _report(self) -> None:
@@ -279,7 +284,7 @@ class OnPreemption(Generic[Callback]):
 
     def __exit__(self, *_: object) -> None:
         self.cancel()
-        if self._loop is None:  # on its loop it is the loop's to wait for: `async with`
+        if self._loop is None:  # an async callback needs the loop, so only `async with` waits for it
             self.wait()
 
     async def __aenter__(self) -> OnPreemption[Callback]:
@@ -306,12 +311,13 @@ def on_preemption(
 def on_preemption(
     callback: Callback | None = None, *, everywhere: bool = False, margin: float | None = None
 ) -> OnPreemption[Callback] | Callable[[Callback], OnPreemption[Callback]]:
-    """Call ``callback(notice)`` once when this task's machine will be taken; at once, if the notice is here already.
+    """Call ``callback(notice)`` once when this task's machine will be taken; at once if there already is a notice.
 
-    The registration lasts until the task ends or, used as a context, until the block ends. Both wait for a running
-    callback, for as long as its budget: the time left less the margin. An async callback runs on the loop that it was
-    registered on, and is cancelled when its budget is over; any other callback runs in a thread of its own. An error of
-    the callback is printed, and the task goes on. Outside a pool the callback is never called.
+    The registration lasts until the task ends or, in a ``with`` statement, until the block ends. In both cases a
+    running callback is waited for, within its budget: the time left minus the margin. An async callback runs on the
+    loop on which it was registered, and is cancelled when its budget is used up; any other callback runs in a new
+    thread. If the callback raises, the error is printed and the task continues. Outside a pool the callback is never
+    called.
 
     Args:
         callback: A function, or an async function, of the `Preemption`.
@@ -319,7 +325,7 @@ def on_preemption(
         margin: Seconds to leave unused. Default: 5, or a fifth of a short notice.
 
     Raises:
-        RuntimeError: The callback is async, and no loop runs here.
+        RuntimeError: The callback is async, and no event loop is running here.
     """
     make = partial(OnPreemption, everywhere=everywhere, margin_s=margin)
     return cast("Any", make) if callback is None else make(callback)
@@ -345,12 +351,12 @@ async def wait_preemption(*, everywhere: bool = False) -> Preemption:
 
 
 class _NoticePoller:
-    """The thread that polls the notice page, for all callbacks of a process."""
+    """The thread that polls the notice page for all callbacks of a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handlers: list[OnPreemption[Any]] = []
-        self._tasks: set[int] = set()  # attempts that have registered any
+        self._tasks: set[int] = set()  # attempts that have registered callbacks
         self._thread: threading.Thread | None = None
         self._changed = threading.Event()
 
@@ -360,7 +366,7 @@ class _NoticePoller:
             if handler.task is not None and handler.task.attempt not in self._tasks:
                 self._tasks.add(handler.task.attempt)
                 handler.task.closing.append(partial(self._ended, handler.task))
-            if self._thread is None or not self._thread.is_alive():  # it is not, in a forked child
+            if self._thread is None or not self._thread.is_alive():  # in a forked child, the thread does not exist
                 self._thread = threading.Thread(target=self._run, daemon=True, name="outrider-preemption")
                 self._thread.start()
             self._changed.set()
@@ -383,8 +389,8 @@ class _NoticePoller:
                 handler.poll()
             self._changed.wait(POLL_S)
 
-    def _ended(self, task: TaskContext, failed: bool) -> None:  # noqa: ARG002 - either way
-        """End the callbacks of a task whose function is over. The task's reply waits for running callbacks."""
+    def _ended(self, task: TaskContext, failed: bool) -> None:  # noqa: ARG002 - the same after a failure
+        """Cancel the callbacks of a task whose function has ended; wait for running ones before its answer."""
         with self._lock:
             self._tasks.discard(task.attempt)
             theirs = [handler for handler in self._handlers if handler.task is task]
@@ -395,4 +401,5 @@ class _NoticePoller:
 
 
 _poller = _NoticePoller()
-os.register_at_fork(after_in_child=_poller.__init__)  # type: ignore[misc]  # callbacks are the process's that registered them
+# A forked child starts without callbacks: they belong to the process that has registered them.
+os.register_at_fork(after_in_child=_poller.__init__)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""`profile`: a task takes a profile of its own code."""
+"""The context manager `profile`, by which a task takes a profile of its own code."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _NAME_CHARS = 64
 
 
 def _safe(name: str) -> str:
-    """Return a name as a part of a file's."""
+    """Return a name in a form that can be part of a file name."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", name[:_NAME_CHARS]).strip("-") or "block"
 
 
-class profile:  # noqa: N801  it reads as the block's verb
+class profile:  # noqa: N801  used like a verb: `with profile():`
     """Take a profile of the block, in a task: ``with profile(skip=10, steps=5):``.
 
-    Each rank takes its own; `outrider profile RUN --last` merges those of all ranks of a broadcast to one trace. A step
-    is an optimizer step of torch, a `log_metrics` with another ``step``, or a call of `should_stop`; without any of
-    these, a call of ``step()``, which belongs at the end of each step.
+    Each rank takes its own profile; `outrider profile RUN --last` merges the profiles of all ranks of a broadcast into
+    one trace. A step is an optimizer step of torch, a `log_metrics` with another ``step``, or a call of `should_stop`.
+    If the loop has none of these, call ``step()`` at the end of each step.
 
-    It does nothing if it cannot take a profile: outside of tasks, in a process that a task has started, in pools
-    without a record, and while another profile of the process is under way. It never raises an error of its own.
+    The block has no effect if no profile can be taken: outside of tasks, in a process that a task has started, in pools
+    without a record, and while another profile of the process is running. It never raises an error of its own.
 
     Args:
         skip: The number of steps before the profile begins.
@@ -57,7 +57,7 @@ class profile:  # noqa: N801  it reads as the block's verb
             try:
                 self._taken = profiling.begin(request, task, get_ident())
                 why = "" if self._taken is not None else "another profile of its process is under way"
-            except Exception as error:  # noqa: BLE001  as where there is no thread for it
+            except Exception as error:  # noqa: BLE001  for example, no thread can be started
                 why = f"it did not begin: {error}"
             if why:
                 profiling.say(Profiled(task.attempt, name, "", why))
@@ -70,6 +70,6 @@ class profile:  # noqa: N801  it reads as the block's verb
             self._taken.task_ended()
 
     def step(self) -> None:
-        """Mark the end of a step of the loop, if nothing else does. Once called, it overrides other signs."""
+        """Mark the end of a step of the loop, if nothing else marks it. Once called, only these marks count."""
         if context.on_profile_step is not None:
             context.on_profile_step("step", None)

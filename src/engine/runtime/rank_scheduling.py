@@ -1,4 +1,4 @@
-"""The scheduling policy of ranks that wait for each other, on a host with no core to spare."""
+"""The scheduling policy for ranks that wait for each other, on a host where they occupy all cores."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def sharing(info: InstanceInfo) -> int:
 
 
 def fill_cores(info: InstanceInfo) -> bool:
-    """Return whether the ranks on this host leave none of its cores free. A task that is no rank never does."""
+    """Return whether the ranks on this host occupy all of its cores. False for a task that is not a rank."""
     return info.world_size > 1 and sharing(info) >= len(os.sched_getaffinity(0))
 
 
 @contextmanager
 def without_preemption() -> Iterator[None]:
-    """Run this process under SCHED_BATCH: one of its threads that wakes up does not preempt a running thread.
+    """Run this process under SCHED_BATCH: when one of its threads wakes up, it does not preempt a running thread.
 
-    Ranks that share cores wait for each other. A rank that is preempted by the peers that it has just woken keeps all
-    of them waiting. Threads that start meanwhile inherit the policy. At the end all threads return to SCHED_OTHER,
-    which takes no privilege. A policy that the user has chosen (`chrt`) stays.
+    Ranks that share cores wait for each other. If a rank is preempted by the peers that it has just woken, all of them
+    have to wait for it. Threads that start within the block inherit the policy. At its end all threads return to
+    SCHED_OTHER, which needs no privilege. A policy that the user has chosen (`chrt`) stays.
     """
     is_ours = _switch(os.SCHED_OTHER, os.SCHED_BATCH)
     try:
@@ -36,16 +36,19 @@ def without_preemption() -> Iterator[None]:
 
 
 def _switch(before: int, after: int) -> bool:
-    """Change the policy of all threads of this process that have ``before``; return whether this thread is one."""
+    """Change the policy ``before`` to ``after`` in all threads of this process.
+
+    Return False if this thread has another one.
+    """
     try:
         if os.sched_getscheduler(0) != before:
             return False
         os.sched_setscheduler(0, after, os.sched_param(0))
         threads = os.listdir("/proc/self/task")  # noqa: PTH208 - numbers, not paths
-    except OSError:  # sandboxes (gVisor, seccomp) know one policy
+    except OSError:  # sandboxes (gVisor, seccomp) support only one policy
         return False
     for thread in map(int, threads):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the thread has ended
             if os.sched_getscheduler(thread) == before:
                 os.sched_setscheduler(thread, after, os.sched_param(0))
     return True

@@ -1,4 +1,4 @@
-"""`shard`: this rank's part of the data, cut in the same way on every rank without communication."""
+"""The function `shard`: this rank's part of the data, computed on every rank without communication."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def shard(  # type: ignore[misc]  # mypy 2.4 does not see that *more takes what 
 ) -> Any:
     """Return this rank's part of ``data``: items ``rank``, ``rank + world_size``, ``rank + 2 * world_size``, and so on.
 
-    Over all ranks each item comes exactly once. The type stays: list, tuple, range (a shuffled one becomes a list), any
-    other sequence but str, numpy array, torch tensor, pandas frame or series (along the first axis; unshuffled arrays
-    and tensors are views). Outside a pool it returns all of the data.
+    Each item is in the part of exactly one rank. The result has the type of ``data``: list, tuple, range (a shuffled
+    range becomes a list), any other sequence but str, numpy array, torch tensor, pandas frame or series (along the
+    first axis; unshuffled arrays and tensors are views). Outside a pool the result is all of the data.
 
     Args:
         data: The data.
         more: Further data of the same length, cut in the same way.
         shuffle: True permutes the items, by ``seed`` and ``epoch`` alone, so that every rank uses the same order.
         seed: The seed of the permutation.
-        epoch: The epoch; another one gives another order.
+        epoch: The epoch; another epoch gives another order.
         drop_last: True leaves out up to ``world_size - 1`` last items, so that every rank has equally many.
 
     Returns:
@@ -65,7 +65,7 @@ def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_l
 
 
 def _taker(data: Any) -> Callable[[Picks], Any]:
-    """Return a function that takes items from data of this type. Only libraries that are imported already count."""
+    """Return a function that takes items from data of this type. Libraries that are not imported are ignored."""
     if _is(data, "numpy", "ndarray") or _is(data, "torch", "Tensor"):
         if data.ndim == 0:
             raise TypeError("shard() cannot cut an array without an axis")
@@ -83,12 +83,12 @@ def _is(data: Any, module: str, name: str) -> bool:
 
 
 def _from_sequence(data: Sequence[Any], picks: Picks) -> Any:
-    """Take items by slicing where that keeps the type, otherwise build the type anew, otherwise return a list."""
+    """Take items by slicing if that keeps the type; otherwise create an object of the type, or else return a list."""
     kind = type(data)
     if isinstance(picks, slice):
         try:
             part = data[picks]
-        except TypeError:  # deque, and others that accept only integers
+        except TypeError:  # deque and other types that accept only integers
             pass
         else:
             if type(part) is kind:
@@ -100,7 +100,7 @@ def _from_sequence(data: Sequence[Any], picks: Picks) -> Any:
         return empty
     try:
         return kind(items)  # type: ignore[call-arg]
-    except Exception:  # noqa: BLE001  a class whose constructor takes something else, such as range
+    except Exception:  # noqa: BLE001  for example range, whose constructor takes no items
         return items
 
 

@@ -1,6 +1,6 @@
-"""Continue the caller's trace in a task: its arguments bring the trace's context along, and restore it when they load.
+"""The continuation of the caller's trace in a task: the pickled arguments contain its context, and restore it there.
 
-The variables are those that OpenTelemetry's specification has for processes: TRACEPARENT, TRACESTATE, BAGGAGE.
+The variables are those of OpenTelemetry's specification for processes: TRACEPARENT, TRACESTATE, BAGGAGE.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ VARIABLES = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE", "baggage"
 
 
 class Traced(dict[str, Any]):
-    """The keyword arguments of a call. Where they are unpickled, in its task, the trace of ``carrier`` goes on."""
+    """The keyword arguments of a call.
+
+    When they are unpickled in the task, the trace of ``carrier`` continues there.
+    """
 
     def __init__(self, kwargs: Mapping[str, Any], carrier: Mapping[str, str]) -> None:
         super().__init__(kwargs)
@@ -28,7 +31,7 @@ class Traced(dict[str, Any]):
 
 
 def continued(carrier: Mapping[str, str], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Go on with the trace until the present task ends; return ``kwargs``."""
+    """Continue the trace until the current task ends; return ``kwargs``."""
     task = current()
     if task is not None:
         if has_process(task):
@@ -55,7 +58,7 @@ def _set_variables(task: TaskContext, carrier: Mapping[str, str]) -> None:
 
 
 def _attach(task: TaskContext, carrier: Mapping[str, str]) -> None:
-    """Make the caller's span the present one, where opentelemetry is installed: spans of the function are below it."""
+    """Make the caller's span current, if opentelemetry is installed: the function's spans are its children."""
     with suppress(ImportError):
         from opentelemetry import context, propagate
 

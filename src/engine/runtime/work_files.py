@@ -1,7 +1,7 @@
-"""Files of a node's work folder on their way to the client and back, by tasks of Outrider's own beside the slots.
+"""Transfers of files between a node's work folder and the client, by tasks of Outrider's own beside the slots.
 
-A file travels as ``("file", name, size_bytes, executable)``, its bytes in pieces, and ``("end",)``. Several of these
-parts come in one item, so that small files do not each wait for a round trip.
+A file is sent as ``("file", name, size_bytes, executable)``, its bytes in pieces, and ``("end",)``. One item contains
+several of these parts, so that small files do not each need a round trip.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any, BinaryIO
 
 from ..api.compute import compute
 
-PIECE_BYTES = 32 << 10  # of a file
-ITEM_BYTES = 56 << 10  # of the parts of an item: it rides in a frame
-_PART_BYTES = 64  # the most overhead of a part beside its bytes and texts
+PIECE_BYTES = 32 << 10  # size of a piece of a file
+ITEM_BYTES = 56 << 10  # size limit of an item's parts: an item must fit into a frame
+_PART_BYTES = 64  # maximum overhead of a part beside its bytes and texts
 
 Part = tuple[Any, ...] | bytes
 
 
 @compute
 def send_files(pattern: str) -> Iterator[list[Part]]:
-    """Yield the files in the working directory that match. One that cannot be read is ``("unread", name, why)``."""
+    """Yield the files in the working directory that match. An unreadable file is sent as ``("unread", name, why)``."""
     yield from grouped(part for name in matching(pattern) for part in parts_of(name, Path(name)))
 
 
 @compute
 def take_files(to: str, items: Iterator[list[Part]]) -> int:
-    """Put files below ``to``, and return how many."""
+    """Write the received files below ``to``; return their number."""
     writer = FileWriter(Path(to))
     try:
         for parts in items:
@@ -44,10 +44,11 @@ def take_files(to: str, items: Iterator[list[Part]]) -> int:
 
 
 def matching(pattern: str) -> Iterator[str]:
-    """Yield the names of files that match the pattern, or are below a folder that does. Each is given once."""
+    """Yield the names of files that match the pattern, or are below a folder that matches, each name once."""
     seen: set[str] = set()
-    base = pattern.removesuffix("/").removesuffix("**").removesuffix("/")  # the end of "log/**" differs among Pythons
-    named = not any(sign in base for sign in "*?[")  # then a link to a folder stands for that folder
+    # Python versions differ in the meaning of a "**" at the end
+    base = pattern.removesuffix("/").removesuffix("**").removesuffix("/")
+    named = not any(sign in base for sign in "*?[")  # a name without wildcards: then a link to a folder is followed
     for path in [Path()] if base in {"", "."} else sorted(Path().glob(base)):
         names = below(path) if path.is_dir() and (named or not path.is_symlink()) else [str(path)]
         for name in names:
@@ -60,11 +61,11 @@ def below(folder: Path) -> Iterator[str]:
     for where, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
-            yield os.path.normpath(os.path.join(where, name))  # noqa: PTH118  a path of bytes that are no text, too
+            yield os.path.normpath(os.path.join(where, name))  # noqa: PTH118  works also for names that are not valid text
 
 
 def parts_of(name: str, path: Path) -> Iterator[Part]:
-    """Yield one file; nothing if it is no regular file, or none any more."""
+    """Yield the parts of one file; none if it is not a regular file, or does not exist any more."""
     try:
         file = _opened(path)
     except FileNotFoundError:
@@ -76,7 +77,7 @@ def parts_of(name: str, path: Path) -> Iterator[Part]:
         return
     with file:
         status = os.fstat(file.fileno())
-        left = status.st_size  # what is written meanwhile does not make it endless
+        left = status.st_size  # a limit, as the file may grow while it is sent
         yield "file", name, left, bool(status.st_mode & stat.S_IXUSR)
         while left and (piece := file.read(min(PIECE_BYTES, left))):
             left -= len(piece)
@@ -100,20 +101,22 @@ def grouped(parts: Iterable[Part]) -> Iterator[list[Part]]:
 
 
 class FileWriter:
-    """Writes files below a folder, each whole or not at all. ``written``: the paths of the complete files.
+    """A writer of files below a folder; each file is written completely or not at all.
 
-    FILES-1: no file replaces another file of the same writer, as `A.txt` and `a.txt` would where case makes no name.
+    ``written``: the paths of the complete files.
+    FILES-1: no file replaces another file of the same writer, as `A.txt` and `a.txt` would on a file system that
+    ignores case.
     """
 
     def __init__(self, folder: Path, *, strip: str = "") -> None:
-        """``strip``: begins the names of all files, and is left out of them."""
+        """Prepare to write. ``strip``: the common beginning of all file names, which is removed from them."""
         self._folder, self._strip = folder, strip
         self.written: list[Path] = []
-        self.path: Path | None = None  # of the file that is being written
+        self.path: Path | None = None  # path of the file that is being written
         self._part: Path | None = None
         self._file: BinaryIO | None = None
         self._executable = False
-        self._places: set[tuple[int, int]] = set()  # the device and inode of each file in ``written``
+        self._places: set[tuple[int, int]] = set()  # (device, inode) of each file in ``written``
 
     def write(self, part: Part) -> None:
         match part:
@@ -127,7 +130,7 @@ class FileWriter:
                 raise ValueError(f"no part of a file: {part!r}")
 
     def close(self) -> None:
-        """Remove what is not complete."""
+        """Remove an incomplete file."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -150,7 +153,7 @@ class FileWriter:
         assert self.path is not None, "a file has been begun"
         if self._executable:
             mode = os.fstat(self._file.fileno()).st_mode
-            os.fchmod(self._file.fileno(), mode | (mode & 0o444) >> 2)  # for whoever may read it
+            os.fchmod(self._file.fileno(), mode | (mode & 0o444) >> 2)  # executable for everyone who may read it
         self._file.close()
         self._file = None
         self._check_name()
@@ -169,7 +172,7 @@ class FileWriter:
 
 
 def _opened(path: Path) -> BinaryIO | None:
-    """Open a regular file, or the target of a link to one; None: it is something else, which might block for ever."""
+    """Open a regular file, or a link to one. Return None for anything else, because opening it might block for ever."""
     if not stat.S_ISREG(path.stat().st_mode):
         return None
     file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)  # noqa: SIM115, PTH123

@@ -1,9 +1,8 @@
 """The wire format: messages, frames, sessions, and objects as bytes.
 
-Nodes run this code too: it imports the standard library, msgpack and cloudpickle. `messages` lists every message,
-`codec` turns messages into frames, `values` and `pickler` turn objects into bytes, `copies` sends code that nodes
-cannot import, `session` is the part that survives a reconnect.
-
+Nodes run this code too: it imports only the standard library, msgpack and cloudpickle. `messages` defines every
+message, `codec` encodes messages as frames, `values` and `pickler` convert objects to bytes, `copies` pickles code that
+nodes cannot import, and `session` is the state that survives a reconnect.
 Public names: `messages`, `codec`, `values`, `pickler`, `session.Session`.
 Open first: `messages.py`, then `session.py`.
 """

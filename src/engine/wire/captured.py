@@ -1,4 +1,4 @@
-"""The dependencies of a function's pickle: the names that it uses, its variables and classes, and their changes."""
+"""The dependencies of a function's pickle: the names, variables and classes that it uses, and their changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from .script_modules import Empty
 
 _MISSING = object()
 _ATOMIC = {type(None), bool, bytes, complex, float, int, str, range, type(Ellipsis), type(NotImplemented)}
-_BY_TEXT = {"globals", "eval", "exec", "vars", "dir"}  # functions that look up names by text
+_BY_TEXT = {"globals", "eval", "exec", "vars", "dir"}  # functions that look up names given as text
 _CONTAINERS = {list, dict, set, bytearray}
-# Their values do not change, or are looked at by other means. Of modules that may not be loaded: by their names.
+# Types whose values do not change, or are checked by other means. They are listed by name, as their modules may not be
+# loaded.
 _FIXED = {
     "builtins": {
         "builtin_function_or_method", "classmethod", "code", "cell", "frozenset", "function", "getset_descriptor",
@@ -46,7 +47,10 @@ _fixed: dict[type, bool] = {}
 
 
 class Watch:
-    """The dependencies of one pickle of a function. ``may_change``: one of them can change without a trace."""
+    """The dependencies of one pickle of a function.
+
+    ``may_change``: whether a dependency may change in a way that `is_unchanged` cannot detect.
+    """
 
     __slots__ = ("_cells", "_functions", "_names", "_owners", "code", "files", "generators", "may_change")
 
@@ -56,9 +60,9 @@ class Watch:
         self._names: list[tuple[Callable[[str, object], object], str, object]] = []
         self._cells: list[tuple[CellType, object]] = []
         self.may_change = False
-        self.code = b""  # the pickle
-        self.files: dict[str, None] = {}  # of the functions
-        self.generators: list[str] = []  # random number generators that functions refer to, by their types
+        self.code = b""  # the pickle of the function
+        self.files: dict[str, None] = {}  # the files that define the functions (the values are unused)
+        self.generators: list[str] = []  # types of the random number generators to which functions refer
 
     def function(self, function: FunctionType, names: dict[str, object], contents: tuple[object, ...]) -> None:
         get = function.__globals__.get
@@ -81,17 +85,17 @@ class Watch:
         self._look(value for name, value in items if not _is_pythons_own(name))
 
     def saw(self, kind: type) -> None:
-        """Note that an object of a type is a part of the pickle."""
+        """Record that the pickle contains an object of this type."""
         if not self.may_change and not _is_fixed(kind):
             self.may_change = True
 
     @property
     def needs_rest(self) -> bool:
-        """True if the code finds names that it does not mention."""
+        """Return True if the code may use names that do not appear in it, for example by `globals`."""
         return any(name in _BY_TEXT for _, name, _ in self._names)
 
     def is_unchanged(self) -> bool:
-        """Return whether all names, variables and attributes are unchanged. It takes 0.1 us for each."""
+        """Return whether all names, variables and attributes are unchanged. Takes 0.1 us for each."""
         for function, code, defaults, keywords, own in self._functions:
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 return False
@@ -111,7 +115,7 @@ class Watch:
             if kind in _CONTAINERS:
                 self.may_change = True
             elif kind is tuple or kind is frozenset:
-                self._look(value)  # type: ignore[arg-type]  # it is one of them
+                self._look(value)  # type: ignore[arg-type]  # a tuple or a frozenset
             elif kind is partial:
                 self._look((*value.args, *value.keywords.values()))  # type: ignore[attr-defined]
             elif kind is BuiltinFunctionType or kind is MethodType:
@@ -124,7 +128,7 @@ def _has(owner: type | ModuleType | FunctionType, items: tuple[tuple[str, object
 
 
 def _is_pythons_own(name: str) -> bool:
-    """Return whether Python or a decorator of the standard library has given a class this attribute."""
+    """Return whether a class got this attribute from Python itself or from a decorator of the standard library."""
     return (name.startswith("__") and name.endswith("__")) or name in {
         "_abc_impl", "_fields", "_field_defaults", "_member_map_", "_member_names_", "_value2member_map_",
         "_hashable_values_", "_unhashable_values_", "_unhashable_values_map_", "_parameters",
@@ -146,13 +150,14 @@ def _is_fixed(kind: type) -> bool:
 
 # --- versions of classes ----------------------------------------------------------------------------------------------
 
-_versions: dict[type, tuple[tuple[tuple[str, object], ...], int]] = {}  # of the newest classes alone
+# class -> (its attributes, its version), only of the most recent classes
+_versions: dict[type, tuple[tuple[tuple[str, object], ...], int]] = {}
 _MOST_VERSIONS = 512
 _numbers = itertools.count(1)
 
 
 def _stays(value: object) -> bool:
-    """Return whether an attribute of a class cannot change in place."""
+    """Return whether the value of a class attribute cannot change in place."""
     if type(value) in _ATOMIC or isinstance(value, type | MemberDescriptorType):
         return True
     if isinstance(value, tuple | frozenset):
@@ -169,7 +174,7 @@ def _stays(value: object) -> bool:
 
 
 def version_of(kind: type) -> int | None:
-    """Return a number that changes with the class's attributes; None: they may change in place."""
+    """Return a number that changes with the attributes of a class; None if they may change in place."""
     items = tuple(kind.__dict__.items())
     for name, value in items:
         if not (_is_pythons_own(name) or _stays(value)):
@@ -182,14 +187,14 @@ def version_of(kind: type) -> int | None:
     return known[1]
 
 
-# --- names of code ----------------------------------------------------------------------------------------------------
+# --- names in code ----------------------------------------------------------------------------------------------------
 
 _names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _GLOBALS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
 def names_of(code: CodeType) -> tuple[str, ...]:
-    """Return the global names that code uses, with the functions and classes inside it."""
+    """Return the global names used by code, including the functions and classes defined inside it."""
     names = _names.get(code)
     if names is None:
         own = (each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS)
@@ -201,12 +206,12 @@ def names_of(code: CodeType) -> tuple[str, ...]:
 def contents_of(cell: CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # not bound yet
+    except ValueError:  # the variable is not bound yet
         return Empty
 
 
 def submodules(code: CodeType, values: Iterable[object]) -> list[ModuleType]:
-    """Return the loaded modules that code reaches as attributes of packages among ``values``: ``os.path``, say."""
+    """Return the loaded modules that code reaches through packages among ``values``, such as ``os.path``."""
     packages = [each for each in values if isinstance(each, ModuleType) and each.__dict__.get("__path__") is not None]
     return [*_submodules(code, packages)] if packages else []
 

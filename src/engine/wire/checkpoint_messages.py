@@ -1,4 +1,4 @@
-"""The messages about the parts of checkpoints that nodes keep in memory."""
+"""The messages about checkpoint parts that nodes keep in memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .ranges import Name, Number, Size, Text
 
 
 class Replicate(NamedTuple):
-    """Makes the node store a part of a checkpoint as ``blob``, and verify it; answered by `Replicated`.
+    """A request to store a part of a checkpoint as ``blob`` and to verify it. The answer is `Replicated`.
 
-    Unless the node has the blob, it opens ``path`` for it, on the computer of the node that has the part. Of the blob
-    the first ``size_bytes`` are the part. ``digest`` None: it is not verified.
+    Unless the node already has the blob, it opens ``path``, which is on the computer of the node that has the part. The
+    first ``size_bytes`` of the blob are the part. ``digest`` None: do not verify the part.
     """
 
     blob: str
@@ -22,7 +22,10 @@ class Replicate(NamedTuple):
 
 
 class Safe(NamedTuple):
-    """Says of blobs that came with `Kept` that all parts of their version are on as many nodes as was asked for."""
+    """A report that all parts of a version are on the requested number of nodes.
+
+    ``blobs``: this node's parts (`Kept`).
+    """
 
     blobs: tuple[str, ...]
 
@@ -31,12 +34,12 @@ class Safe(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Says that a rank has left its part of a checkpoint in the node's memory, as ``blob``.
+    """A report that a rank has stored its part of a checkpoint in the node's memory, as ``blob``.
 
-    The part is the ranks' state after ``step`` steps, of the run of this name. The rank has gone back to an earlier
-    step ``again`` times before. ``copies``: on how many nodes the part is to be. ``sharded``: other ranks have the rest
-    of some tensors. ``digest``: of the part but for its first 64 bytes,
-    a CRC-32 of the sums of its whole blocks of 256 KiB, and of the rest behind them.
+    The part is the state after ``step`` steps of the named run. ``again``: how many times before this the rank has
+    returned to an earlier step. ``copies``: the number of nodes that must have the part. ``sharded``: whether other
+    ranks have the rest of some tensors. ``digest``: a CRC-32 of the part without its first 64 bytes, computed over the
+    sums of its whole blocks of 256 KiB and over the remaining bytes.
     """
 
     attempt: Number
@@ -51,7 +54,7 @@ class Kept(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Says that a checkpoint is complete in the storage. The fields are those of `Kept`."""
+    """A report that a checkpoint is complete in the storage. The fields are those of `Kept`."""
 
     attempt: Number
     run: Name
@@ -60,14 +63,16 @@ class Stored(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Reports that the ranks of the attempt's broadcast wait for each other from now on, as at their checkpoints."""
+    """A report that from now on the ranks of the attempt's broadcast wait for each other, as at checkpoints."""
 
     attempt: Number
 
 
 class Replicated(NamedTuple):
-    """Answers `Replicate`. ``path``: the path of the blob for other processes on the node's computer. ``problem``: why
-    the node lacks the verified blob, for people; empty: it has the blob.
+    """The answer to `Replicate`.
+
+    ``path``: the path of the blob for other processes on the node's computer. ``problem``: for people, why the node
+    does not have the verified blob; empty if it has the blob.
     """
 
     blob: str

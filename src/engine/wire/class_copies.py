@@ -1,7 +1,7 @@
-"""Classes that travel as copies: each is created once in a process, and keeps its identity in its own program.
+"""Classes that are sent as copies: each is created once per process, and keeps its identity in its own program.
 
-A number identifies a class. Its metaclass and the hooks of its base classes, if these are the program's, too, ran when
-the program created it, and do not run again.
+A number identifies a class. Its metaclass and the hooks of its base classes, if the program defines them, ran when the
+program created the class, and do not run again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from . import script_modules
 
-_making = threading.RLock()  # of tasks in threads, each of which may bring a class
+_making = threading.RLock()  # tasks in several threads may receive classes at the same time
 
-known_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()  # by the number that travels
-received_classes: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDictionary()  # each with its version
+known_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()  # number of a class -> the class
+received_classes: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDictionary()  # received class -> its version
 
 
 def make_class(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
-    """Return the class with this number, if it is known here, or a new one."""
+    """Return the class with this number: the existing one, or a new one."""
     with _making:
         return _known_or_new(number, make, args, qualname)
 
@@ -36,7 +36,7 @@ def _known_or_new(number: str, make: Any, args: tuple[Any, ...], qualname: str) 
 
 
 def _own_metaclass(metaclass: Any, name: str, bases: tuple[Any, ...], attributes: dict[str, Any]) -> type:
-    """Make a class of a metaclass of the program, without running the metaclass: it ran in the program."""
+    """Create a class whose metaclass the program defines, without calling the metaclass: it ran in the program."""
     resolved = types.resolve_bases(bases)
     if resolved is not bases:
         attributes["__orig_bases__"] = bases
@@ -45,7 +45,7 @@ def _own_metaclass(metaclass: Any, name: str, bases: tuple[Any, ...], attributes
 
 
 def _subclass(make: Any, args: tuple[Any, ...]) -> type:
-    """Make a class without the hooks of the program's base classes: they ran in the program, with their arguments."""
+    """Create a class without the hooks of the program's base classes: they ran in the program, with their arguments."""
     bases = next((each for each in args[:3] if isinstance(each, tuple)), ())
     kinds = {kind for base in bases if isinstance(base, type) for kind in base.__mro__ if kind in received_classes}
     hooks = {kind: vars(kind)["__init_subclass__"] for kind in kinds if "__init_subclass__" in vars(kind)}
@@ -64,10 +64,10 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 
 
 def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
-    """Set a class's attributes, unless it is this program's own or has them already.
+    """Set a class's attributes, unless this program defines the class or the class already has them.
 
-    ``state``: the function that sets them, its argument, whether they come from the program that created the class, the
-    version, and the (module, name, object) that has the class; None: no module has it.
+    ``state``: the function that sets the attributes; its argument; whether the attributes come from the program that
+    created the class; the version; and (module, name, object) of the place that contains the class, or None.
     """
     set_attributes, attributes, is_from_its_program, version, place = state
     if kind in received_classes:
@@ -75,14 +75,16 @@ def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
         if before is None or (is_from_its_program and (version is None or version != before)):
             _set(kind, (set_attributes, attributes))
             received_classes[kind] = version if version is not None else 0
-        if is_from_its_program and version is None:  # it may be as before, and look the same
+        # without a version, later changes cannot be detected: set the attributes again after another program
+        if is_from_its_program and version is None:
             script_modules.note((lambda values: _set(kind, values), (set_attributes, attributes)))
     if place is not None:
         module, name, outermost = place
         script_modules.place(kind if outermost is None else outermost, module, name)
 
 
-_sent: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()  # names of the attributes of classes
+# class -> names of its attributes when they were last set
+_sent: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 
 
 def _set(kind: type, values: tuple[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The reduction of functions, classes and modules that nodes cannot import; `script_modules` rebuilds them."""
+"""Pickling of functions, classes and modules that nodes cannot import; `script_modules` rebuilds them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .script_modules import MAIN
 if TYPE_CHECKING:
     from .pickler import Pickler
 
-Reduced = Any  # a reducer's result: a tuple as of `object.__reduce__`, or NotImplemented
+Reduced = Any  # a reducer's result: a tuple as from `object.__reduce__`, or NotImplemented
 MODULE_ATTRIBUTES = "__package__", "__path__", "__file__"
 _SLOTS = (
     "__name__", "__qualname__", "__annotations__", "__kwdefaults__", "__defaults__", "__module__", "__doc__",
@@ -29,7 +29,7 @@ _SLOTS = (
 
 
 def travels_as_copy(module: str | None, obj: Any = None) -> bool:
-    """Return whether the module cannot be imported elsewhere, by the decision of `cloudpickle`."""
+    """Return whether the module cannot be imported on other machines, by the rules of `cloudpickle`."""
     if module is None or module == MAIN or module not in sys.modules:
         return True
     if obj is not None and not is_named(obj, module, obj.__qualname__):
@@ -47,7 +47,7 @@ class ModuleScope:
 
 
 class ImportedScope:
-    """The globals of a module that the other side imports if it can: of a decorator's inner function, say."""
+    """The globals of a module that the receiver imports if possible; for example for a decorator's inner function."""
 
     def __init__(self, name: str, attributes: dict[str, object]) -> None:
         self.name, self._attributes = name, attributes
@@ -57,10 +57,10 @@ class ImportedScope:
 
 
 class BareCell:
-    """A cell without its contents, which its first function sets."""
+    """A cell without its contents, which are set with the first function that uses it."""
 
     def __init__(self, cell: CellType) -> None:
-        self._cell = cell  # its id is not used again meanwhile
+        self._cell = cell  # keeps the cell alive, so that its id is not reused
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CellType, ()
@@ -80,7 +80,7 @@ def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple
     contents = tuple(map(captured.contents_of, function.__closure__ or ()))
     if pickler.watch is not None:
         pickler.watch.function(function, names, contents)
-    if not pickler.code:  # in a function that is handed over, what each process has its own of
+    if not pickler.code:  # in a function that is passed as a value, replace objects that each process has for itself
         names = {name: pickler.owned(value) for name, value in names.items()}
         contents = tuple(map(pickler.owned, contents))
     slots = {name: getattr(function, name) for name in _SLOTS if hasattr(function, name)}
@@ -88,7 +88,7 @@ def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple
         slots["__doc__"] = _After(slots["__doc__"], submodules)
     globals_ = pickler.scope(function)
     if type(globals_) is ImportedScope and globals_.name != function.__module__:
-        names = {}  # a decorator's, whose module may have anything
+        names = {}  # the function belongs to a decorator, whose module may contain anything
     has_name = "." not in function.__qualname__ and is_named(function, function.__module__, function.__qualname__)
     args = code, globals_, pickler.cells(function), function.__qualname__ if has_name else ""
     return script_modules.make_function, args, (function.__dict__, slots, contents, names, has_name)
@@ -107,7 +107,7 @@ def module_parts(pickler: Pickler, module: ModuleType) -> Reduced:
 
 
 class _After:
-    """A value that is unpickled after these modules have been imported."""
+    """A value that is unpickled after certain modules have been imported."""
 
     def __init__(self, value: object, modules: list[ModuleType]) -> None:
         self._parts = value, modules
@@ -127,12 +127,13 @@ def is_named(obj: object, module: str | None, qualname: str) -> bool:
     return value is obj
 
 
-_codes: weakref.WeakKeyDictionary[CodeType, tuple[str, bytes]] = weakref.WeakKeyDictionary()  # with its file
+# code -> (its file, its bytes)
+_codes: weakref.WeakKeyDictionary[CodeType, tuple[str, bytes]] = weakref.WeakKeyDictionary()
 
 
 def code_parts(_: Pickler, code: CodeType) -> Reduced:
     known = _codes.get(code)
-    if known is None or known[0] != code.co_filename:  # equal codes may be of several files
+    if known is None or known[0] != code.co_filename:  # equal code objects may come from several files
         _codes[code] = known = code.co_filename, marshal.dumps(code)
     return load_code, (sys.implementation.cache_tag, known[1])
 
@@ -140,11 +141,11 @@ def code_parts(_: Pickler, code: CodeType) -> Reduced:
 def load_code(version: str, data: bytes) -> CodeType:
     if version != sys.implementation.cache_tag:
         raise ImportError(f"code of {version} is not code of {sys.implementation.cache_tag}: use one version of Python")
-    return marshal.loads(data)  # type: ignore[no-any-return]  # noqa: S302 - a part of a pickle
+    return marshal.loads(data)  # type: ignore[no-any-return]  # noqa: S302 - part of a pickle, which is trusted
 
 
 def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
-    """Reduce a class: that of cloudpickle, which is made once in a process, and has its name in its module there."""
+    """Extend cloudpickle's reduction: the receiver creates a class once per process, and puts it in its module."""
     if not isinstance(reduced, tuple) or len(reduced) != 6:
         return reduced
     make, args, state, _, _, set_attributes = reduced
@@ -156,7 +157,7 @@ def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
         pickler.watch.kind(kind)
     attributes: Any = dict(state[0])
     if (slots := kind.__dict__.get("__slots__")) is not None and isinstance(args[0], type):
-        if typing.NamedTuple not in args[2]:  # which sets them itself
+        if typing.NamedTuple not in args[2]:  # a NamedTuple sets its slots itself
             args[3]["__slots__"] = slots if isinstance(slots, str | tuple | list | dict) else tuple(slots)
         attributes = {
             name: value
@@ -168,7 +169,7 @@ def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
     if is_named(kind, kind.__module__, kind.__qualname__):
         first, dot, _ = kind.__qualname__.partition(".")
         place = kind.__module__, first, getattr(sys.modules[kind.__module__], first) if dot else None
-    if isinstance(kind, enum.EnumMeta):  # cloudpickle's members have only values
+    if isinstance(kind, enum.EnumMeta):  # cloudpickle sends only the values of members, not their other attributes
         set_attributes, attributes = class_copies.set_enum, (set_attributes, _attributes_of_members(kind), attributes)
     return (
         class_copies.make_class,

@@ -1,23 +1,24 @@
-"""Copies of large memory without Python's lock, into huge pages where the kernel has any."""
+"""Copies of large memory without Python's lock, into huge pages if the kernel has any."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 
-COPY_BYTES = 16 << 20  # at a time: an interrupt from the keyboard is seen between two
-PIECE_BYTES = 1 << 20  # at a time, where Python's lock is held
+COPY_BYTES = 16 << 20  # bytes per copy: a keyboard interrupt is handled between two copies
+PIECE_BYTES = 1 << 20  # bytes per copy while Python's lock is held
 HUGE_PAGE_BYTES = 2 << 20
-RELEASE_BYTES = 8 << 20  # at a time, where it takes 0.3 ms in small pages
+RELEASE_BYTES = 8 << 20  # bytes per release, which takes 0.3 ms in small pages
 _POPULATE_WRITE = 23  # <linux/mman.h>: MADV_POPULATE_WRITE
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 def copy(target: memoryview, source: memoryview) -> None:
-    """Copy all of ``source`` into ``target``, which is as long.
+    """Copy all of ``source`` into ``target``, which has the same length.
 
-    New memory is best not touched before: its first touch takes an eighth of the time, and to free it a tenth, where it
-    lies in huge pages. The lock is held, for pieces, where the source can only be read: it has no address for ctypes.
+    ``target`` should be new memory that nothing has touched before: in huge pages, the first touch takes an eighth of
+    the time, and freeing it a tenth. If the source is read-only, ctypes cannot get its address: then pieces are copied
+    with Python's lock held.
     """
     size = len(source)
     if source.readonly or size <= PIECE_BYTES:
@@ -29,23 +30,24 @@ def copy(target: memoryview, source: memoryview) -> None:
     if _HUGE is not None:
         begin = -(-to // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
         if (whole := (to + size) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - begin) > 0:
-            _madvise(begin, whole, _HUGE)  # refused, it is copied all the same
+            _madvise(begin, whole, _HUGE)  # if the kernel refuses this, the copy still works
     for at in range(0, size, COPY_BYTES):
         ctypes.memmove(to + at, of + at, min(COPY_BYTES, size - at))
 
 
 def make_ready(target: memoryview) -> None:
-    """Have the kernel give new memory, which begins with a page. What was written there stays. Kernels before 5.14 do
-    nothing.
+    """Have the kernel allocate new memory, which must begin at a page boundary. Its contents stay.
+
+    Kernels before 5.14 do nothing.
     """
     _madvise(_address(target), len(target), _POPULATE_WRITE)
 
 
 def give_back(target: memoryview) -> None:
-    """Have the kernel take memory back, which can be written to; what was in it is gone.
+    """Have the kernel take back writable memory; its contents are lost.
 
-    A little at a time: whatever else needs the kernel for this program's memory waits meanwhile, in any thread. To
-    unmap 2 GiB in small pages takes 0.2 s.
+    The memory is released in steps, because other requests to the kernel for this program's memory, from any thread,
+    have to wait meanwhile. Unmapping 2 GiB in small pages takes 0.2 s.
     """
     at = _address(target)
     for done in range(0, len(target), RELEASE_BYTES):

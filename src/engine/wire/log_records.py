@@ -1,6 +1,7 @@
-"""The tasks' log records as bytes and back, for `Logged`. Nodes relay them unread. No I/O.
+"""The log records of tasks as bytes and back, for `Logged`. Nodes forward them without reading. No I/O.
 
-The bytes are one msgpack array of records, or lines of JSON, as programs of any language write them to a node's socket.
+The bytes are one msgpack array of records. Or they are lines of JSON, which programs in any language send to a node's
+log socket.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ import msgpack
 from ...lazy_named_tuple import NamedTuple
 from .ranges import LONGEST_S
 
-NAME_CHARS = 128  # of a metric, a text, an artifact
-NAMES = 500  # of metrics in one call
-TEXT_CHARS = 64 * 1024  # of a text, and of params as JSON; what is larger is a file
+NAME_CHARS = 128  # longest name of a metric, a text, or an artifact
+NAMES = 500  # metrics per call
+TEXT_CHARS = 64 * 1024  # longest text, or JSON of params; larger ones must be logged as files
 ARTIFACT_BYTES = 256 * 1024 * 1024
-PARAM_LEVELS = 32  # of objects and arrays within a param; `log_params` makes fewer
+PARAM_LEVELS = 32  # nested objects and arrays in a param; `log_params` creates fewer
 NOT_IN_JSON = {"nan", "inf", "-inf"}
-BATCH = 500  # records packed at a time
-BATCH_BYTES = 512 * 1024  # of records in one message, unless one of them alone is larger
-NONE = b"\x90"  # no records
+BATCH = 500  # records that are packed at a time
+BATCH_BYTES = 512 * 1024  # size limit of the records in one message, unless a single record is larger
+NONE = b"\x90"  # an empty array of records
 _STEPS = 2**63
 _METRICS, _TEXT, _PARAMS, _ARTIFACT, _SAVED = range(5)
 
 
 class Metrics(NamedTuple):
-    at: float  # unix time
+    at: float  # unix time of the record
     step: int | None
     values: Mapping[str, float]
 
@@ -43,11 +44,11 @@ class Text(NamedTuple):
 
 class Params(NamedTuple):
     at: float
-    values: Mapping[str, Any]  # as JSON has them
+    values: Mapping[str, Any]  # the params, in JSON types
 
 
 class Artifact(NamedTuple):
-    """A file, whose content is the blob that comes with it."""
+    """A file. Its content is the blob that is sent with it."""
 
     at: float
     name: str
@@ -56,7 +57,7 @@ class Artifact(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A complete checkpoint. ``size_bytes``: in the storage."""
+    """A complete checkpoint. ``size_bytes``: its size in the storage."""
 
     at: float
     name: str
@@ -65,7 +66,7 @@ class Saved(NamedTuple):
 
 
 Record = Metrics | Text | Params | Artifact | Saved
-Packed = tuple[Any, ...]  # a record as it is packed: its kind, then its fields
+Packed = tuple[Any, ...]  # a record ready to be packed: its kind, then its fields
 
 
 def metrics(at: float, step: int | None, values: Mapping[str, float]) -> Packed:
@@ -77,7 +78,7 @@ def text(at: float, step: int | None, name: str, content: str) -> Packed:
 
 
 def params(at: float, encoded: str) -> Packed:
-    """Return a record of params. ``encoded``: an object as JSON."""
+    """Return a record of params. ``encoded``: a JSON object as text."""
     return _PARAMS, at, encoded
 
 
@@ -90,7 +91,7 @@ def saved(at: float, name: str, step: int, size_bytes: int) -> Packed:
 
 
 def packed(records: Sequence[Packed]) -> list[bytes]:
-    """Return records as the bytes of as many messages as they need."""
+    """Pack records, and return one bytes object per message needed."""
     data: bytes = _pack(records)
     if len(data) <= BATCH_BYTES or len(records) == 1:
         return [data]
@@ -99,7 +100,7 @@ def packed(records: Sequence[Packed]) -> list[bytes]:
 
 
 def line(record: Packed) -> bytes:
-    """Return a record as the JSON that a node's socket takes."""
+    """Return a record as a line of JSON, which a node's log socket accepts."""
     match record:
         case (0, at, step, values):
             fields = {"at": at, "step": step, "values": values}
@@ -117,8 +118,9 @@ def line(record: Packed) -> bytes:
 
 
 def unpacked(data: bytes, at: float) -> Iterator[Record | None]:
-    """Return the records in these bytes, in order; None in place of an invalid one. ``at``: for records without a
-    time.
+    """Yield the records in these bytes, in order; None for an invalid record.
+
+    ``at``: the time for records without one.
     """
     if data[:1] == b"{":
         for each in data.split(b"\n"):
@@ -136,7 +138,7 @@ def unpacked(data: bytes, at: float) -> Iterator[Record | None]:
 
 
 def count(data: bytes) -> int:
-    """Return the number of records from the header of these bytes, without reading the records."""
+    """Return the number of records in these bytes, from their header, without decoding the records."""
     if data[:1] == b"{":
         return data.count(b"\n") + 1
     if not data or not 0x90 <= data[0] <= 0x9F:
@@ -145,10 +147,10 @@ def count(data: bytes) -> int:
 
 
 def number(value: Any) -> float:
-    """Return a number, where those that JSON lacks may be the texts "nan", "inf" and "-inf".
+    """Return a value as a number. The texts "nan", "inf" and "-inf" stand for numbers that JSON lacks.
 
     Raises:
-        ValueError: the value is no number.
+        ValueError: the value is not a number.
     """
     if type(value) in {int, float}:
         return float(value)
@@ -158,7 +160,7 @@ def number(value: Any) -> float:
 
 
 def _of_fields(record: Any) -> Record | None:  # noqa: PLR0911  a table
-    """Return the record with these fields; None: they are invalid."""
+    """Return the record with these fields; None if they are invalid."""
     try:
         match record:
             case (0, at, step, values):
@@ -233,7 +235,7 @@ def _object(values: Any) -> dict[str, Any]:
 
 
 def _is_within(value: Any, levels: int) -> bool:
-    """Return whether JSON has at most ``levels`` levels: an encoder recurses into them, up to its limit."""
+    """Return whether a JSON value has at most ``levels`` nested levels: encoders recurse, and have a limit."""
     if type(value) is dict:
         value = value.values()
     elif type(value) is not list:

@@ -1,7 +1,7 @@
-"""Every message of the wire protocol between client, node and worker.
+"""All messages of the wire protocol between client, node and worker.
 
-A message travels as one msgpack array ``[tag, *fields]`` in one frame (see ``codec``). ``docs/protocol.md`` is the
-same list for people. Messages are named tuples: cheap to make, immutable, packed without a copy, and matched by class.
+A message is sent as one msgpack array ``[tag, *fields]`` in one frame (see ``codec``). ``docs/protocol.md`` is the same
+list for people. Messages are named tuples: cheap to create, immutable, packed without a copy, and matched by class.
 User objects are opaque ``bytes`` here; only a worker and the awaiting caller unpickle them.
 """
 
@@ -16,14 +16,14 @@ from .peer_messages import Arrived, Copy, Digest, GetRest, Keys, Pull, PutRest, 
 from .ranges import Name, Number, Port, Quantity, Seconds, Share, Size, Stream, Text
 
 PROTOCOL_VERSION = 4
-LOST = "lost: "  # prefix of the name of a blob that is nowhere, because the node had no room for it
+LOST = "lost: "  # prefix instead of a blob's name: the node could not store the blob
 
 
 class Value(NamedTuple):
-    """A pickled object: protocol 5, its buffers behind it.
+    """A pickled object: protocol 5, followed by its out-of-band buffers.
 
-    ``sizes`` cuts the bytes into the pickle (first) and its out-of-band buffers; None: the pickle alone. The bytes are
-    ``data``, or the blob named ``blob`` (then ``data`` is empty): small values ride in the frame, large ones in a blob.
+    ``sizes``: the sizes of the pickle (first) and of its buffers; None: there are no buffers. The bytes are in ``data``
+    or, if they are large, in the blob named ``blob`` (then ``data`` is empty).
     """
 
     data: bytes
@@ -32,63 +32,66 @@ class Value(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """The node of a generation whose machine a notice is about. The receiver runs ranks of that generation."""
+    """The node of a generation whose machine a notice concerns. The receiver runs ranks of that generation."""
 
     job: Number
     generation: Number
-    number: Number  # another notice has another number
-    node: Number  # the number within the generation, as in `instance_info`
+    number: Number  # identifies the notice; another notice has another number
+    node: Number  # the node's number within the generation, as in `instance_info`
 
 
 class RunFlag(IntFlag):
-    """Options of how a task is to be run."""
+    """Options for running a task."""
 
-    ANNOUNCE = 1  # say `Started`
-    STREAM = 2  # the function yields: each value goes out as `Yield`, by `Credit`
-    ALONE = 4  # it has input streams: no other task may wait behind it in its worker
-    FRESH = 8  # in a process of its own that ends with it
-    LISTENS = 16  # its rank has a port of this node in its world, and it belongs to that rank from now on
-    BESIDE = 32  # beside the slots, which stay free for tasks; comes with FRESH
-    KEEP = 64  # a result in a blob stays there: its `sizes` are given in any case
+    ANNOUNCE = 1  # send `Started` when the task begins
+    STREAM = 2  # the function yields: each value is sent as `Yield`, if `Credit` allows it
+    ALONE = 4  # the task has input streams: no other task may wait behind it in its worker
+    FRESH = 8  # run the task in a new process, which ends with the task
+    LISTENS = 16  # the task's rank has a port of this node in its world; from now on the port belongs to that rank
+    BESIDE = 32  # run the task in addition to the slots, which stay free for other tasks; only with FRESH
+    KEEP = 64  # a result in a blob stays on the node; its `sizes` are always set
 
 
 class Cause(StrEnum):
-    """The cause of an attempt's end that its function did not report."""
+    """The cause of an attempt's end, if its function did not report a result."""
 
-    EXIT = "exit"  # the process called os._exit; `code` is the status
-    SIGNAL = "signal"  # the process was killed by a signal that was not ours; `code` is its number
-    MEMORY = "memory"  # the kernel's out-of-memory killer
-    LIMIT = "limit"  # its process tree held more memory than its `Hold` says; `code` is how many bytes
-    TIMEOUT = "timeout"  # ran longer than `timeout_s`
-    KILLED = "killed"  # by `Kill`; its whole process tree is gone
-    UNKNOWN = "unknown"  # the answer to `Compare`: the node has no such attempt, and is lost by that
+    EXIT = "exit"  # the process exited, for example by os._exit; `code` is the exit status
+    SIGNAL = "signal"  # a signal that Outrider did not send killed the process; `code` is its number
+    MEMORY = "memory"  # the kernel's out-of-memory killer killed the process
+    LIMIT = "limit"  # the process tree exceeded the memory of its `Hold`; `code` is its size in bytes
+    TIMEOUT = "timeout"  # the attempt ran longer than `timeout_s`
+    KILLED = "killed"  # by a `Kill` message; the whole process tree is gone
+    UNKNOWN = "unknown"  # reply to `Compare`: the node does not have the attempt, so the attempt is lost
 
 
 # --- client -> node --------------------------------------------------------------------------------------------------
 
 
 class Hello(NamedTuple):
-    """The first frame of a control channel, on connect and on every reconnect."""
+    """The first frame of a control channel, sent on connect and on every reconnect."""
 
     version: Number
-    session: str  # random, per pool and node: a client that knows it can resume
-    received: Number  # reliable frames received so far from the node
-    python: str  # "3.11"
+    session: str  # random name per pool and node: a client that sends it can resume the session
+    received: Number  # reliable frames received from the node so far
+    python: str  # the version, such as "3.11"
     cloudpickle: str
-    lease_s: Seconds  # the node ends itself after so long without a message
-    # slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...], sample_every: seconds;
-    # ignored on reconnect
+    lease_s: Seconds  # the node ends itself after this time without a message
+    # Keys: slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...], sample_every: seconds.
+    # Ignored on a reconnect.
     setup: dict[str, Any]
 
 
 class View(NamedTuple):
-    """The content of `instance_info` on this node from now on: msgpack of the fields that do not depend on the task."""
+    """The new content of `instance_info` on this node: msgpack of the fields that do not depend on the task."""
 
     view: bytes
 
 
 class Define(NamedTuple):
-    """A function, once per node: `Run` names it by digest. ``code`` is its bytes; empty: the blob named ``blob`` is."""
+    """A function, sent once per node; `Run` refers to it by digest.
+
+    ``code`` is its bytes; if empty, they are in ``blob``.
+    """
 
     function: bytes
     code: bytes
@@ -96,7 +99,7 @@ class Define(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One attempt of one task. ``attempt`` is never used twice in a pool, which is all the fencing there is."""
+    """One attempt of one task. An ``attempt`` number is never used twice in a pool: no other fencing is needed."""
 
     attempt: Number
     function: bytes
@@ -105,29 +108,29 @@ class Run(NamedTuple):
     number: Number  # 1 for the first attempt of this task
     timeout_s: Seconds | None
     flags: Number
-    world: bytes | None  # msgpack of the generation's fields of `instance_info`; None: the task is a world of its own
+    world: bytes | None  # msgpack of the generation's fields of `instance_info`; None: a single task
 
 
 class Kill(NamedTuple):
-    """Kills an attempt's process tree; answered by `Ended(KILLED)`, or by the result that was faster."""
+    """A request to kill an attempt's process tree. The answer is `Ended(KILLED)`, or a result that was sent earlier."""
 
     attempt: Number
 
 
 class Recall(NamedTuple):
-    """Asks for attempts that have not started; answered by `Returned` with those that had not."""
+    """A request to return attempts that have not started. The answer is `Returned`, with those attempts."""
 
     attempts: tuple[Number, ...]
 
 
 class Drop(NamedTuple):
-    """Drops obsolete blobs."""
+    """A request to drop blobs that are not needed any more."""
 
     blobs: tuple[str, ...]
 
 
 class Adopt(NamedTuple):
-    """Names a blob that this machine can open at ``path`` (client and node on one machine, one user)."""
+    """The name of a blob that the node can open at ``path`` (client and node run on one machine as one user)."""
 
     blob: str
     path: str
@@ -135,14 +138,17 @@ class Adopt(NamedTuple):
 
 
 class Lend(NamedTuple):
-    """Names blobs that an attempt refers to, whose `Run` follows; other attempts may as well: the node keeps them."""
+    """The blobs to which an attempt refers; its `Run` follows.
+
+    Other attempts may refer to them, too: the node keeps them.
+    """
 
     attempt: Number
     blobs: tuple[str, ...]
 
 
 class Refer(NamedTuple):
-    """Lends values in blobs to an attempt, whose `Run` follows: its arguments refer to them by ``names``."""
+    """Values in blobs for an attempt, whose `Run` follows: its arguments refer to the values by ``names``."""
 
     attempt: Number
     names: tuple[str, ...]
@@ -150,14 +156,15 @@ class Refer(NamedTuple):
 
 
 class MoveToDisk(NamedTuple):
-    """Moves blobs from the node's memory to its disk, under the same names. `NotMoved` says which have not."""
+    """A request to move blobs from memory to disk, under the same names. The node reports failures by `NotMoved`."""
 
     blobs: tuple[str, ...]
 
 
 class Hold(NamedTuple):
-    """Says what an attempt, whose `Run` follows, holds of the node while it runs. Its process sees ``gpus`` devices of
-    its own, and is ended when its tree holds more memory. 0: nothing is held.
+    """The resources that an attempt, whose `Run` follows, holds while it runs. 0: none, or no limit.
+
+    The attempt's process sees ``gpus`` devices of its own. It is killed if its process tree exceeds ``memory_bytes``.
     """
 
     attempt: Number
@@ -167,7 +174,7 @@ class Hold(NamedTuple):
 
 
 class StopAt(NamedTuple):
-    """Stops the ranks of this generation at their ``check``-th stop check."""
+    """A request to stop the ranks of this generation at their ``check``-th stop check."""
 
     job: Number
     generation: Number
@@ -175,19 +182,20 @@ class StopAt(NamedTuple):
 
 
 class ShowStacks(NamedTuple):
-    """Asks for the stacks of all attempts that run; answered by a `Stacks` for each, and one without an attempt.
+    """A request for the stacks of all running attempts.
 
-    Of an attempt that has begun or taken a step within the last ``quiet_us`` no stack is taken: its answer has no text.
+    The answers are a `Stacks` for each, and a last one without an attempt. The answer contains no text for an attempt
+    that has begun or taken a step within the last ``quiet_us``.
     """
 
-    number: Number  # of the question, which the answers repeat
+    number: Number  # identifies the request; the answers repeat it
     quiet_us: Number
 
 
 class Profile(NamedTuple):
-    """Asks for a profile of an attempt that runs, under this name; answered by `Profiled`.
+    """A request for a profile of a running attempt, under this name. The answer is `Profiled`.
 
-    It ends after so many ``steps`` of the task (0: they do not end it), after ``seconds``, or with the attempt.
+    The profile ends after ``steps`` steps of the task (0: no limit), after ``seconds``, or with the attempt.
     """
 
     attempt: Number
@@ -197,9 +205,9 @@ class Profile(NamedTuple):
 
 
 class PortsTaken(NamedTuple):
-    """Says how many of the node's ports the client has taken, in the order of their numbers; answered by `Ports`.
+    """The number of the node's ports that the client has taken, in the order of their numbers. The answer is `Ports`.
 
-    ``unsent``: those of them whose attempts will still come.
+    ``unsent``: the taken ports whose attempts are not sent yet.
     """
 
     taken: Number
@@ -207,51 +215,56 @@ class PortsTaken(NamedTuple):
 
 
 class Bye(NamedTuple):
-    """Ends the pool: the node kills all processes, removes all files, and exits."""
+    """The end of the pool: the node kills all processes, removes all files, and exits."""
 
 
 # --- client <-> running task -----------------------------------------------------------------------------------------
 
 
 class Input(NamedTuple):
-    """The next item of an argument that is streamed to a running task; ``item`` None: the stream ended."""
+    """The next item of an argument that is streamed to a running task; ``item`` None: the stream has ended."""
 
     attempt: Number
     stream: Stream
     item: Value | None
-    error: bytes | None = None  # with item None: the client's iterator raised this (pickled exception)
+    # set if the client's iterator raised an exception: the pickled exception; ``item`` is None
+    error: bytes | None = None
 
 
 class Credit(NamedTuple):
-    """Lets the sender of a stream send ``count`` more items. Stream -1 is a generator's output, 0.. its inputs.
+    """The permission to send ``count`` more items of a stream. Stream -1 is a generator's output, 0.. are its inputs.
 
-    ``count`` 0: no more at all; a generator is closed and ends as `Done`.
+    ``count`` 0: no more items at all; a generator is closed and ends as `Done`.
     """
 
     attempt: Number
     stream: Stream
-    count: Number  # type: ignore[assignment]  # a tuple's count() is not missed
+    count: Number  # type: ignore[assignment]  # hides tuple.count(), which is not needed
 
 
 # --- node -> client --------------------------------------------------------------------------------------------------
 
 
 class Welcome(NamedTuple):
-    """Answers `Hello`. ``resumed`` False: the node knows nothing of this session (a fresh executor)."""
+    """The answer to `Hello`. ``resumed`` False: the node does not know this session, because it is a new executor."""
 
     version: Number
     resumed: bool
-    received: Number  # reliable frames received so far from the client
-    # hostname, pid, python, cloudpickle, cpus, memory_bytes, sharing, addresses, accelerators: [[type, memory_gb], ...]
+    received: Number  # reliable frames received from the client so far
+    # Keys: hostname, pid, python, cloudpickle, cpus, memory_bytes, sharing, addresses, accelerators: [[type,
+    # memory_gb], ...]
     facts: dict[str, Any]
-    blobs: tuple[str, ...]  # that this node holds
-    # Free TCP ports kept (bound, not listening) for generations whose head is this node; the first has the number 0,
-    # or on a reconnect that of `Ports`, which the node sends when it is asked.
+    blobs: tuple[str, ...]  # names of the blobs on this node
+    # Free TCP ports, bound and not listening, for generations whose head is this node. The first has the number 0; on a
+    # reconnect, it has the number in the next `Ports`, which the node sends as the answer to `PortsTaken`.
     ports: tuple[Port, ...]
 
 
 class Refused(NamedTuple):
-    """Answers `Hello` with a reason, and closes: another version, another session in charge."""
+    """The answer to `Hello` if the node refuses the client: another version, or another session is active.
+
+    The node then closes the channel.
+    """
 
     reason: str
     facts: dict[str, Any]
@@ -262,7 +275,7 @@ class Started(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The function returned. ``duration_us`` is the time in the function alone."""
+    """The function returned. ``duration_us`` covers only the function itself."""
 
     attempt: Number
     value: Value
@@ -270,27 +283,28 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The function raised, or its arguments or result could not be (un)pickled (then ``phase`` says which)."""
+    """The function raised, or the function, its arguments or its result could not be (un)pickled (see ``phase``)."""
 
     attempt: Number
     phase: str  # "load" (function or arguments), "call", "dump" (the result)
     kind: str  # the exception's qualified type, "package.module.Name"
     message: str
     traceback: str
-    error: Value | None  # the pickled exception; None: it cannot be pickled
+    error: Value | None  # the pickled exception; None if it cannot be pickled
     duration_us: Number
-    version: str = ""  # the node's version of the package of the exception's type (Python's own for a builtin)
-    ago_us: Number = 0  # how long before this message the function raised: plugins' sessions end in between
+    # on the node, the version of the package that defines the exception's type (for a builtin: of Python)
+    version: str = ""
+    ago_us: Number = 0  # time between the exception and this message, in which sessions of plugins end
 
 
 class Ended(NamedTuple):
-    """The attempt is over without a result: its process tree is gone, or it answered after its timeout."""
+    """The attempt ended without a result: its process tree is gone, or it answered after its timeout."""
 
     attempt: Number
     cause: Cause
     code: Number
-    detail: str  # what cause and code do not say, for people; often empty
-    ago_us: Number = 0  # how long before this message its process died: what that had started ends in between
+    detail: str  # further details for people; often empty
+    ago_us: Number = 0  # time between the process's death and this message, in which its child processes end
 
 
 class Returned(NamedTuple):
@@ -303,9 +317,9 @@ class Yield(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Lines that a task printed. ``dropped`` bytes were lost before them.
+    """Lines that a task printed. ``dropped``: bytes that were lost before them.
 
-    A text that ends in no newline is continued by the next output of the attempt's stream, or its line ends there.
+    If a text does not end in a newline, the next output of the same stream may continue its line.
     """
 
     attempt: Number
@@ -315,9 +329,9 @@ class Output(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """Records that an attempt has logged (see `log_records`). ``dropped``: how many were lost before them.
+    """Records that an attempt has logged (see `log_records`). ``dropped``: the number of records lost before them.
 
-    With a ``blob`` it is one record, of an artifact, whose content the blob is.
+    With a ``blob`` there is exactly one record, of an artifact; the blob is its content.
     """
 
     attempt: Number
@@ -327,9 +341,9 @@ class Logged(NamedTuple):
 
 
 class Stacks(NamedTuple):
-    """The stacks of an attempt's processes, or why there are none. ``attempt`` None: that was all.
+    """The stacks of an attempt's processes, or the reason why there are none. ``attempt`` None: the end of the answers.
 
-    ``quiet_us``: how long ago the attempt has taken its last step, or has begun.
+    ``quiet_us``: the time since the attempt took its last step, or began.
     """
 
     number: Number
@@ -339,10 +353,10 @@ class Stacks(NamedTuple):
 
 
 class Profiled(NamedTuple):
-    """Reports that the profile of an attempt is over, or that there is none. A task may take one without a request.
+    """A report that the profile of an attempt has ended or failed. A task may also take a profile without a request.
 
-    ``artifact``: the name of the profile, logged before by the attempt; empty: there is none. ``problem``: why there is
-    none, or what it lacks, for people.
+    ``artifact``: the name of the profile, which the attempt has logged before; empty if there is none. ``problem``: for
+    people, why there is none, or which parts are missing.
     """
 
     attempt: Number
@@ -352,30 +366,33 @@ class Profiled(NamedTuple):
 
 
 class StopChecks(NamedTuple):
-    """The largest number of stop checks that a rank of this generation on this node has made."""
+    """The highest number of stop checks that a rank of this generation on this node has made."""
 
     job: Number
     generation: Number
-    number: Number  # of the notice that this answers
+    number: Number  # the number of the notice to which this is the answer
     checks: Number
 
 
 class Unfit(NamedTuple):
-    """Announces that the executor ends by itself, with everything it runs. ``reason`` is one clause for people."""
+    """An announcement that the executor ends by itself, with everything it runs.
+
+    ``reason`` is one clause for people.
+    """
 
     reason: str
-    has_run: bool  # some worker of it has taken an attempt that did not run BESIDE its slots
+    has_run: bool  # whether a worker has taken an attempt, other than one with the flag BESIDE
 
 
 class Ports(NamedTuple):
-    """All free ports that the node offers now. It numbers ports in the order in which it opens them, from 0 on."""
+    """All free ports that the node offers now. The node numbers ports in the order in which it opens them, from 0."""
 
-    first: Number  # the number of the first of these ports
+    first: Number  # the number of the first port in ``ports``
     ports: tuple[Port, ...]
 
 
 class NotMoved(NamedTuple):
-    """Says that a blob stays in the node's memory, as its disk has no room for it, or cannot be written."""
+    """A report that a blob stays in memory, because the node's disk is full or cannot be written."""
 
     blob: str
     reason: Text
@@ -385,11 +402,11 @@ class NotMoved(NamedTuple):
 
 
 class PreemptionNotice(NamedTuple):
-    """A machine will be taken in ``seconds``; None: the notice is withdrawn.
+    """A notice that a machine will be taken in ``seconds``; None: the notice is withdrawn.
 
-    Without ``peer`` it is the node's own machine: the node learned it there, or the client from the provider. A client
-    also sends the soonest notice about the machines of a generation, with ``peer``; seconds None: there is none any
-    more. The node answers it by `StopChecks`.
+    Without ``peer``, it concerns the node's own machine: the node has detected it, or the client has received it from
+    the provider. With ``peer``, it is the soonest notice about any machine of a generation, sent by the client; None:
+    there is no such notice any more. The node answers it by `StopChecks`.
     """
 
     source: Name
@@ -398,9 +415,9 @@ class PreemptionNotice(NamedTuple):
 
 
 class GpuSample(NamedTuple):
-    """One GPU within a `Sampled`; None: its driver does not say."""
+    """One GPU in a `Sampled`. None: the driver does not report the value."""
 
-    device: Number  # as nvidia-smi counts them
+    device: Number  # the GPU's index, as in nvidia-smi
     utilisation: Share | None
     memory_bytes: Size
     memory_total_bytes: Size
@@ -410,14 +427,14 @@ class GpuSample(NamedTuple):
 class Sampled(NamedTuple):
     """The use of the node's machine since the last sample. Neither counted nor kept for a reconnect."""
 
-    seconds: Seconds  # since then
-    cpu: Share  # of all its processors
+    seconds: Seconds  # time since the last sample
+    cpu: Share  # share of all processors that was used
     cpus: Quantity
     memory_bytes: Size
     memory_total_bytes: Size
     disk_bytes: Number
     disk_total_bytes: Number
-    received_bytes: Number  # over its network, since then
+    received_bytes: Number  # network traffic since the last sample
     sent_bytes: Number
     gpus: tuple[GpuSample, ...]
 
@@ -426,44 +443,45 @@ class Sampled(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The number of reliable frames received so far; first in every write."""
+    """The number of reliable frames received so far. It is the first frame of every write."""
 
     received: Number
 
 
 class Ping(NamedTuple):
     sent_ms: Number
-    frames: Number = 0  # reliable ones sent before this one; 0: it does not say
+    frames: Number = 0  # reliable frames sent before this one; 0: unknown
 
 
 class Pong(NamedTuple):
     sent_ms: Number
-    clock_us: Number = 0  # the node's unix time when it got the `Ping`; 0: it does not say
-    frames: Number = 0  # reliable ones sent before this one; 0: it does not say
-    attempts: tuple[Number, ...] = ()  # `attempt_digest` of those that the node has; empty: it does not say
+    clock_us: Number = 0  # the node's unix time when it received the `Ping`; 0: unknown
+    frames: Number = 0  # reliable frames sent before this one; 0: unknown
+    attempts: tuple[Number, ...] = ()  # `attempt_digest` of the node's attempts; empty: unknown
 
 
 class Compare(NamedTuple):
-    """All attempts that the client has sent this node and that have not ended.
+    """All attempts that the client has sent to this node and that have not ended.
 
-    The node answers `Ended` (`Cause.UNKNOWN`) for each that it does not have, and kills its attempts that are not here.
+    For each of them that the node does not have, it answers `Ended` (`Cause.UNKNOWN`). It kills its attempts that are
+    not in the list.
     """
 
     attempts: tuple[Number, ...]
 
 
-# --- the first frame of a bulk channel, which then carries the blob's bytes and nothing else --------------------------
+# --- the first frame of a bulk channel, after which the channel carries only the blob's bytes -------------------------
 
 
 class Put(NamedTuple):
-    """client -> node: ``size_bytes`` bytes follow; answered by `Have` when they are all in place."""
+    """client -> node: ``size_bytes`` bytes follow. The answer is `Have` when all of them are stored."""
 
     blob: str
     size_bytes: Size
 
 
 class Get(NamedTuple):
-    """client -> node: answered by `Have` and the bytes; by `Missing` if there is no such blob."""
+    """client -> node: a request for a blob. The answer is `Have` and the bytes, or `Missing`."""
 
     blob: str
 

@@ -1,4 +1,4 @@
-"""The messages about blobs that nodes of a pool send to each other on the client's order."""
+"""The messages about blobs that the nodes of a pool send to each other when the client requests it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from .ranges import Name, Port, Size, Text
 
 
 class Keys(NamedTuple):
-    """The certificate and the key, as PEM, by which the pool's nodes know each other. They stay in memory."""
+    """The certificate and the key (PEM) with which the pool's nodes authenticate each other.
+
+    Nodes keep them in memory only.
+    """
 
     certificate: bytes
     key: bytes
 
 
 class Serve(NamedTuple):
-    """Lets nodes that know the ``ticket`` have a blob, also while it arrives; answered by `Serving`."""
+    """The permission for nodes that send the ``ticket`` to get a blob, even while it arrives.
+
+    The answer is `Serving`.
+    """
 
     ticket: Name
     blob: str
@@ -24,13 +30,16 @@ class Serve(NamedTuple):
 
 
 class Unserve(NamedTuple):
-    """Ends the permission of `Serve`."""
+    """The end of the permission of `Serve`."""
 
     ticket: Name
 
 
 class Pull(NamedTuple):
-    """Gets a blob, or the rest of it, from the node that serves it under a ``ticket``; answered by `Arrived`."""
+    """A request to get a blob, or the rest of it, from the node that serves it under ``ticket``.
+
+    The answer is `Arrived`.
+    """
 
     blob: str
     size_bytes: Size
@@ -40,7 +49,7 @@ class Pull(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Gets a blob like `Pull`, but one verified in another way: `Arrived` has "" as its digest."""
+    """A request like `Pull`, for a blob that is verified in another way: `Arrived` has "" as its digest."""
 
     blob: str
     size_bytes: Size
@@ -50,13 +59,16 @@ class Copy(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """Asks for the digest of a blob that is there; answered by `Arrived`."""
+    """A request for the digest of a blob on the node. The answer is `Arrived`."""
 
     blob: str
 
 
 class PutRest(NamedTuple):
-    """client -> node: as `Put`, of the bytes from ``offset`` on. A `Pull` has brought those before."""
+    """client -> node: like `Put`, but only the bytes from ``offset`` on follow.
+
+    A `Pull` has brought the bytes before.
+    """
 
     blob: str
     size_bytes: Size
@@ -67,7 +79,7 @@ class PutRest(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """Answers `Serve`: the port where the node listens; None: it cannot, for this reason."""
+    """The answer to `Serve`: the port on which the node listens; None: it cannot listen, for this ``reason``."""
 
     ticket: Name
     port: Port | None
@@ -75,9 +87,10 @@ class Serving(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Reports how much of a blob has arrived. If all, ``digest`` is its SHA-256 in hex; otherwise its `Pull` has ended.
+    """A report on the bytes of a blob that have arrived.
 
-    ``connected`` False: the other node was not reached.
+    If all have arrived, ``digest`` is the SHA-256 in hex; if not, the `Pull` has failed. ``connected`` False: no
+    connection to the other node was established.
     """
 
     blob: str
@@ -91,9 +104,9 @@ class Arrived(NamedTuple):
 
 
 class GetRest(NamedTuple):
-    """Requests a blob on a connection between nodes: frames with its bytes from ``offset`` on are the answer.
+    """A request for a blob on a connection between nodes. The answer is frames with its bytes from ``offset`` on.
 
-    A frame without bytes means that there are none yet. After all bytes, the next request may be sent.
+    A frame without bytes means that no new bytes have arrived yet. After the last byte, the next request may be sent.
     """
 
     ticket: Name

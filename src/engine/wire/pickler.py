@@ -1,4 +1,4 @@
-"""The pickler of everything that crosses between a program and its nodes: see `reducers` for its additions."""
+"""The pickler for everything that is sent between a program and its nodes: see `reducers` for its additions."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from .copies import (
 _OURS = f"{__name__.partition('.')[0]}."
 
 
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
-    """Pickle for another process.
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """A pickler for objects that another process will load.
 
     Args:
         file: The pickle is written to it.
         buffer_callback: As of `pickle.Pickler`.
         code: Whether the object is a function with its references, and not values that are passed.
-        watch: Notes the dependencies of the pickle, to detect their changes.
-        others: Functions and classes that are pickled apart, by their ids, each with its name in ``__main__``.
+        watch: Records the dependencies of the pickle, to detect their changes.
+        others: ids of functions and classes that are pickled separately -> their names in ``__main__``.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         reduced = NotImplemented if reduce is None else reduce(self, obj)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
-    def _dynamic_function_reduce(self, func: FunctionType) -> Reduced:  # cloudpickle's, for what no node can import
+    # cloudpickle calls this for functions that nodes cannot import
+    def _dynamic_function_reduce(self, func: FunctionType) -> Reduced:
         return reducers.function_reduced(self, func)
 
     def clear_memo(self) -> None:
@@ -79,7 +80,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         self._cells.clear()
 
     def scope(self, function: FunctionType) -> Any:
-        """Return the globals for a function's copy; functions with the same globals share them."""
+        """Return the globals for the copy of a function.
+
+        Functions with the same globals share them in the copy, too.
+        """
         scope = function.__globals__
         known = self._scopes.get(id(scope))
         if known is None:
@@ -95,7 +99,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         return known
 
     def owned(self, value: Any) -> Any:
-        """Return a stand-in for a lock or the like of a function: each process has its own."""
+        """Return a stand-in for an object, such as a lock, that each process has for itself; other values unchanged."""
         if type(value) not in reducers.OWN:
             return value
         return self._cells.setdefault(id(value), Owned(value, reducers.OWN[type(value)]))
@@ -113,7 +117,7 @@ def dumps(obj: object, buffers: Callable[[pickle.PickleBuffer], object] | None =
 
 
 def write(file: Any, dump: Callable[[], object], again: Callable[[], object] = lambda: None) -> None:
-    """Pickle into a file by ``dump``, once more where tensors overlap; ``again`` is called before that."""
+    """Call ``dump`` to pickle into a file. If tensors overlap, empty the file, call ``again``, and repeat."""
     if "torch" not in sys.modules:
         dump()
         return
@@ -129,16 +133,16 @@ def write(file: Any, dump: Callable[[], object], again: Callable[[], object] = l
 
 
 def dumps_what_can(names: dict[str, object]) -> bytes:
-    """Pickle the names of a module, without the unpicklable ones."""
+    """Pickle the names of a module, without the names whose values cannot be pickled."""
     try:
         return dumps(names, code=True)
-    except Exception:  # noqa: BLE001 - whatever a __reduce__ raises
+    except Exception:  # noqa: BLE001 - any error of a __reduce__
         return dumps({name: value for name, value in names.items() if _can_be_pickled(value)}, code=True)
 
 
 def _can_be_pickled(value: object) -> bool:
     try:
         dumps(value, code=True)
-    except Exception:  # noqa: BLE001 - whatever a __reduce__ raises
+    except Exception:  # noqa: BLE001 - any error of a __reduce__
         return False
     return True

@@ -1,8 +1,8 @@
-"""The transport of random number generators: those of modules by name, those of functions as separate streams.
+"""The transport of random number generators: modules' generators by name, those of functions as separate streams.
 
-A function that refers to a generator would have the same copy of it in every process, and so draw the same numbers
-everywhere. Each task has a stream of its own instead, made from the generator's state, the number of the call and the
-rank: different in all tasks, and the same again when a program that seeds its generator runs again.
+If a function refers to a generator, every process would have the same copy of it, and draw the same numbers. Instead
+each task has its own stream, computed from the generator's state, the number of the call and the rank. The streams of
+all tasks differ, and they repeat when a program that seeds its generator runs again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Used = tuple[Any, bytes]  # a generator that a function uses, with a digest of its state
-lasting: list[Used] = []  # generators of setups, and of names that are loaded late: they stay in the process
-_local = threading.local()  # `loaded`: those that the pickle which this thread loads has brought; see `loading`
+Used = tuple[Any, bytes]  # (a generator that a function uses, digest of its state)
+lasting: list[Used] = []  # the generators of setups, and of names that are loaded late; they stay in the process
+_local = threading.local()  # `loaded`: the generators in the pickle that this thread is loading; see `loading`
 
 
 def no_task() -> tuple[int, int] | None:
@@ -28,7 +28,7 @@ task_of: Callable[[], tuple[int, int] | None] = no_task  # job and rank of this 
 
 @contextmanager
 def loading(generators: list[Used]) -> Iterator[None]:
-    """Note in ``generators`` those of the function that this thread loads during the block."""
+    """Collect in ``generators`` the generators of functions that this thread loads during the block."""
     _local.loaded = generators
     try:
         yield
@@ -37,18 +37,18 @@ def loading(generators: list[Used]) -> Iterator[None]:
 
 
 def reducers() -> dict[type, Callable[[Any, Any], Any]]:
-    """Return the reducers of generators whose libraries are loaded."""
+    """Return the reducers for the generators of loaded libraries."""
     table: dict[type, Callable[[Any, Any], Any]] = {}
     if (python := sys.modules.get("random")) is not None:
         table |= {python.Random: _random, python.SystemRandom: lambda _, obj: (type(obj), ())}
     numpy: Any = sys.modules.get("numpy.random")
-    if hasattr(numpy, "Generator"):  # it is not just being imported
+    if hasattr(numpy, "Generator"):  # false while numpy.random is still being imported
         table |= {numpy.RandomState: _random_state, numpy.Generator: reduce_used}
     return table
 
 
 def reduce_used(pickler: Any, generator: Any) -> Any:
-    """Reduce a generator by its state; if a function refers to it, as a separate stream."""
+    """Reduce a generator to its state or, if a function refers to it, to a separate stream."""
     if not pickler.code:
         return NotImplemented
     if pickler.watch is not None:
@@ -57,7 +57,7 @@ def reduce_used(pickler: Any, generator: Any) -> Any:
 
 
 def _random(pickler: Any, generator: Any) -> Any:
-    if generator is sys.modules["random"]._inst:  # behind the functions of the module
+    if generator is sys.modules["random"]._inst:  # the generator behind the functions of the module `random`
         return _pythons_hidden, ()
     return reduce_used(pickler, generator)
 
@@ -99,7 +99,7 @@ def _begin(reduced: tuple[Any, ...]) -> Any:
 
 
 def begin_task(generators: list[Used], job: int, rank: int) -> None:
-    """Begin a task's stream of each generator."""
+    """Begin a new stream of each generator for a task."""
     from hashlib import blake2b
 
     for generator, digest in generators:

@@ -1,7 +1,8 @@
-"""The reducers of the pickler of everything that crosses between a program and its nodes.
+"""The reducers of the pickler for everything that is sent between a program and its nodes.
 
-That pickler is cloudpickle's, with reducers of our own where that one, or the standard library, loses something. All of
-them are registered here, and apply to functions, arguments, results, streams, `pool.put`, `keep` and `shard` alike:
+The pickler is cloudpickle's, with additional reducers for objects that cloudpickle or the standard library does not
+pickle correctly. All of them are registered here, and apply to functions, arguments, results, streams, `pool.put`,
+`keep` and `shard` alike:
 
 ================================  ======================================================================================
 object                            without its reducer
@@ -9,20 +10,21 @@ object                            without its reducer
 function of the program           has globals of its own, apart from ``__main__``; two closures share no variable
 code                              has no file name (cloudpickle 3.1.3)
 class of the program              is made anew for each pickle; with ``__slots__``, a result cannot be unpickled
-functools.lru_cache, cache        cannot be pickled where it is the script's own
+functools.lru_cache, cache        cannot be pickled if the script defines it
 functools.cached_property         cannot be pickled in Python 3.11, since it has a lock
 functools.singledispatch          cannot be pickled, since it has weak references
-typing.NewType, ParamSpec, ...    cannot be pickled where they are the script's own
+typing.NewType, ParamSpec, ...    cannot be pickled if the script defines them
 torch.compile                     cannot be pickled
-bound method of a module          travels with the object behind it: ``from random import random`` draws equal numbers
-random.Random, numpy's, torch's   the module's own generators travel with their state
-generator that a function uses    draws equal numbers in all processes: each task has a stream of its own
-os.environ                        travels as a copy: tasks see the program's variables
+bound method of a module          is copied with its object: each task's ``from random import random`` draws equal
+numbers
+random.Random, numpy's, torch's   the generators of modules are sent with their state
+generator that a function uses    draws equal numbers in all processes; with its reducer, each task has its own stream
+os.environ                        is sent as a copy: tasks see the program's variables
 weak dictionaries, weakref.ref    cannot be pickled
-lock or the like in a global      cannot be pickled: each process has its own
+lock or similar in a global       cannot be pickled; with its reducer, each process has its own
 struct.Struct, @contextmanager's  cannot be pickled
-open file                         becomes an io.StringIO without a word: it is refused
-torch.Tensor, Parameter           travels with its whole storage, copied; tensors that share one share none (`tensors`)
+open file                         silently becomes an io.StringIO; with its reducer, an error is raised
+torch.Tensor, Parameter           is sent with a copy of its whole storage; tensors do not share a storage (`tensors`)
 ================================  ======================================================================================
 """
 
@@ -62,7 +64,7 @@ def function_reduced(pickler: Pickler, function: FunctionType) -> Reduced:
     return make, args, state, None, None, script_modules.set_function
 
 
-# --- what functools and typing make -----------------------------------------------------------------------------------
+# --- objects created by functools and typing --------------------------------------------------------------------------
 
 
 def _lru_cached(pickler: Pickler, cached: Any) -> Reduced:
@@ -76,7 +78,7 @@ def _lru_cached(pickler: Pickler, cached: Any) -> Reduced:
         return _cached_again, (function, *limits), others, None, None, _set_cached
     if pickler.watch is not None:
         pickler.watch.saw(FunctionType)
-    # The function without its names is an argument; its names, which may have this very object, come as the state.
+    # The function without its names is an argument. Its names, which may include this very object, are in the state.
     _, args, state = function_parts(pickler, function)
     return _make_cached, (*args, *limits), (state, others), None, None, _set_cached
 
@@ -105,12 +107,12 @@ def _cached_property(_: Pickler, obj: Any) -> Reduced:
     return functools.cached_property, (obj.func,), (None, {"attrname": obj.attrname, "__doc__": obj.__doc__})
 
 
-_DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # it is a function
+_DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # a function has it
 
 
 def _single_dispatch(pickler: Pickler, function: Any) -> Reduced:
     if pickler.watch is not None:
-        pickler.watch.may_change = True  # by `register`
+        pickler.watch.may_change = True  # `register` may change the dispatcher
     return _make_dispatcher, (), [*function.registry.items()], None, None, _set_dispatcher
 
 
@@ -145,7 +147,7 @@ def _parameter(_: Pickler, obj: Any) -> Reduced:
 
 
 def _alias(_: Pickler, obj: Any) -> Reduced:
-    """Reduce the alias of a ``type`` statement."""
+    """Reduce the alias that a ``type`` statement defines."""
     if is_named(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return _make_alias, (obj.__name__, obj.__value__, obj.__type_params__)
@@ -156,14 +158,17 @@ def _make_alias(name: str, value: Any, parameters: tuple[Any, ...]) -> object:
 
 
 def _is_compiled(function: FunctionType) -> bool:
-    """Return whether a function is torch.compile's, and not another decorator's of torch."""
+    """Return whether a function was created by torch.compile, and not by another decorator of torch."""
     context = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)).get("self")
     kind = None if context is None else type(captured.contents_of(context)).__name__
     return kind == "OptimizeContext" and hasattr(function, "_torchdynamo_orig_callable")
 
 
 def _compiled(function: Any, original: Any) -> Reduced:
-    """Reduce a function of torch.compile: it is compiled again, with the same backend and settings."""
+    """Reduce a function created by torch.compile.
+
+    The receiver compiles it again, with the same backend and settings.
+    """
     cells = dict(zip(function.__code__.co_freevars, map(captured.contents_of, function.__closure__ or ()), strict=True))
     context = cells.get("self")
     backend = getattr(context, "callback", None)
@@ -178,7 +183,7 @@ def _compile(function: Any, backend: Any, settings: dict[str, Any]) -> object:
     return torch.compile(function, **({} if backend is None else {"backend": backend}), **settings)
 
 
-# --- what belongs to a process ----------------------------------------------------------------------------------------
+# --- objects that belong to a process ---------------------------------------------------------------------------------
 
 
 def _bound_method(_: Pickler, method: Any) -> Reduced:
@@ -251,7 +256,7 @@ OWN: dict[type, Callable[[], object]] = {
 
 
 def _own(pickler: Pickler, obj: Any) -> Reduced:
-    """Reduce an object, such as a lock, of which each process has its own, if a function refers to it."""
+    """Reduce an object, such as a lock, that each process has for itself, if a function refers to it."""
     return (OWN[type(obj)], ()) if pickler.code else NotImplemented
 
 
@@ -291,7 +296,7 @@ OF_TYPE: dict[type, Callable[[Pickler, Any], Reduced]] = {
 if hasattr(typing, "TypeAliasType"):
     OF_TYPE[cast("Any", typing).TypeAliasType] = _alias
 
-# --- libraries that are loaded ----------------------------------------------------------------------------------------
+# --- types of loaded libraries ----------------------------------------------------------------------------------------
 
 _loaded: dict[type, Callable[[Any, Any], Reduced]] = {}
 _plain: dict[type, Callable[[Any], Any]] = {}
@@ -301,14 +306,17 @@ _LIBRARIES = "random", "numpy.random", "torch"
 
 
 class _Now:
-    known: tuple[int | bool, ...] = ()  # the state of imports for which the tables were built
+    known: tuple[int | bool, ...] = ()  # the imported libraries for which the tables were built
 
 
 _now = _Now()
 
 
 class _PlainPickler:
-    """A stand-in for the pickler, where the plain one calls a reducer: it pickles values that are handed over."""
+    """A stand-in for `Pickler` when the plain pickler calls a reducer.
+
+    The plain pickler pickles only values, not code.
+    """
 
     code = False
 
@@ -319,7 +327,7 @@ def of_loaded() -> dict[type, Callable[[Any, Any], Reduced]]:
     if known != _now.known:
         _loaded.clear()
         _loaded.update(random_streams.reducers())
-        if hasattr(sys.modules.get("torch"), "default_generator"):  # it is not just being imported
+        if hasattr(sys.modules.get("torch"), "default_generator"):  # false while torch is still being imported
             from . import tensors
 
             _loaded.update(tensors.reducers())
@@ -339,7 +347,7 @@ def plain_table() -> dict[type, Callable[[Any], Any]]:
 
 
 def _whole(reduce: Callable[[Any, Any], Reduced]) -> Callable[[Any], Any]:
-    """Return a reducer that never declines, as a dispatch table has them."""
+    """Return a reducer that never returns NotImplemented, as a dispatch table requires."""
 
     def reduced(obj: Any) -> Any:
         reduced_value = reduce(_PlainPickler, obj)

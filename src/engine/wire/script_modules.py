@@ -1,8 +1,8 @@
 """The copies of a program's modules in its workers: ``__main__``, with the names that the program sends.
 
-A function or class that travels as a copy belongs to a module of the program, its script or notebook as a rule, which a
-worker cannot import. The worker has a module of that name instead (`Namespace`): the globals of those functions, and
-the place where `pickle`, `multiprocessing`, `inspect` and `typing` look for the classes. This makes work:
+A function or class that is sent as a copy belongs to a module of the program, usually its script or notebook, which a
+worker cannot import. The worker has a module of that name instead (`Namespace`). It contains the globals of those
+functions, and `pickle`, `multiprocessing`, `inspect` and `typing` find the classes in it. Therefore these work:
 
 =====================================  =================================================================================
 in a task                              because
@@ -12,13 +12,13 @@ pickle.loads of a saved object         names that no function mentions are loade
 multiprocessing, by fork               a child has the parent's ``__main__``
 multiprocessing, by spawn, forkserver  a child loads the names of its parent's ``__main__`` (`spawned_main`)
 DataLoader, mp.Queue, mp.spawn         as above
-inspect.getsource, torch.jit.script    the program's sources are in `linecache` where their files are not
+inspect.getsource, torch.jit.script    `linecache` has the program's sources if the node does not have the files
 typing.get_type_hints                  a class's module has the names that its annotations use
 a cache in a global                    a name keeps its value until the program sends another one
 =====================================  =================================================================================
 
-The program itself unpickles results with the same functions: there, a name is that of its own modules, and nothing of
-them is changed.
+The program itself unpickles results with the same functions. There, a name refers to the program's own modules, which
+are not changed.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ from typing import Any
 from ...lazy_named_tuple import NamedTuple
 
 MAIN = "__main__"
-_NEW = "<new>"  # the name of a function whose attributes have not come yet
+_NEW = "<new>"  # the name of a new function whose attributes are not set yet
 _ATOMIC = {type(None), bool, bytes, complex, float, int, str}
-_OWNED = {type(threading.Lock()), type(threading.RLock()), threading.local}  # each process has its own of these
+# types of objects that each process has for itself
+_OWNED = {type(threading.Lock()), type(threading.RLock()), threading.local}
 _MISSING = object()
 _loading = threading.RLock()
 
 _local = threading.local()  # `namespace`: of the program that this thread runs; `recorded`: see `recording`
-_namespaces: dict[str, Namespace] = {}  # of this process, by the program's token
+_namespaces: dict[str, Namespace] = {}  # token of a program -> its namespace in this process
 
 
 class _Process:
-    last: Namespace | None = None  # entered last; None: this process runs no tasks
+    last: Namespace | None = None  # the namespace entered last; None: this process runs no tasks
 
 
 _process = _Process()
@@ -60,16 +61,19 @@ class Namespace:
     """The modules of one program in this process."""
 
     def __init__(self, rest: bytes = b"") -> None:
-        """Begin. ``rest``: the pickles of names not needed yet, as a dictionary, pickled and compressed."""
+        """Create an empty namespace.
+
+        ``rest``: a dictionary with the pickles of names not needed yet, pickled and compressed.
+        """
         self._modules: dict[str, ModuleType] = {}
-        self._values: dict[str, dict[str, object]] = {}  # sent values of names, by module
+        self._values: dict[str, dict[str, object]] = {}  # module -> the names and values that the program has sent
         self._rest: bytes | dict[str, bytes] = rest
         self._newest_rest = rest
-        self._loaded: set[str] = set()  # names in use; new versions replace them
-        self._reloads: dict[str, int] = {}  # how often the program has imported modules anew
-        self._applied: object = None  # the program whose names are in the modules
+        self._loaded: set[str] = set()  # names from `_rest` that are in use; newer versions replace them
+        self._reloads: dict[str, int] = {}  # module -> how often the program has reloaded it
+        self._applied: object = None  # the program whose names are now in the modules
 
-    # --- what a program brings -----------------------------------------------------------------------------------
+    # --- names that a program sends ------------------------------------------------------------------------------
 
     def update(self, script: Script) -> None:
         """Apply a program's description of its script."""
@@ -113,7 +117,7 @@ class Namespace:
             due = failed
 
     def apply(self, program: object, names: Iterable[Record]) -> None:
-        """Set the names of a program in its modules, and the attributes of its classes, as they were sent."""
+        """Set the names in the program's modules and the attributes of its classes to the values that were sent."""
         if self._applied is not program:
             self._applied = program
             for owner, values in names:
@@ -123,7 +127,7 @@ class Namespace:
                     owner(values)
 
     def module(self, name: str, attributes: Mapping[str, object]) -> ModuleType:
-        """Return the module in which the program's functions and classes of the module ``name`` are placed."""
+        """Return the local module for functions and classes of the program's module ``name``."""
         module = self._modules.get(name)
         if module is None:
             self._modules[name] = module = ModuleType(name)
@@ -144,7 +148,7 @@ class Namespace:
         self._bind(module, values)
 
     def _bind(self, module: str, values: dict[str, object]) -> None:
-        """Set names of a module. A name that the program sends again unchanged keeps its value here."""
+        """Set names of a module. If the program sends a name again with an unchanged value, the local value stays."""
         scope = self.module(module, {}).__dict__
         before = self._values.setdefault(module, {})
         for name, value in values.items():
@@ -154,10 +158,13 @@ class Namespace:
                 scope[name] = value
             before[name] = value
 
-    # --- names that are needed later -----------------------------------------------------------------------------
+    # --- names that are loaded when they are first used ----------------------------------------------------------
 
     def later(self, name: str) -> object:
-        """Return the script's value of a name that no received function mentions; or raise AttributeError."""
+        """Return the script's value of a name that no received function mentions.
+
+        Raises AttributeError if there is none.
+        """
         if not name.startswith("__"):
             self._load_rest(name)
             scope = self.module(MAIN, {}).__dict__
@@ -166,7 +173,7 @@ class Namespace:
         raise AttributeError(f"module '{MAIN}' has no attribute {name!r}", name=name)
 
     def _load_rest(self, *names: str) -> None:
-        """Load these names, or all."""
+        """Load these names; without arguments, load all names."""
         rest = self._rest
         if isinstance(rest, bytes):
             self._rest = rest = loads(zlib.decompress(rest)) if rest else dict[str, bytes]()
@@ -188,7 +195,7 @@ class Namespace:
             _loading.release()
 
     def names(self) -> tuple[dict[str, object], bytes, object]:
-        """Return the names of ``__main__``, the pickles of names not needed yet, and its file."""
+        """Return the names of ``__main__``, the pickles of names that were not needed yet, and its file."""
         scope = self.module(MAIN, {}).__dict__
         hidden = {"__builtins__", "__spec__", "__loader__", "__getattr__", "__name__"}
         rest = self._rest if isinstance(self._rest, bytes) else zlib.compress(dumps(self._rest, 5), 1)
@@ -196,24 +203,24 @@ class Namespace:
 
 
 def _has_source(file: str) -> bool:
-    """Return whether `inspect` finds the source of classes by this path."""
+    """Return whether `inspect` can find the source of classes with this file path."""
     return file in linecache.cache or Path(file).exists()
 
 
 class Script(NamedTuple):
     """The description of a program's script, for the workers that run its functions."""
 
-    token: str  # of the program, by which a worker recognises its modules
-    attributes: Mapping[str, object]  # `__file__` and `__package__` of its `__main__`
-    path: tuple[str, ...] = ()  # folders added to `sys.path` since the begin of the workers
-    reloads: tuple[tuple[str, int], ...] = ()  # modules imported anew since then, with their count
-    rest: bytes = b""  # the script's functions, classes and constants by their names, pickled and compressed
-    sources: bytes = b""  # texts by file name, pickled and compressed, of files that nodes lack
-    needs_rest: bool = False  # whether the function looks up names by text, as `globals` and `eval` do
+    token: str  # identifies the program, and so its modules in a worker
+    attributes: Mapping[str, object]  # `__file__` and `__package__` of the program's `__main__`
+    path: tuple[str, ...] = ()  # folders added to `sys.path` since the workers started
+    reloads: tuple[tuple[str, int], ...] = ()  # (module, count) of modules reloaded since the workers started
+    rest: bytes = b""  # name -> function, class or constant of the script, pickled and compressed
+    sources: bytes = b""  # file name -> text, pickled and compressed, for files that nodes do not have
+    needs_rest: bool = False  # whether the function looks up names given as text, as `globals` and `eval` do
 
 
 def entered(script: Script) -> Namespace:
-    """Return the namespace of a script's program, which this thread runs from now on."""
+    """Return the namespace of a script's program, and make it the current one in this thread."""
     namespace = _namespaces.get(script.token)
     if namespace is None:
         _namespaces[script.token] = namespace = Namespace()
@@ -225,18 +232,18 @@ def entered(script: Script) -> Namespace:
     return namespace
 
 
-Record = tuple[Any, Any]  # (module, names), or (a function that sets a class's attributes, its argument)
+Record = tuple[Any, Any]  # (module, names), or (function that sets a class's attributes, its argument)
 
 
 def note(record: Record) -> None:
-    """Note a program's record, to apply it again after another program has run."""
+    """Record what was set for a program, so that it can be set again after another program has run."""
     if (recorded := getattr(_local, "recorded", None)) is not None:
         recorded.append(record)
 
 
 @contextmanager
 def recording(names: list[Record]) -> Iterator[None]:
-    """Record in ``names`` what this thread sets in modules and classes of the program, during the block."""
+    """Collect in ``names`` everything that this thread sets in the program's modules and classes during the block."""
     _local.recorded = names
     try:
         yield
@@ -245,7 +252,7 @@ def recording(names: list[Record]) -> Iterator[None]:
 
 
 def begin(namespace: Namespace) -> None:
-    """Make a process that runs no tasks itself, such as a task's child, unpickle into this namespace."""
+    """Make this namespace the current one in a process that runs no tasks itself, such as a child of a task."""
     _process.last = namespace
 
 
@@ -254,7 +261,7 @@ def _current() -> Namespace | None:
 
 
 class _Later:
-    """The ``__getattr__`` of a module with only the sent names."""
+    """The ``__getattr__`` of a module that has only the names that were sent."""
 
     def __init__(self, namespace: Namespace | None, module: str) -> None:
         self._namespace, self._module = namespace, module
@@ -270,7 +277,7 @@ class _Later:
 
 
 def _place(name: str, module: ModuleType) -> None:
-    """Put a module where an import finds it; create missing packages empty."""
+    """Add a module to `sys.modules`, where imports find it; create missing packages without contents."""
     parent, _, last = name.rpartition(".")
     if parent:
         if parent not in sys.modules:
@@ -282,7 +289,7 @@ def _place(name: str, module: ModuleType) -> None:
 
 
 class _Loading:
-    """A placeholder for the object that is being loaded, which gets its name afterwards."""
+    """A placeholder for an object that is still being loaded, and whose name is set afterwards."""
 
 
 class Empty:
@@ -293,11 +300,11 @@ def _is_same(before: object, value: object) -> bool:
     return before is value or (type(before) is type(value) and type(value) in _ATOMIC and before == value)
 
 
-# --- what pickles call ------------------------------------------------------------------------------------------------
+# --- functions that pickles call --------------------------------------------------------------------------------------
 
 
 def module_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
-    """Return the globals for copies of a module's functions."""
+    """Return the globals for the copies of a module's functions."""
     namespace = _current()
     if namespace is not None:
         return namespace.module(name, attributes).__dict__
@@ -306,7 +313,7 @@ def module_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
 
 
 def imported_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
-    """Return the globals of a module; where it cannot be imported here, those of a copy."""
+    """Return the globals of a module or, if it cannot be imported here, of a local copy."""
     try:
         return importlib.import_module(name).__dict__
     except ImportError:
@@ -314,7 +321,7 @@ def imported_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any
 
 
 def make_function(code: CodeType, scope: dict[str, Any], cells: tuple[CellType, ...] | None, name: str) -> FunctionType:
-    """Return a function without attributes; or the module's own function of this name, if it is the same."""
+    """Return a new function without attributes; or the module's function of this name, if it has the same code."""
     existing = scope.get(name) if cells is None else None
     if type(existing) is FunctionType and existing.__code__ == code and existing.__globals__ is scope:
         return existing
@@ -323,15 +330,15 @@ def make_function(code: CodeType, scope: dict[str, Any], cells: tuple[CellType, 
 
 
 def set_function(function: FunctionType, state: tuple[Any, Any, tuple[Any, ...], dict[str, Any], bool]) -> None:
-    """Set a function's attributes, what its cells contain, and the names that it uses.
+    """Set a function's attributes, the contents of its cells, and the names that it uses.
 
-    ``state``: its ``__dict__``, its other attributes, the contents of its cells, the names, and whether its module
-    has it under its own name.
+    ``state``: its ``__dict__``, its other attributes, the contents of its cells, the names, and whether the function's
+    module contains it under its own name.
     """
     attributes, slots, contents, names, is_named = state
     is_new = function.__name__ == _NEW
     if not is_new and _current() is None:
-        return  # the program's own
+        return  # the function is the program's own
     if names:
         _bind(function.__globals__, names)
     if is_new:
@@ -358,7 +365,7 @@ def set_module(module: ModuleType, names: dict[str, object]) -> None:
 
 
 def named_later(name: str) -> object:
-    """Return the script's value of a name, from its own pickle."""
+    """Return the script's value of a name, which has its own pickle."""
     namespace = _current()
     if namespace is None:
         return getattr(sys.modules[MAIN], name)
@@ -381,14 +388,14 @@ def _bind(scope: dict[str, Any], names: dict[str, object]) -> None:
     if namespace is not None and name in namespace._modules and namespace._modules[name].__dict__ is scope:
         namespace.bind(name, names)
     elif getattr(sys.modules.get(str(name)), "__dict__", None) is scope:
-        for each, value in names.items():  # the program's own module
+        for each, value in names.items():  # this is the program's own module
             scope.setdefault(each, value)
     else:
         scope.update(names)
 
 
 def _is_equal(before: Any, value: Any) -> bool:
-    """Return whether two sets of default values are the same."""
+    """Return whether two sets of default values are equal."""
     if isinstance(before, dict) and isinstance(value, dict):
         return before.keys() == value.keys() and all(_is_same(before[name], value[name]) for name in value)
     if isinstance(before, tuple) and isinstance(value, tuple):

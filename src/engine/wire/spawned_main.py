@@ -1,7 +1,7 @@
-"""The ``__main__`` of a process spawned by a task: it has the names of the task's script, without running it.
+"""The ``__main__`` of a process spawned by a task: it has the names of the task's script, but does not run the script.
 
-`multiprocessing` asks for the name of its ``__main__``'s module when it spawns a child, and runs that module in the
-child first. For the ``__main__`` of a worker this is the module; the names come in a file of the worker's memory.
+When `multiprocessing` spawns a child, it asks for the module name of its own ``__main__``, and first runs that module
+in the child. In a worker, this module is the answer. The names are in a memory file of the worker.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .script_modules import MAIN, Namespace, begin
 if TYPE_CHECKING:
     from types import ModuleType
 
-NAMES = "OUTRIDER_SPAWNED_MAIN"  # the environment variable with the place of the names
-_HEAD_BYTES = 16  # the offset and the size of the newest names in the file
-_ASKS = "get_preparation_data"  # the function of multiprocessing, and of loky, that asks for the name
+NAMES = "OUTRIDER_SPAWNED_MAIN"  # the environment variable with the path of the memory file
+_HEAD_BYTES = 16  # the file begins with the offset and the size of the newest names
+_ASKS = "get_preparation_data"  # the function of multiprocessing and loky that asks for the module name
 
 
 class SpawningSpec:
@@ -34,7 +34,7 @@ class SpawningSpec:
 
     @property
     def name(self) -> str:
-        """Return the module's name, and write the names for a child that is about to be spawned."""
+        """Return the module's name. If a child is about to be spawned, write the names for the child."""
         if sys._getframe(1).f_code.co_name != _ASKS:
             return MAIN
         from . import pickler
@@ -45,7 +45,7 @@ class SpawningSpec:
             os.environ[NAMES] = f"/proc/{self._pid}/fd/{self._file}"
         names, *others = self._namespace.names()
         data = pickle.dumps((pickler.dumps_what_can(names), *others), 5)
-        if data != self._data:  # older names stay in the file: a child may be reading them
+        if data != self._data:  # append: a child may still be reading the older names
             end = max(os.fstat(self._file).st_size, _HEAD_BYTES)
             os.pwrite(self._file, data, end)
             os.pwrite(self._file, end.to_bytes(8, "big") + len(data).to_bytes(8, "big"), 0)
@@ -54,7 +54,7 @@ class SpawningSpec:
 
 
 def names_of_parent() -> dict[str, object]:
-    """Return the names of the ``__main__`` of the worker that spawned this process; empty if it is gone."""
+    """Return the names in ``__main__`` of the worker that spawned this process; empty if the worker has ended."""
     try:
         data = Path(os.environ[NAMES]).read_bytes()
         at = int.from_bytes(data[:8], "big")

@@ -1,9 +1,9 @@
-"""The transport of tensors: only their own bytes, out of the pickle, and shared storages once.
+"""The transport of tensors: only their own bytes, outside of the pickle, and shared storages only once.
 
-A dense tensor on the CPU is sent as the part of its storage that it covers. Tensors of one pickle whose parts overlap
-share memory on the other side as they did here. A view with gaps, as a column of a matrix is one, becomes a contiguous
-tensor of its own, unless a tensor without gaps shares its memory. All other tensors (of GPUs, sparse, quantized,
-DTensors, other subclasses) pickle themselves.
+For a dense tensor on the CPU, the part of the storage that it covers is sent. If the parts of several tensors in one
+pickle overlap, the tensors share memory at the receiver, too. A view with gaps, such as a column of a matrix, becomes a
+separate contiguous tensor, unless a tensor without gaps shares its memory. All other tensors (on GPUs, sparse,
+quantized, DTensors, other subclasses) are pickled by their own methods.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Any
 
-ALIGN_BYTES = 16  # of a part within its storage: no element is larger
-Place = tuple[int, int]  # the address of a storage, and its size in bytes
-Span = tuple[int, int]  # of bytes of a storage: the first, and the one after the last
+ALIGN_BYTES = 16  # alignment of a part within its storage: the size of the largest element
+Place = tuple[int, int]  # (address of a storage, its size in bytes)
+Span = tuple[int, int]  # (first byte, end) of a range of bytes in a storage
 _local = threading.local()
 
 
@@ -28,13 +28,15 @@ class CoveredParts:
     """The parts of storages that the tensors of one pickle cover."""
 
     def __init__(self) -> None:
-        self._of: dict[Place, list[_Part]] = {}  # sorted by where they begin; in the last pickle none overlap
-        self._copied: dict[Place, list[Span]] = {}  # that views with gaps lie in, which are copies
-        self._joined: dict[Place, list[Span]] = {}  # that have to be one part each, since tensors overlap there
-        self._overlap = False  # seen in this pickle, which must be made again
+        # storage -> its parts, sorted by their beginning; in the final pickle they do not overlap
+        self._of: dict[Place, list[_Part]] = {}
+        self._copied: dict[Place, list[Span]] = {}  # storage -> ranges covered by views with gaps, which were copied
+        # storage -> ranges that must each become one part, because tensors overlap in them
+        self._joined: dict[Place, list[Span]] = {}
+        self._overlap = False  # whether tensors overlap, so that the pickle must be made again
 
     def has(self, storage: Any, begin: int, end: int) -> bool:
-        """Return whether a tensor without gaps has these bytes; if none has so far, note them as those of a copy."""
+        """Return whether a tensor without gaps covers these bytes. If none has so far, record them as copied."""
         place = _place(storage)
         before = self._before(place, begin)
         if self._span_in(place, begin, end) is not None or (before is not None and end <= before.end):
@@ -43,7 +45,7 @@ class CoveredParts:
         return False
 
     def covering(self, storage: Any, begin: int, end: int) -> _Part:
-        """Return the part of a storage that has these bytes."""
+        """Return the part of a storage that contains these bytes."""
         place = _place(storage)
         before = self._before(place, begin)
         if before is not None and end <= before.end:
@@ -65,20 +67,20 @@ class CoveredParts:
         return part
 
     def again(self) -> bool:
-        """Return whether tensors overlapped, so that the pickle must be made again; begin that one."""
+        """Return whether the pickle must be made again because tensors overlapped; if so, prepare for it."""
         overlap, self._overlap = self._overlap, False
         if overlap:
             self._of, self._copied = {}, {}
         return overlap
 
     def _before(self, place: Place, begin: int) -> _Part | None:
-        """Return the last part that begins there or before."""
+        """Return the last part that begins at or before ``begin``."""
         parts = self._of.get(place, [])
         at = bisect_right(parts, begin, key=_first)
         return parts[at - 1] if at else None
 
     def _span_in(self, place: Place, begin: int, end: int) -> Span | None:
-        """Return the joined part that has these bytes."""
+        """Return the joined range that contains these bytes."""
         return next((span for span in self._joined.get(place, ()) if span[0] <= begin and end <= span[1]), None)
 
 
@@ -95,7 +97,7 @@ def _overlapping(spans: Iterable[Span], begin: int, end: int) -> list[Span]:
 
 
 class collected:  # noqa: N801 - a context manager
-    """Have the tensors of one pickle share what they overlap in; a pickle within another has parts of its own."""
+    """A context in which the overlapping tensors of one pickle share memory. A nested pickle has its own parts."""
 
     def __enter__(self) -> CoveredParts:
         self._before = getattr(_local, "parts", None)
@@ -107,7 +109,7 @@ class collected:  # noqa: N801 - a context manager
 
 
 class _Part:
-    """The bytes of a storage from ``first`` on, and those before it that the alignment of elements takes."""
+    """The bytes of a storage from ``first`` to ``end``, with some bytes before them for the alignment of elements."""
 
     def __init__(self, storage: Any, first: int, end: int) -> None:
         self._storage, self.first, self.end = storage, first, end
@@ -119,14 +121,14 @@ class _Part:
 
 def _buffer(storage: Any, begin: int, end: int) -> pickle.PickleBuffer:
     view: Any = (ctypes.c_ubyte * (end - begin)).from_address(storage.data_ptr() + begin)
-    view.storage = storage  # which lives as long as the view
+    view.storage = storage  # keeps the storage alive as long as the view
     return pickle.PickleBuffer(view)
 
 
 def _storage(data: Any) -> Any:
     torch = importlib.import_module("torch")
     view = memoryview(data)
-    if view.readonly:  # a tensor cannot be
+    if view.readonly:  # torch has no read-only tensors
         return torch.frombuffer(bytearray(view), dtype=torch.uint8).untyped_storage()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,7 +136,7 @@ def _storage(data: Any) -> Any:
 
 
 def reducers() -> dict[type, Callable[[Any, Any], Any]]:
-    """Return the reducers of torch, which is loaded."""
+    """Return the reducers of torch, which must be loaded."""
     torch: Any = sys.modules["torch"]
     return {torch.Tensor: _tensor, torch.nn.Parameter: _tensor, torch.Generator: _generator}
 
@@ -147,7 +149,7 @@ def _tensor(_: Any, tensor: Any) -> Any:
     values = tensor.detach()
     try:
         values.untyped_storage().data_ptr()
-    except RuntimeError:  # it only stands for others, inside a function of torch.func
+    except RuntimeError:  # a placeholder without memory, inside a function of torch.func
         return NotImplemented
     size = values.element_size()
     begin = values.storage_offset() * size
@@ -169,14 +171,14 @@ def _tensor(_: Any, tensor: Any) -> Any:
 
 
 def _is_plain(torch: Any, tensor: Any) -> bool:
-    """Return whether the tensor is nothing but memory of this process."""
+    """Return whether the tensor is plain memory of this process."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and not getattr(tensor, "_backward_hooks", None)  # torch warns of those
+        and not getattr(tensor, "_backward_hooks", None)  # torch warns about hooks when it pickles such a tensor
     )
 
 

@@ -1,4 +1,4 @@
-"""User objects as bytes: pickle protocol 5 with its buffers behind it, and which part cannot be pickled."""
+"""User objects as bytes: pickle protocol 5 followed by its buffers; the search for an unpicklable part."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ from ...lazy_named_tuple import NamedTuple
 from . import pickler, reducers
 from .messages import Value
 
-INLINE_BYTES = 64 * 1024  # larger values travel as blobs
+INLINE_BYTES = 64 * 1024  # larger values are sent as blobs
 PIECE_BYTES = 1024 * 1024  # larger pickles are read in pieces, and a larger `bytes` is not copied into its pickle
-FEW = 16  # items of a list, a tuple or a dict that are looked at for such a `bytes`
-ALIGN_BYTES = 64  # a cache line, and what numpy's SIMD loops like best
+FEW = 16  # only lists, tuples and dicts with at most so many items are searched for such a `bytes`
+ALIGN_BYTES = 64  # a cache line, with which numpy's SIMD code is fastest
 
 
 class Dumped(NamedTuple):
-    """A pickled value: ``parts`` one after the other, ``total`` bytes. They may be views of the object's own memory."""
+    """A pickled value: the concatenation of ``parts``, in all ``total`` bytes.
+
+    Parts may be views of the object's memory.
+    """
 
     parts: list[bytes | memoryview]
-    sizes: tuple[int, ...] | None  # as in `Value`
+    sizes: tuple[int, ...] | None  # see `Value`
     total: int
 
 
 class Unpicklable(Exception):
-    """Raised when an object cannot be pickled: the one at ``path``, of type ``kind``, because of ``reason``."""
+    """Raised when an object cannot be pickled.
+
+    The cause is the part at ``path``, of type ``kind``, for this ``reason``.
+    """
 
     def __init__(self, path: str, kind: str, reason: str) -> None:
         super().__init__(f"{path} cannot be pickled: {kind}: {reason}")
@@ -42,14 +48,16 @@ class Unpicklable(Exception):
 
 
 def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: bool = True, code: bool = False) -> Dumped:
-    """Pickle, large buffers out of band and not copied. Nor is a large `bytes` that is an item of a short list, tuple
-    or dict: it is one of the parts of the pickle.
+    """Pickle an object, without copying large buffers.
 
-    ``names`` is what the object is called in the path of an error; a sequence names the items of a tuple, so that
-    ``dump((args, kwargs), ("args", "kwargs"))`` complains about ``args[0]['model'].lock``.
+    A large `bytes` that is an item of a short list, tuple or dict is not copied either: it becomes a part of its own.
 
-    ``by_reference=False`` copies what is of modules registered with cloudpickle. ``code``: the object is a function,
-    with all that it refers to.
+    Args:
+        obj: the object.
+        names: the name of the object in an error's path. A sequence names the items of a tuple, so that the error for
+            ``dump((args, kwargs), ("args", "kwargs"))`` may begin with ``args[0]['model'].lock``.
+        by_reference: False copies functions and classes of modules registered with cloudpickle.
+        code: whether the object is a function, with everything to which it refers.
 
     Raises:
         Unpicklable
@@ -66,7 +74,7 @@ def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: boo
         if not buffers:
             return Dumped([head], None, len(head))
         views = [buffer.raw() for buffer in buffers]
-    except Exception as error:  # whatever a __reduce__ raises
+    except Exception as error:  # any error of a __reduce__
         raise _explain(obj, names, error, code=code) from error
     parts: list[bytes | memoryview] = [head]
     total = len(head)
@@ -79,34 +87,36 @@ def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: boo
 
 
 def inline(dumped: Dumped) -> Value:
-    """Return a value that travels in a frame; only for ``total`` up to `INLINE_BYTES`."""
+    """Return a value whose bytes are in the frame itself; only for ``total`` up to `INLINE_BYTES`."""
     parts = dumped.parts
     return Value(bytes(parts[0]) if len(parts) == 1 else b"".join(parts), dumped.sizes)
 
 
 def load(data: Any, sizes: Sequence[int] | None = None) -> Any:
-    """Return the object. ``data`` is bytes, or a writable mapping, over which arrays are then made without a copy."""
+    """Return the object. ``data`` is bytes, or a writable mapping, over which arrays are created without a copy."""
     if sizes is None:
         return pickle.loads(data) if len(data) <= PIECE_BYTES else _in_pieces(memoryview(data), ())
-    view = memoryview(bytearray(data) if isinstance(data, bytes) else data)  # arrays must be writable
+    # a copy of bytes, because arrays must be writable
+    view = memoryview(bytearray(data) if isinstance(data, bytes) else data)
     head, *buffers = cut(view, sizes)
     return load_parts(head, buffers)
 
 
 def load_parts(head: memoryview, buffers: Sequence[memoryview]) -> Any:
-    """Return the object of a pickle and its buffers."""
+    """Return the object of a pickle and its out-of-band buffers."""
     return pickle.loads(head, buffers=buffers) if len(head) <= PIECE_BYTES else _in_pieces(head, buffers)
 
 
 def _in_pieces(head: memoryview, buffers: Sequence[memoryview]) -> Any:
-    file: Any = _Pieces(head)  # whose `read` gives what any buffer is enough for
+    file: Any = _Pieces(head)  # its `read` returns memoryviews, which suffice for the unpickler
     return pickle.Unpickler(file, buffers=buffers).load()
 
 
 class _Pieces:
-    """A file of a large pickle. Unpickling it in a thread lets the others run: `pickle.loads` keeps Python's lock from
-    its first byte to its last, and the unpickler of a file comes back to Python for each frame, of 64 KiB. Bytes that
-    are larger are copied here, without the lock where both ends can be addressed, and else in pieces.
+    """A file with a large pickle, so that other threads can run while one thread unpickles.
+
+    `pickle.loads` holds Python's lock from the first byte to the last. With a file, the unpickler returns to Python for
+    each frame of 64 KiB. Larger bytes are copied here: without the lock if both ends have an address, else in pieces.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -122,13 +132,13 @@ class _Pieces:
         if len(part) <= PIECE_BYTES:
             buffer[: len(part)] = part
         else:
-            from . import large_copy  # ctypes, which few programs need
+            from . import large_copy  # imports ctypes, which few programs need
 
             large_copy.copy(buffer[: len(part)], part)
         return len(part)
 
     def readline(self) -> bytes:
-        """Return the next line. Protocol 5 writes none; a pickle of an older protocol has some."""
+        """Return the next line. Only pickles of older protocols contain lines; protocol 5 has none."""
         line = bytearray()
         while not line.endswith(b"\n") and (char := bytes(self.read(1))):
             line += char
@@ -136,13 +146,14 @@ class _Pieces:
 
 
 def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool, code: bool) -> bytes:
-    """Pickle, plainly where possible: in a tenth of the time. Objects of ``__main__`` must go by value."""
+    """Pickle by the standard pickler if possible, in a tenth of the time. Objects of ``__main__`` must be copied."""
     if by_reference and ("torch" not in sys.modules or obj is None or (type(obj) is tuple and _is_nothing(obj))):
         try:
             head = pickle.dumps(obj, 5, buffer_callback=buffers.append)
-            if b"__main__" not in head and b"andom" not in head and b"_Environ" not in head:  # see `reducers`
+            # these need a reducer: see `reducers`
+            if b"__main__" not in head and b"andom" not in head and b"_Environ" not in head:
                 return head
-        except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler has the last word
+        except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler decides
             pass
         buffers.clear()
     with io.BytesIO() as file:
@@ -151,7 +162,7 @@ def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: b
 
 
 def _is_nothing(obj: tuple[object, ...]) -> bool:
-    """Return whether these are the arguments of a call that has none."""
+    """Return whether the object is the arguments ``((), {})`` of a call without arguments."""
     return len(obj) == 2 and type(obj[0]) is tuple and type(obj[1]) is dict and not obj[0] and not obj[1]
 
 
@@ -173,7 +184,7 @@ def _has_written_plainly(obj: object, file: Any, buffers: list[pickle.PickleBuff
         plain.dump(obj)
         if b"__main__" not in file.getvalue():
             return True
-    except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler has the last word
+    except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler decides
         pass
     _clear(file, buffers)
     return False
@@ -188,8 +199,8 @@ def _clear(file: Any, buffers: list[pickle.PickleBuffer]) -> None:
 def _has_long_bytes(obj: object, depth: int) -> bool:
     kind: Any = type(obj)
     if kind is bytes:
-        return len(obj) > PIECE_BYTES  # type: ignore[arg-type]  # it is a bytes
-    if not depth or kind not in (tuple, list, dict) or len(obj) > FEW:  # type: ignore[arg-type]  # they all have one
+        return len(obj) > PIECE_BYTES  # type: ignore[arg-type]  # obj is bytes
+    if not depth or kind not in (tuple, list, dict) or len(obj) > FEW:  # type: ignore[arg-type]  # these types have a length
         return False
     items: Any = obj.values() if kind is dict else obj  # type: ignore[attr-defined]  # a dict has them
     for each in items:  # noqa: SIM110 - `any` takes twice as long
@@ -201,24 +212,24 @@ def _has_long_bytes(obj: object, depth: int) -> bool:
 def _pickled_in_parts(
     obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool
 ) -> list[bytes | memoryview]:
-    """Pickle as `_pickled` does, into parts of which each large `bytes` is one, as it is."""
+    """Pickle like `_pickled`, but into parts: each large `bytes` is a part of its own, and is not copied."""
     file = _PickleFile()
     _write(obj, file, buffers, by_reference=by_reference)
     return file.parts
 
 
 class _PickleFile:
-    """A file for a pickler, which hands large objects to it as they are, and not through a buffer of its own."""
+    """A file for a pickler, which passes large objects to it directly instead of copying them to a buffer."""
 
     def __init__(self) -> None:
         self.parts: list[bytes | memoryview] = []
 
     def write(self, data: Any) -> int:
-        self.parts.append(data if type(data) is bytes else bytes(data))  # of a bytearray a copy: it may change
+        self.parts.append(data if type(data) is bytes else bytes(data))  # a bytearray is copied, because it may change
         return len(data)
 
     def getvalue(self) -> bytes:
-        """Return what may name modules."""
+        """Return the parts that may contain names of modules."""
         return b"".join(part for part in self.parts if len(part) <= PIECE_BYTES)
 
     def seek(self, _: int) -> None:
@@ -229,7 +240,7 @@ class _PickleFile:
 
 
 def cut(view: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
-    """Give the parts of a value of these sizes."""
+    """Yield the parts of a value that have these sizes."""
     at = 0
     for size in sizes:
         yield view[at : at + size]
@@ -237,10 +248,10 @@ def cut(view: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
         at += -at % ALIGN_BYTES
 
 
-# --- which part of an object is it? -----------------------------------------------------------------------------------
+# --- which part of an object cannot be pickled? -----------------------------------------------------------------------
 
-_DEPTH = 12  # an object graph deeper than this is named by its upper part
-_WIDTH = 10_000  # children tried per object
+_DEPTH = 12  # levels of the search; a part deeper than this is reported by its ancestor at this level
+_WIDTH = 10_000  # parts searched per object
 
 
 def _explain(obj: object, names: str | Sequence[str], error: Exception, *, code: bool) -> Unpicklable:
@@ -259,7 +270,7 @@ def _explain(obj: object, names: str | Sequence[str], error: Exception, *, code:
 def _blame(
     path: str, obj: object, error: Exception, seen: set[int], depth: int, *, code: bool
 ) -> tuple[str, object, Exception]:
-    """Find the deepest part of ``obj`` that fails by itself."""
+    """Find the deepest part of ``obj`` that cannot be pickled by itself."""
     seen.add(id(obj))
     if depth and not _refuses(obj):
         for step, child in _children(obj):
@@ -269,13 +280,13 @@ def _blame(
 
 
 def _refuses(obj: object) -> bool:
-    """Return whether the object's class has a ``__reduce__`` of its own that raises: its parts are not asked then."""
+    """Return whether the object's class has its own ``__reduce__`` that raises: then its parts are not searched."""
     if all(getattr(type(obj), name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__")):
         return False
     try:
         obj.__reduce_ex__(5)
     except Exception:  # noqa: BLE001
-        return not isinstance(obj, FunctionType | type)  # which cloudpickle can pickle
+        return not isinstance(obj, FunctionType | type)  # cloudpickle can pickle functions and classes
     return False
 
 
@@ -291,7 +302,7 @@ def _failure(obj: object, *, code: bool) -> Exception | None:
 
 
 def _children(obj: object) -> Iterator[tuple[str, object]]:
-    """Yield the parts that an object is made of, each with the step that leads to it."""
+    """Yield the parts of an object, each with the step that leads to it, such as ``.name``."""
     if isinstance(obj, dict):
         for key, value in islice(obj.items(), _WIDTH):
             yield f"[{key!r:.60}]", value
@@ -307,7 +318,7 @@ def _attributes(obj: object) -> Iterator[tuple[str, object]]:
         for name, cell in zip(code.co_freevars, getattr(obj, "__closure__", None) or (), strict=False):
             try:
                 yield f" (its variable {name!r})", cell.cell_contents
-            except ValueError:  # not bound yet
+            except ValueError:  # the variable is not bound yet
                 continue
         scope = getattr(obj, "__globals__", {})
         for name in code.co_names:

@@ -1,8 +1,8 @@
-"""AWS: the notices in EC2's instance metadata of a spot instance. IMDSv2 only.
+"""AWS: the notices in the EC2 instance metadata of a spot instance. Only IMDSv2 is used.
 
 Documented in the EC2 user guide under "Spot Instance interruption notices", "EC2 instance rebalance recommendations"
-and "Use the Instance Metadata Service". The token comes back with the machine's hop limit, by default 1, as its IP
-time-to-live: a container behind a bridge never gets an answer.
+and "Use the Instance Metadata Service". The packets with the token have the machine's hop limit (default 1) as IP
+time-to-live, so a container behind a bridge never receives an answer.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from datetime import datetime
 from .metadata_service import OK, Answer, MetadataService, request
 from .sources import Report, Unanswered
 
-WITHIN_S = 2.0  # it answers in milliseconds, or not at all if there is no such service
-TOKEN_S = 21600  # the longest that there is
-NOTICE_S = 120.0  # "two minutes before Amazon EC2 stops or terminates"
+WITHIN_S = 2.0  # time limit of a request: the service answers in milliseconds, or does not exist
+TOKEN_S = 21600  # lifetime of a token; the maximum that AWS allows
+NOTICE_S = 120.0  # AWS: "two minutes before Amazon EC2 stops or terminates"
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
 
 class Imds(MetadataService):
-    """Reads metadata with a session token, which it renews in time."""
+    """A reader of metadata with a session token, which is renewed before it expires."""
 
-    every_s = 2.0  # AWS suggests 5
+    every_s = 2.0  # AWS recommends 5
     _token = ""
     _renew_at = 0.0
 
     async def get(self, path: str) -> Answer | None:
-        """Return the metadata item; None if there is no such item."""
+        """Return the metadata item; None if the service has no such item."""
         for fresh in (False, True):
             headers = {"X-aws-ec2-metadata-token": await self._valid_token(renew=fresh)}
             answer = await request(f"{self._url}{path}", headers=headers, within_s=WITHIN_S)
-            if answer.status != _UNAUTHORIZED:  # the token is another machine's: this one was resumed from a copy
+            # 401: the token was copied from another machine, of which this one is a resumed copy
+            if answer.status != _UNAUTHORIZED:
                 break
         if answer.status == _NOT_FOUND:
             return None
@@ -59,7 +60,7 @@ class Imds(MetadataService):
 
 
 class SpotAction(Imds):
-    """The interruption notice: 120 s before the end. If the action is hibernation, it has begun already."""
+    """The interruption notice, 120 s before the end. If the action is hibernation, it is already in progress."""
 
     name = "aws"
 
@@ -69,9 +70,10 @@ class SpotAction(Imds):
 
 
 class Rebalance(Imds):
-    """The recommendation to go elsewhere: an interruption is likely. It names no time; at least 120 s follow.
+    """The rebalance recommendation: an interruption is likely. It contains no time; at least 120 s remain.
 
-    It may come long before an interruption, together with it, or with none after it: an option of its own.
+    It may arrive long before an interruption, together with it, or without any interruption. Therefore it is a separate
+    option.
     """
 
     name = "aws-rebalance"
@@ -85,7 +87,7 @@ class Rebalance(Imds):
 
 
 def _seconds_left(answer: Answer) -> float:
-    """Return the time left by the service's own clock. A notice that cannot be read still counts as one."""
+    """Return the time left, by the service's own clock. An unreadable notice still counts as a notice."""
     try:
         action = json.loads(answer.body)
         at = datetime.fromisoformat(action["time"])
@@ -94,6 +96,6 @@ def _seconds_left(answer: Answer) -> float:
         left = answer.seconds_until(at)
     except (ValueError, LookupError, TypeError, AttributeError):
         return NOTICE_S
-    if answer.date is None and not 0.0 <= left <= NOTICE_S:  # by our clock, which may be wrong
+    if answer.date is None and not 0.0 <= left <= NOTICE_S:  # computed with our own clock, which may be wrong
         return NOTICE_S
     return min(max(left, 0.0), NOTICE_S)

@@ -1,7 +1,7 @@
-"""Azure: scheduled events of the instance metadata service that end this machine, or all that runs on it.
+"""Azure: scheduled events of the instance metadata service that end this machine, or all programs on it.
 
-Documented under "Scheduled Events for Linux VMs". Machines of one set see each other's events, so only those that name
-this one count. Nothing is acknowledged: that would bring the end forward.
+Documented under "Scheduled Events for Linux VMs". Machines of one set see each other's events, so only events that name
+this machine count. Events are not acknowledged, because that would make them start earlier.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from .metadata_service import OK, Answer, MetadataService, request
 from .sources import Report, Unanswered
 
 WITHIN_S = 5.0
-FIRST_WITHIN_S = 150.0  # the first question turns the service on: "up to two minutes"
-# The events that end the machine, and the minimum notice of each; Freeze is a pause of seconds.
+FIRST_WITHIN_S = 150.0  # the first request activates the service: "up to two minutes"
+# The events that end the machine, and the minimum notice of each. Freeze is not included: it is a pause of seconds.
 LEAST_S = {"Preempt": 30.0, "Terminate": 300.0, "Reboot": 900.0, "Redeploy": 600.0}
 _METADATA = {"Metadata": "true"}
 
 
 class ScheduledEvents(MetadataService):
     name = "azure"
-    every_s = 1.0  # the recommended interval: a preemption is announced 30 s ahead
+    every_s = 1.0  # the recommended interval; a preemption is announced 30 s before it begins
     _own = ""  # this machine's name
     _answered = False
 
@@ -47,10 +47,10 @@ class ScheduledEvents(MetadataService):
 
 
 def _seconds_left(event: dict[str, Any], answer: Answer) -> float:
-    """Return the time left by the service's own clock; an event that has started leaves none."""
+    """Return the time left, by the service's own clock; 0 for an event that has started."""
     if event.get("EventStatus") == "Started" or not event["NotBefore"]:
         return 0.0
     left = answer.seconds_until(parsedate_to_datetime(event["NotBefore"]))
-    if answer.date is None and left < 0:  # by our clock, which may be wrong
+    if answer.date is None and left < 0:  # computed with our own clock, which may be wrong
         return LEAST_S[event["EventType"]]
     return max(0.0, left)

@@ -1,7 +1,7 @@
-"""Google Cloud: Compute Engine's metadata on preemption and host maintenance.
+"""Google Cloud: Compute Engine's metadata about preemption and host maintenance.
 
-Documented under "Spot VMs", "Query metadata server for maintenance event notices" and "About VM metadata". A query
-waits for the next change (``wait_for_change``), so that a notice of 30 s arrives at once.
+Documented under "Spot VMs", "Query metadata server for maintenance event notices" and "About VM metadata". A request
+waits for the next change (``wait_for_change``), so that a notice of 30 s is received at once.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ import time
 from .metadata_service import OK, URL, MetadataService, request
 from .sources import Report, Unanswered
 
-HOST_S = 60.0  # a query ends after so long without a change
-WITHIN_S = 10.0  # and the server answers within this time after it
-EVERY_S = 1.0  # for a server that sends no version (ETag), and so cannot wait for the next
-PREEMPTED_S = 30.0  # from the signal to the machine's end
+HOST_S = 60.0  # a request without a change ends after this time
+WITHIN_S = 10.0  # time limit for the server's answer, in addition to HOST_S
+EVERY_S = 1.0  # polling interval if the server sends no version (ETag), so that a request cannot wait for a change
+PREEMPTED_S = 30.0  # time from the notice to the machine's end
 MAINTENANCE_S = 60.0  # "60 seconds before a maintenance event starts"; a machine with GPUs gets an hour
 _FLAVOR = {"Metadata-Flavor": "Google"}
 
 
 class _Value(MetadataService):
-    """One metadata value, as it changes; its end is a fixed time after it was first seen."""
+    """One metadata value and its changes.
 
-    every_s = 0.1  # after an answer
+    The end is expected a fixed time after the announcing value was first read.
+    """
+
+    every_s = 0.1  # pause after each answer, as the next request waits for a change
     item: str
-    ends: str  # the value that announces the end
+    ends: str  # the value that announces the machine's end
     seconds: float
     _etag = ""
     _at: float | None = None
@@ -41,9 +44,9 @@ class _Value(MetadataService):
             await asyncio.sleep(EVERY_S)
 
     async def _next(self) -> str:
-        """Return the value: at once the first time, then when it changes."""
+        """Return the value: at once for the first request, later when it changes."""
         url = f"{self._url}/computeMetadata/v1/instance/{self.item}"
-        etag, self._etag = self._etag, ""  # after a failure, send no query that may wait for long
+        etag, self._etag = self._etag, ""  # after a failure, the next request must not wait for a change
         query = f"?wait_for_change=true&timeout_sec={HOST_S:g}&last_etag={etag}" if etag else ""
         answer = await request(url + query, headers=_FLAVOR, within_s=WITHIN_S + (HOST_S if query else 0))
         if answer.status != OK or answer.headers.get("metadata-flavor") != "Google":
@@ -57,7 +60,7 @@ class Preempted(_Value):
 
 
 class Maintenance(_Value):
-    """A maintenance of the host that stops this machine; live migration is no end."""
+    """A maintenance of the host that stops this machine. Live migration does not count as an end."""
 
     name, item, ends = "gcp-maintenance", "maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"
 

@@ -1,6 +1,6 @@
-"""Metadata services, and a minimal HTTP client for them: one small request per connection, bounded in time and size.
+"""Metadata services, and a minimal HTTP client for them: one small request per connection, limited in time and size.
 
-urllib would use the environment's proxies, which must never see the answers of these services.
+urllib would use the proxies of the environment, which must never receive the answers of these services.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from ....lazy_named_tuple import NamedTuple
 from .sources import PolledSource, Unanswered
 
-URL = "http://169.254.169.254"  # the metadata service's in each cloud
+URL = "http://169.254.169.254"  # address of the metadata service in every cloud
 OK = 200
-MAX_BYTES = 64 * 1024  # of an answer; also the reader's buffer, so no header is longer
+MAX_BYTES = 64 * 1024  # limit of an answer; also the reader's buffer, so no header is longer
 
 
 class MetadataService(PolledSource):
@@ -27,12 +27,12 @@ class MetadataService(PolledSource):
 
 class Answer(NamedTuple):
     status: int
-    headers: dict[str, str]  # lower-case names
+    headers: dict[str, str]  # the names in lower case
     body: str
 
     @property
     def date(self) -> datetime | None:
-        """Return the time on the service's clock when it answered: a machine's own clock may be wrong."""
+        """Return the service's time when it answered, None if unknown: the machine's own clock may be wrong."""
         try:
             date = parsedate_to_datetime(self.headers["date"])
         except (KeyError, ValueError):
@@ -47,7 +47,7 @@ async def request(url: str, *, method: str = "GET", headers: Mapping[str, str] =
     """Send one request and return its answer.
 
     Raises:
-        Unanswered: no HTTP answer came in time.
+        Unanswered: no HTTP answer arrived in time.
     """
     try:
         async with asyncio.timeout(within_s):

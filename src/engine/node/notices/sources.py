@@ -1,9 +1,9 @@
-"""The sources of preemption notices: their interface, those without a cloud, and the texts that name them.
+"""The sources of preemption notices: their interface, the sources that need no cloud, and the texts that name sources.
 
     aws   aws-rebalance   gcp   gcp-maintenance,seconds=3600   azure   slurm,USR1=120,TERM=30   file,path=/run/notice
 
-A text is a name and options after commas. ``url=`` replaces the cloud's own address. Only sources that the node's
-provider names are used, and the file ``preempt`` in the node's own folder.
+A text is a name, followed by options after commas. ``url=`` replaces the cloud's own address. A node uses only the
+sources that its provider names, and the file ``preempt`` in the node's own folder.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from errno import EINVAL
 from importlib import import_module
 from pathlib import Path
 
-WITHDRAWN = "withdrawn"  # in place of a signal's seconds: it withdraws another signal's notice
-FIRST_S, AT_MOST_S = 1.0, 30.0  # between requests while there is no answer
-FILE_BYTES = 64  # of a file with a notice: a number is shorter
+WITHDRAWN = "withdrawn"  # used instead of a signal's seconds: the signal withdraws the notice of another signal
+FIRST_S, AT_MOST_S = 1.0, 30.0  # first and longest delay between requests while no answer arrives
+FILE_BYTES = 64  # size limit of a notice file, which contains only a number
 _SIGNALS = ("signal", "slurm")
 _FILE = "file"
-_CLOUDS = {  # modules, imported when they are named: an HTTP client's imports take 20 ms
+_CLOUDS = {  # modules, imported only when needed: an HTTP client's imports take 20 ms
     "aws": ("aws", "SpotAction"),
     "aws-rebalance": ("aws", "Rebalance"),
     "gcp": ("gcp", "Preempted"),
@@ -34,7 +34,7 @@ _CLOUDS = {  # modules, imported when they are named: an HTTP client's imports t
     "azure": ("azure", "ScheduledEvents"),
 }
 
-# The seconds that are left; None: there is no notice, or not any more. To report the same again costs nothing.
+# Called with the seconds left; None: no notice, or the notice is withdrawn. Repeating a report costs nothing.
 Report = Callable[[float | None], None]
 
 
@@ -42,7 +42,7 @@ def named(texts: Sequence[str]) -> list[NoticeSource]:
     """Return the sources that the texts name.
 
     Raises:
-        ValueError: a text names no source; the error says what it could be.
+        ValueError: a text names no source; the error lists the possible names.
     """
     sources: list[NoticeSource] = []
     for text in texts:
@@ -62,43 +62,43 @@ def named(texts: Sequence[str]) -> list[NoticeSource]:
 
 
 def signals(texts: Sequence[str]) -> list[int]:
-    """Return the signals of these sources."""
+    """Return the numbers of the signals that these sources use."""
     return [number for source in named(texts) if isinstance(source, Signals) for number in source.meanings]
 
 
 class Unanswered(Exception):
-    """The error for a missing or malformed answer of a service, which proves nothing about the machine."""
+    """Raised if a service does not answer, or its answer is malformed. This proves nothing about the machine."""
 
 
 class PolledSource:
-    """A source that is polled, less often while it does not answer.
+    """A source that is polled at intervals, and less often while it does not answer.
 
     The beginning and the end of a failure are logged.
     """
 
     name: str
     every_s: float
-    at_most_s: float | None = None  # between requests while there is no answer; None: `AT_MOST_S`
+    at_most_s: float | None = None  # longest delay between requests while no answer arrives; None: `AT_MOST_S`
     _failures = 0
 
     async def ask(self, report: Report) -> None:
-        """Send one request. A failure changes nothing of earlier reports."""
+        """Send one request, and report its result. A failure leaves earlier reports valid."""
         raise NotImplementedError
 
     async def watch(self, report: Report) -> None:
         while True:
             try:
                 await self.ask(report)
-            except Exception as error:  # noqa: BLE001  a defect of ours must not blind this machine either
+            except Exception as error:  # noqa: BLE001  a bug of Outrider must not stop the polling either
                 self._failures += 1
                 if self._failures == 1:
                     text = str(error) if isinstance(error, Unanswered) else f"{type(error).__name__}: {error}"
                     self._log(f"{text}; it is asked again")
                 most_s = AT_MOST_S if self.at_most_s is None else self.at_most_s
-                from random import uniform  # as few nodes need
+                from random import uniform  # imported here because few nodes need it
 
                 delay = min(most_s, FIRST_S * 2.0 ** min(self._failures - 1, 16))
-                await asyncio.sleep(delay * uniform(0.5, 1.0))  # noqa: S311  no secret: many nodes ask one service
+                await asyncio.sleep(delay * uniform(0.5, 1.0))  # noqa: S311  not a secret: it spreads the requests of many nodes
             else:
                 if self._failures:
                     self._log(f"answers again, after {self._failures} tries")
@@ -106,20 +106,20 @@ class PolledSource:
                 await asyncio.sleep(self.every_s)
 
     def _log(self, text: str) -> None:
-        with suppress(OSError):  # a full disk: polling goes on all the same
+        with suppress(OSError):  # if the disk is full, polling continues
             print(f"notices: {self.name}: {text}", file=sys.stderr, flush=True)
 
 
 class PreemptFile(PolledSource):
-    """A file with the number of seconds until this machine ends; if the file is removed, the notice is withdrawn.
+    """A file with the number of seconds until this machine ends. Removing the file withdraws the notice.
 
-    The seconds count from when it was written, by the file's own time. An empty file is still being written, and means
-    nothing; so does an unreadable file or one without a number, which is logged. Written again, it counts anew.
+    The seconds count from the file's modification time. An empty file is ignored, as it is still being written. A file
+    that is unreadable or contains no number is logged and ignored. Writing the file again starts a new count.
     """
 
-    every_s = 1.0  # a file's metadata: 10 us
+    every_s = 1.0  # reading a file's metadata takes 10 us
     at_most_s = 1.0
-    _seen: tuple[str, int] | None = None  # the reported content, and when it was written
+    _seen: tuple[str, int] | None = None  # (content, modification time) of the last report
 
     def __init__(self, path: Path, name: str = "file") -> None:
         self.name = name
@@ -146,10 +146,10 @@ class PreemptFile(PolledSource):
 
 
 def _small_file(path: Path) -> tuple[str, int]:
-    """Return the beginning of a file, and when it was written. A pipe in its place causes no wait.
+    """Return the beginning of a file, and its modification time. Does not block if the path is a pipe.
 
     Raises:
-        OSError: also where it is no file.
+        OSError: the path is missing, unreadable, or not a regular file.
     """
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -170,10 +170,11 @@ def _seconds_in(text: str) -> float | None:
 
 
 class Signals:
-    """Signals that announce the end, with the seconds that each leaves, or None: it withdraws the notice.
+    """Signals that announce the end: for each signal the seconds left, or None if the signal withdraws the notice.
 
-    Slurm sends the ``--signal`` at its time before the time limit, and SIGTERM a partition's GraceTime before it kills
-    preempted jobs; signals carry no time, so the texts do. They reach every process of a job's step: see `shield`.
+    Slurm sends the ``--signal`` at the requested time before the time limit, and SIGTERM at GraceTime (an option of the
+    partition) before it kills preempted jobs. Signals contain no time, so the texts do. Every process of a job's step
+    receives them: see `shield`.
     """
 
     def __init__(self, name: str, meanings: Mapping[int, float | None]) -> None:

@@ -1,6 +1,6 @@
-"""The preemption watcher: takes notices about this machine and its peers, posts them, and sends its own to the client.
+"""The preemption watcher: receives notices about this machine and its peers, and posts them on the notice page.
 
-Every task reads them from the notice page.
+It also sends notices about this machine to the client. Tasks read all notices from the page.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ...wire.messages import Peer, PreemptionNotice, StopAt, StopChecks
 from ..notice_page import NoticePage, PostedNotice, World
 from .sources import NoticeSource
 
-SAME_S = 1.0  # an end computed twice from a cloud's answers differs by rounding
+SAME_S = 1.0  # times that differ by less are equal: an end computed twice from a cloud's answers differs by rounding
 LONGEST_S = 30 * 86400.0
 NAME_CHARS = 64
-SETTLE_S = 0.01  # by then every rank whose check came before the notice has counted it
+SETTLE_S = 0.01  # after this time, every rank that checked before it could see the notice has counted its check
 
 
 class PreemptionWatcher:
@@ -29,13 +29,13 @@ class PreemptionWatcher:
         send: Callable[[PreemptionNotice | StopChecks], None],
         noticed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Watch sources. ``noticed``: called when this machine has a new or changed notice."""
+        """Prepare to watch sources. ``noticed``: called when this machine has a new or changed notice."""
         self._loop = asyncio.get_running_loop()
         self._page = page
         self._send = send
         self._noticed = noticed
         self._pending = Pending()
-        self._from_client: set[str] = set()  # sources
+        self._from_client: set[str] = set()  # sources whose latest notice came from the client
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, sources: Iterable[NoticeSource]) -> None:
@@ -51,14 +51,14 @@ class PreemptionWatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def notice(self, source: str, seconds: float | None) -> None:
-        """Handle a notice of a source here: ``seconds`` until this machine's end; None: it has none (any more)."""
+        """Handle a notice of a local source: ``seconds`` until this machine's end; None: no notice any more."""
         if self._record(source, seconds):
             self._from_client.discard(source)
             self._send(PreemptionNotice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
 
     def received(self, message: PreemptionNotice | StopAt) -> None:
         match message:
-            case PreemptionNotice(source, seconds, None):  # from the client, who got it from the provider
+            case PreemptionNotice(source, seconds, None):  # from the client, which received it from the provider
                 if self._record(source, seconds):
                     self._from_client.add(source)
             case PreemptionNotice(source, seconds, Peer() as peer):
@@ -67,14 +67,14 @@ class PreemptionWatcher:
                 self._update(job, generation, stop_at=check)
 
     def greeted(self) -> None:
-        """Send this machine's notices again to a client that was away: the seconds it knows have passed meanwhile."""
+        """Send this machine's notices again, with the current time left, to a client that has reconnected."""
         now = time.monotonic()
         for source, notice in self._pending.known.items():
             if source not in self._from_client:
                 self._send(PreemptionNotice(source, max(0.0, notice.at - now)))
 
     def _post_notice(self, source: str, seconds: float | None, peer: Peer) -> None:
-        """Post the notice about a machine of a generation here, or (None) that there is none any more."""
+        """Post the notice about a machine of a generation; ``seconds`` None: withdraw it."""
         job, generation, number, node = peer
         if seconds is None:
             self._update(job, generation, notice=None)
@@ -84,7 +84,7 @@ class PreemptionWatcher:
         self._loop.call_later(SETTLE_S, self._count, job, generation, number)
 
     def _update(self, job: int, generation: int, **changes: Any) -> None:
-        """Change the world of a generation on the page; that of an earlier one goes."""
+        """Change the page's entry of a generation. An entry of an earlier generation of the job is replaced."""
         text = self._page.read()
         world = text.worlds.get(job)
         if world is None or world.generation != generation:
@@ -107,27 +107,33 @@ class PreemptionWatcher:
     async def _watch(self, source: NoticeSource) -> None:
         try:
             await source.watch(lambda seconds: self.notice(source.name, seconds))
-        except Exception:  # noqa: BLE001 - of signals, as SIGKILL cannot be caught: what is polled goes on
+        except Exception:  # noqa: BLE001 - for example, a signal that cannot be caught: other sources continue
             print(f"notices: {source.name} has failed", file=sys.stderr)
             traceback.print_exc()
 
 
 class Pending:
-    """The notices of all sources: which one holds for the tasks, and whether it has changed. Pure; time comes in.
+    """The notices of all sources: which one applies to the tasks, and whether it has changed.
 
-    PENDING-1: what holds is the soonest end that is still ahead; if none is, the latest of those that have passed.
-    PENDING-2: a notice keeps its number until its source withdraws it; the next one has another.
-    PENDING-3: nothing holds exactly while no source has a notice.
-    PENDING-4: a change is that a source begins to have a notice, withdraws it, or changes its time, and nothing else.
+    No I/O and no clock: time is an argument.
+    PENDING-1: the notice with the soonest end that is still ahead applies; if all ends have passed, the notice with the
+    latest end.
+    PENDING-2: a notice keeps its number until its source withdraws it; the source's next notice has another number.
+    PENDING-3: no notice applies exactly while no source has a notice.
+    PENDING-4: a change means that a source begins to have a notice, withdraws it, or changes its time, and nothing
+    else.
     """
 
     def __init__(self) -> None:
-        self.known: dict[str, PostedNotice] = {}  # by source
+        self.known: dict[str, PostedNotice] = {}  # source -> its notice
         self.holds: PostedNotice | None = None
         self._last = 0
 
     def record(self, source: str, seconds: float | None, now: float) -> bool:
-        """Record that a source has a notice, or none (any more). Return whether that changes anything."""
+        """Record that a source has a notice, or (``seconds`` None) has none any more.
+
+        Return whether that is a change.
+        """
         source = source[:NAME_CHARS]
         known = self.known.get(source)
         if seconds is None:
@@ -151,5 +157,5 @@ class Pending:
 
 
 def bounded(seconds: float) -> float:
-    """Limit ``seconds`` to 0 and the longest time that a notice may leave; not-a-number becomes 0."""
+    """Limit ``seconds`` to the range from 0 to `LONGEST_S`; not-a-number becomes 0."""
     return min(max(seconds, 0.0), LONGEST_S) if seconds == seconds else 0.0  # noqa: PLR0124 (not a number)
