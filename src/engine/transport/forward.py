@@ -1,5 +1,4 @@
-"""Local ports on the loopback interface that forward, over a node's SSH connection, to ports that the node can reach.
-"""
+"""Local ports on the loopback interface that forward, over a node's SSH connection, to ports that the node reaches."""
 
 from __future__ import annotations
 
