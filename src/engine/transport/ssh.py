@@ -251,8 +251,7 @@ def common(machine: Machine) -> dict[str, Any]:
 
 
 def with_key(machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str]) -> dict[str, Any]:
-    """Return the options for the connection to the machine itself, with only the pool's key and the pinned host keys.
-    """
+    """Return the options for the connection to the machine itself, with only the pool's key and pinned host keys."""
     assert machine.address is not None
     return common(machine) | {
         "encryption_algs": CIPHERS,
