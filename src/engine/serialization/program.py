@@ -291,8 +291,7 @@ def _wrapped(function: Callable[..., Any], plugin: Plugin, info: InstanceInfo) -
 
 
 def _note_raised(kind: type[BaseException] | None, *_: object) -> None:
-    """Note when the function raised: sessions that exit after it may take long, for example to leave a process group.
-    """
+    """Note when the function raised: sessions that exit after it may take long, as to leave a process group."""
     if kind is not None and (task := current()) is not None:
         task.raised_ns = perf_counter_ns()
 
