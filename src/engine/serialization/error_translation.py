@@ -68,7 +68,7 @@ def error_of(ending: Ending, payload: Payload, queue_timeout_s: float | None = N
 def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
     """Return the values of a broadcast, by rank.
 
-    The errors have the outcome of each rank, except the last one.
+    The first four errors have the outcomes of all ranks.
 
     Raises:
         BroadcastFailed: some ranks failed.

@@ -57,7 +57,7 @@ class ConnectionSettings:
     keys: ContentKeys = field(default_factory=ContentKeys)
     peers: PeerTransfers | None = None  # None: nodes send no objects to each other
     turn: str = ""  # distinguishes the pool's clients after one took the pool over from another
-    # pinned keys that a machine's host may show after the host was replaced
+    # pinned host keys of a machine whose first key was rotated
     pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()
     # called with new host keys before the host uses them
     rotated: Callable[[Machine, tuple[str, ...]], Awaitable[None]] | None = None

@@ -21,7 +21,7 @@ from .blob_transfers import BlobTransfers
 from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, PartId, Version, VersionId
 from .node_objects import NodeObjects
 
-WAIT_S = 600.0  # seconds for a node to fetch and verify a part; the client's own machine may be suspended for minutes
+WAIT_S = 600.0  # seconds for a node to fetch and verify a part; the client may be suspended for minutes
 BYTES_PER_S = 10e6  # a part may take more time than `WAIT_S`: its size divided by this rate
 PREFIX = "checkpoint:"  # prefix of the names of checkpoint blobs
 
