@@ -85,7 +85,7 @@ class BackgroundSaves:
     def wait_complete(self) -> None:
         """Return when all parts and the manifest of the latest save are written.
 
-        Raise an error if ranks lack parts too long.
+        Raise an error if parts are still missing after the time-out.
         """
         self.wait_written(hurry=False)
         newest, self._newest = self._newest, None
@@ -118,7 +118,7 @@ class BackgroundSaves:
         except CheckpointError as error:
             error.run = self.participant.run
             self._failure = error
-        except Exception as error:  # noqa: BLE001  the training's thread raises it
+        except Exception as error:  # noqa: BLE001  the training's thread raises the error
             self._failure = self.participant.error(
                 f"Step {at.step} of {self.participant.run!r} could not be saved at {self._store.url} "
                 f"({type(error).__name__}: {error}). Older checkpoints stay loadable, and the next save may be tried."

@@ -62,7 +62,8 @@ def checkpoint(
             ``Pool(checkpoints=...)``.
         timeout: How long ranks wait for each other, in seconds.
         memory: The number of nodes, including its own, that keep each rank's state in memory, beside the checkpoints in
-            the storage. `Checkpoint.save` then waits, for at most 30 s, until the previous state is on these nodes.
+            the storage. With ``every``, `Checkpoint.save` waits, for at most 30 s, until the previous state is on these
+            nodes.
             Default: none.
         durable: With ``memory``: how often a state is saved to the storage, in steps or seconds. Default: 300 seconds.
 

@@ -1,4 +1,4 @@
-"""The role of a process in a run: its world, rank and term. It checks whether a later term has begun."""
+"""The role of a process in a run: its world, rank and term, with a check whether a later term has begun."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _explained(state: object, error: Exception) -> Exception:
     return error
 
 
-# --- back -------------------------------------------------------------------------------------------------------------
+# --- loading ----------------------------------------------------------------------------------------------------------
 
 
 def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> Any:

@@ -154,7 +154,7 @@ class _Bootstrap:
         )
         return await self._install(host, python, plan, choice.requirements)
 
-    # --- before there is an installer -------------------------------------------------------------------------------
+    # --- before the installer runs ----------------------------------------------------------------------------------
 
     async def _probe(self) -> HostFacts:
         python = self.prepared.image.python

@@ -1,4 +1,4 @@
-"""The interface for commands on a host. A bootstrap needs no more of the connection."""
+"""The interface for commands on a host. A bootstrap needs nothing else from its connection to the host."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def on_this_computer(image: Image) -> Image:
     return replace(image, env={**image.env, "PYTHONPATH": path})
 
 
-# --- what is included -----------------------------------------------------------------------------------------------
+# --- included files and folders -------------------------------------------------------------------------------------
 
 
 def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
@@ -157,7 +157,7 @@ def _located(wanted: str, name: str, search: Sequence[str] | None) -> tuple[list
     return None if locations is None else list(locations), spec.origin if spec.has_location else None
 
 
-# --- its files ------------------------------------------------------------------------------------------------------
+# --- files of a folder ----------------------------------------------------------------------------------------------
 
 
 def _read(source: Path, copies: FileCopies) -> File:

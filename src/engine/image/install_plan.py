@@ -136,7 +136,7 @@ def _required(prepared: Prepared, there: frozenset[str]) -> Requirements | None:
 def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: str) -> dict[str, Any] | None:
     """Return the parameters for creating an environment; None: tasks use ``choice.base``.
 
-    ``uv``: its path in the cache.
+    ``uv``: the path of uv's binary in the cache.
     """
     if not choice.environment:
         return None

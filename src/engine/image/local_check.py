@@ -95,7 +95,7 @@ def _lacking_debian_packages(image: Image) -> Iterator[str]:
     program = shutil.which("dpkg-query")
     for requirement in image.apt if program is not None else ():
         name, sign, version = re.fullmatch(r"([^=/]+)([=/]?)(.*)", requirement).groups()  # type: ignore[union-attr]
-        shown = subprocess.run(  # noqa: S603  Debian's own
+        shown = subprocess.run(  # noqa: S603  Debian's dpkg-query
             [str(program), "--show", "--showformat", "${db:Status-Status} ${Version}\n", "--", name],
             capture_output=True,
             text=True,

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 # The host's sh reads the script on stdin, so that no login shell must quote it. Arguments: the wanted minor version,
-# the path of an interpreter or "", and the names of packages for which each Python is asked. It is a function, because
-# its commands must not read the script.  Each Python runs isolated, and is asked for what its tasks will see:
-# `node.daemon` adds the user's own packages too.  Programs in the cache are run, by the probe itself too. So nothing
-# there is touched before it is known that nobody else may have put it there; checking the folders is enough, as nobody
-# makes files in a folder without write access.
+# the path of an interpreter or "", and the names of packages to look for in each Python. The script is one function,
+# because its commands must not read the rest of the script from stdin.
+#
+# Each Python runs isolated, but reports what its tasks will see: like `node.daemon`, it adds the user's own packages.
+#
+# Programs in the cache are run, even by the probe itself. So the probe touches nothing in the cache before it has
+# checked that no other user can write there. It checks only the folders, as a file cannot be created in a folder
+# without write access to the folder.
 SCRIPT = b"""\
 entries() {
     stat -c "%u 700 %n" "$cache" || echo "? ? $cache"

@@ -265,7 +265,7 @@ def _download(url: str, target: Path, indexes: Sequence[str | Secret], cancelled
 
 
 def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], cancelled: threading.Event) -> None:
-    request = urllib.request.Request(without_password(url))  # noqa: S310 - an index named it; file URLs are gone by now
+    request = urllib.request.Request(without_password(url))  # noqa: S310 - the URL is from an index, and no file URL
     if password := _credentials(url, indexes):
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(password.encode()).decode())
     with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer, target.open("wb") as file:  # noqa: S310

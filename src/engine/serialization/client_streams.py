@@ -245,8 +245,8 @@ class AsyncItems(BufferedItems):
                     self._news.set()
         except StopAsyncIteration:
             self._exhausted = True
-        except BaseException as error:  # noqa: BLE001  raised where its item would be; also where something else
-            self._error = as_input_error(error)  # or cancelled from outside
+        except BaseException as error:  # noqa: BLE001  raised in place of the item, also after a cancellation
+            self._error = as_input_error(error)
             if self._closed and not isinstance(error, asyncio.CancelledError):
                 self._report(error)
         finally:
@@ -255,7 +255,7 @@ class AsyncItems(BufferedItems):
         if isinstance(self._iterator, AsyncGenerator):
             try:
                 await self._iterator.aclose()
-            except BaseException as error:  # noqa: BLE001  a generator that goes on, or raises as it ends
+            except BaseException as error:  # noqa: BLE001  the generator continues, or raises on its end
                 self._report(error)
 
     async def _frozen(self, freezer: Freezer, item: Any) -> Any:
@@ -300,7 +300,7 @@ class ThreadItems(BufferedItems):
                     self._notify(self._news.set)
         except StopIteration:
             self._exhausted = True
-        except BaseException as error:  # noqa: BLE001  raised where its item would be
+        except BaseException as error:  # noqa: BLE001  raised in place of the item
             self._error = as_input_error(error)
         finally:
             self._over = True
@@ -308,7 +308,7 @@ class ThreadItems(BufferedItems):
         if self._closes and isinstance(self._iterator, Generator):
             try:
                 self._iterator.close()
-            except BaseException as error:  # noqa: BLE001  a generator that goes on, or raises as it ends
+            except BaseException as error:  # noqa: BLE001  the generator continues, or raises on its end
                 self._notify(partial(self._report, error))
 
     def _frozen(self, freezer: Freezer, item: Any) -> Any:
@@ -344,7 +344,7 @@ def _pack(packing: Future[Any], freezer: Freezer, item: Any) -> None:
     if packing.set_running_or_notify_cancel():
         try:
             packing.set_result(freezer.pack(item))
-        except BaseException as error:  # noqa: BLE001  raised where the item would be
+        except BaseException as error:  # noqa: BLE001  raised in place of the item
             packing.set_exception(error)
 
 

@@ -45,7 +45,8 @@ def located(error: E, place: AttemptPlace, text: str) -> E:
         _set_fact(error, name, value)
     chain: list[BaseException] = [error]
     for cause in causes(error)[1:]:
-        if not isinstance(cause, errors.RemoteTraceback):  # that of a pool that ran inside the task
+        # a RemoteTraceback in the chain comes from a pool that ran inside the task
+        if not isinstance(cause, errors.RemoteTraceback):
             _set_fact(cause, "__notes__", _notes(cause))
             chain.append(cause)
     # This text is short, because the note has the frames, and is printed at the end, where users look first.

@@ -309,7 +309,7 @@ def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] |
     else:
         try:
             error = load()
-        except (Exception, SystemExit) as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
+        except (Exception, SystemExit) as broken:  # noqa: BLE001  unpickling a user's exception may raise anything
             versions = package_versions(failed.kind, failed.version)
             known = "".join(
                 f"; {what} is {here} here" + (f" and {there} there" if there else "") for what, here, there in versions

@@ -59,7 +59,7 @@ class FrozenItem:
     def __repr__(self) -> str:
         try:
             return repr(thawed(self._head, self._named or []))
-        except Exception:  # noqa: BLE001  a class that cannot be unpickled here, a reference to what nodes have
+        except Exception:  # noqa: BLE001  its class or an object may exist only on nodes
             return "<item>"
 
 
@@ -94,7 +94,7 @@ class ItemPickler:
             head = self._plainly(item) if self._by_reference else None
             if head is None and self._size_bytes <= INLINE_BYTES:
                 head, named = self._by_value(item), self._named
-        except Exception:  # noqa: BLE001  whatever a __reduce__ raises: `pack` raises it with the item's place
+        except Exception:  # noqa: BLE001  a __reduce__ may raise anything: `pack` raises it again, with the item's place
             return None
         finally:
             if packing.ever:
@@ -109,7 +109,7 @@ class ItemPickler:
             plain.dispatch_table = reducers.plain_table()
             try:
                 self._write(file, plain, item)
-            except Exception:  # noqa: BLE001  lambdas, local classes: the other pickler has the last word
+            except Exception:  # noqa: BLE001  lambdas, local classes: the other pickler tries them
                 return None
             head = file.getvalue()
         return None if b"__main__" in head else head

@@ -92,7 +92,7 @@ def dumps(value: object, name: str, *modules: str, watch: Watch | None = None) -
     with copying(*(module for module in modules if not nodes_have(module)), *being_imported()), allow_secrets():
         try:
             return pickler.dumps(value, code=True, watch=watch)
-        except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
+        except Exception as error:  # noqa: BLE001  a __reduce__ may raise anything
             failed = error
         values.dump(value, name, code=True)  # this fails, too, and its error has the path of the object
         raise failed

@@ -316,7 +316,7 @@ class Packer:
             )
 
     def _flags(self, flags: int, needs: Amounts, function: Decorated[Any]) -> int:
-        """Return the flags of a call with requested amounts. It runs in a new process of its own."""
+        """Return the flags of a call with requested amounts. Such a call runs in a new process of its own."""
         for plugin in self.plugins_of(function) if needs.gpus else ():
             if plugin.shares_devices:
                 raise SpecError(

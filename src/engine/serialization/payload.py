@@ -42,7 +42,7 @@ LOOKS, LOOK_BYTES = 64, 256  # number of samples of a blob for its fingerprint, 
 DESCRIPTOR_BYTES = 8 << 20
 EARLY = 64  # memory files for queued calls that may be open, two descriptors each; small blobs may use half of them
 
-# size of a pickle above which it is loaded in a thread: 2 ms for a text of bytes, 50 ms for a list of small objects
+# size of a pickle above which it is loaded in a thread: 2 ms for text or bytes, 50 ms for a list of small objects
 LONG_BYTES = 4 * 1024 * 1024
 
 Part = bytes | bytearray | memoryview | mmap.mmap
@@ -196,7 +196,7 @@ class Blob:
     def opened(cls, name: str, size_bytes: int, path: str) -> Blob:
         """Return a blob of bytes that another process on this computer has open as ``path``.
 
-        Raise an OSError if it has ended.
+        Raise an OSError if that process has ended.
         """
         blob = cls(name, [], size_bytes)
         blob._shared = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

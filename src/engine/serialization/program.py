@@ -70,7 +70,7 @@ def build(
             watch.code = code + (setup or b"")
             modules = {type(plugin).__module__ for plugin in chosen}
             extras = function_pickling.dumps(chosen, "plugins", *modules) if chosen else b""
-    except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
+    except Exception as error:  # noqa: BLE001  a __reduce__ may raise anything
         raise pickling_error(error, function.__name__, "The function") from cause_of(error)
     script = None if describe is None else describe(watch)
     program = Program(function.__name__, code, extras, isinstance(function, StreamCompute), script)
@@ -403,7 +403,7 @@ class Chunk:
         while len(results) < len(items):
             try:
                 for item in left:
-                    results.append(function(item))  # noqa: PERF401  what came before an error is kept
+                    results.append(function(item))  # noqa: PERF401  results before an error are kept
             except SystemExit as end:
                 results.append(_value_of_exit(end))  # type: ignore[func-returns-value]
             except Exception as error:  # the client raises it later, in place of the item's result

@@ -195,7 +195,7 @@ def _pickled(value: object, watch: captured.Watch, others: dict[int, str]) -> by
         pickler.write(
             file, lambda: pickler.Pickler(file, file.buffer, code=True, watch=watch, others=others).dump(value)
         )
-    except Exception:  # noqa: BLE001 - whatever a __reduce__ raises, and `_TooLarge`
+    except Exception:  # noqa: BLE001 - a __reduce__ may raise anything; also `_TooLarge`
         return None
     return b"".join(file.parts)
 

@@ -96,6 +96,6 @@ def _pickled(error: BaseException) -> bytes:
         pickled = exception_pickle.either(exception_pickle.dumps(error, most_bytes=values.INLINE_BYTES // 2), text)
         if len(pickled) <= values.INLINE_BYTES:
             return pickled
-    except BaseException:  # noqa: BLE001, S110  its class cannot be pickled, or exits as it is
+    except BaseException:  # noqa: BLE001, S110  pickling its class may fail, or call exit()
         pass
     return text

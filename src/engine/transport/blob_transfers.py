@@ -14,8 +14,8 @@ from ..wire import messages as wire
 
 T = TypeVar("T")
 
-# tries in a row without progress for one blob; channels are refused by sshd's MaxSessions or an executor short of
-# memory
+# limit of tries in a row without progress for one blob; a channel may be refused by sshd's MaxSessions, or by an
+# executor that is short of memory
 CHANNEL_TRIES = 8
 # seconds to pause per try in a row without progress, after a channel is lost while its connection lives
 CHANNEL_PAUSE_S = 0.1
@@ -78,7 +78,7 @@ class BlobTransfers:
         # set when one of the two fields above changes; None: no transfer waits for that
         self._change: asyncio.Future[None] | None = None
         self.placed: dict[str, asyncio.Task[None]] = {}  # by name: blobs that are on the node, or are being sent to it
-        # dicts without values, as an empty dict takes less memory than an empty set
+        # these dicts have only keys, as an empty dict takes less memory than an empty set
         self.tasks: dict[asyncio.Task[None], None] = {}
         self.moving: dict[asyncio.Task[Any], None] = {}  # transfers that have a channel, or will open one at once
 
@@ -112,7 +112,7 @@ class BlobTransfers:
     async def ensure_placed(self, blob: Blob) -> None:
         """Return when the node has the blob, whichever call sent it.
 
-        Its errors are final: a new connection would not help.
+        Errors of the transfer are final: a new connection would not help.
         """
         while True:
             placing = self.placed.get(blob.name)

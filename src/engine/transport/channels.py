@@ -177,7 +177,7 @@ class Transfer(Channel):
                     raise LookupError(f"the node does not have what it promised: {answer}")
                 self.answered(answer)
             self.came(data)
-        except Exception as error:  # noqa: BLE001  absurd, or too large: of this blob alone, where its SSH connection would end
+        except Exception as error:  # noqa: BLE001  an invalid answer fails only this blob, not its connection
             self.finish(error)
 
     def answered(self, answer: wire.Have) -> None:

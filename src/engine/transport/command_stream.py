@@ -176,7 +176,7 @@ class _Together:
         return self._carrier.get_extra_info(name, default)
 
 
-# --- a command of this computer ---------------------------------------------------------------------------------------
+# --- a command on this computer ---------------------------------------------------------------------------------------
 
 
 class _Streams:
@@ -209,7 +209,7 @@ class _StreamCarrier(asyncio.Protocol):
         self.connection.connection_lost(exc)
 
 
-# --- a command of a login host ----------------------------------------------------------------------------------------
+# --- a command on a login host ----------------------------------------------------------------------------------------
 
 
 class _Unusable(Exception):
@@ -348,7 +348,7 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
             self.connection.connection_lost(exc)
 
 
-# --- why not ----------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 async def _story(machine: Machine, error: Exception, command: LocalCommand | _Session, where: str) -> CommandFailed:

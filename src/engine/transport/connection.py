@@ -317,7 +317,7 @@ class NodeConnection:
                 self.link.flush()
                 if not self.on_this_computer:
                     await asyncio.wait([self._losing()], timeout=FAREWELL_S)
-                    # without an end from the executor, it may not have received the farewell
+                    # unless the executor closed the channel, it may not have received the farewell
                     lost = control is None or not control.ended
         finally:
             self.link.close()
@@ -353,7 +353,7 @@ class NodeConnection:
                     await farewell.heard.wait()
         except ExecutorGone:
             return True
-        except Exception:  # noqa: BLE001  the edge: it is tried again
+        except Exception:  # noqa: BLE001  any error: the call is repeated
             return False
         finally:
             self.cut("given up")
@@ -375,7 +375,7 @@ class NodeConnection:
             if self._facts is None or welcome.resumed:
                 self._session.resume(welcome.received)
             self._route.greeted()
-        except Exception as error:  # noqa: BLE001  the edge
+        except Exception as error:  # noqa: BLE001  any error is translated below
             self.cut("not reached")
             if self._facts is None:  # the node was never reached: check again whether it still has an executor
                 self._route.forget()

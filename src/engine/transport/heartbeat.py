@@ -101,7 +101,7 @@ class Beats:
                 continue
             try:
                 heartbeat.beat()
-            except Exception as error:  # noqa: BLE001  the others of this moment beat all the same
+            except Exception as error:  # noqa: BLE001  other heartbeats must still run
                 context = {"message": "a heartbeat of a connection failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
 

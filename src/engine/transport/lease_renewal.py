@@ -76,7 +76,7 @@ class LeaseRenewal:
             doing.cancel()
             await asyncio.wait([doing])
             if not doing.cancelled():
-                doing.exception()  # retrieve the error: it was raised already, or another error was
+                doing.exception()  # retrieve the error, or asyncio would log it: this error or another one was raised
 
     async def _run(self) -> None:
         while True:

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
 # Plain integers: operators of an enumeration cost 1 us.
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
-FIRST_BESIDE = 1 << 62  # first id of Outrider's own attempts, which the pool actor does not know; its ids begin at 1
+# first id of Outrider's own attempts, which the pool actor does not know; ids of the actor begin at 1
+FIRST_BESIDE = 1 << 62
 
 
 class NodeLink(PlainOrders):
@@ -115,7 +116,7 @@ class NodeLink(PlainOrders):
         self._items, self._credit = self._streams.fetches, self._streams.credit
         self.profiles = NodeProfiles(node, self._orders, self._items, send)
 
-    # --- the pool's side ----------------------------------------------------------------------------------------
+    # --- calls by the pool --------------------------------------------------------------------------------------
 
     def run(self, order: Order) -> None:
         payload = cast("Payload", order.task.content)
@@ -215,7 +216,7 @@ class NodeLink(PlainOrders):
             self.drop(code)
             code.close()
 
-    # --- the connection's side ----------------------------------------------------------------------------------
+    # --- calls by the connection --------------------------------------------------------------------------------
 
     def attach(self, write: Callable[[bytes], object]) -> None:
         """Handle a new connection on which the session has been resumed."""
@@ -395,7 +396,7 @@ class NodeLink(PlainOrders):
             received = None if value is None else self._transfers.arrived(value, message.duration_us)
         except ConnectionError:  # the loss of the node is reported next
             return None
-        except Exception as error:  # noqa: BLE001  no memory, say: this task's, and no other's of the same read
+        except Exception as error:  # noqa: BLE001  for example, no memory: only this task fails
             return self._failed(attempt, "fetch", error)
         return self._finished(message, received)
 
@@ -450,7 +451,7 @@ class NodeLink(PlainOrders):
                 self.send(wire.Refer(run.attempt, names, tuple(wire.Value(b"", None, blob) for blob in blobs)))
             if payload.blob is not None:
                 run = run._replace(args=await self.objects.place_arguments(run.attempt, run.args, payload.blob))
-        except Exception as error:  # noqa: BLE001  no memory, say: the task's, and no other's
+        except Exception as error:  # noqa: BLE001  for example, no memory: only this task fails
             del self._held_back[run.attempt]
             if isinstance(error, ObjectLost):
                 unsent = self._failed(run.attempt, "lost", error)
@@ -460,7 +461,7 @@ class NodeLink(PlainOrders):
         else:
             del self._held_back[run.attempt]
             order = self._orders[run.attempt]
-            # the view may have changed since the world was packed, and with it the peers that the world need not list
+            # the view may list other peers by now than when the world was packed
             if order.world is not None:
                 run = run._replace(world=self._views.world(order.world, order.rank, named=self._named))
             if payload.needs is not None:
@@ -500,7 +501,7 @@ class NodeLink(PlainOrders):
                 finished = self._finished(message, received)
         except ConnectionError:
             return
-        except Exception as error:  # noqa: BLE001  it will not come: whoever waits for it is told
+        except Exception as error:  # noqa: BLE001  the value is lost: report that to the caller
             finished = self._failed(message.attempt, "fetch", error)
         self._fetching.pop(message.attempt, None)
         self._reports([finished])

@@ -74,7 +74,7 @@ def _check_host_key(text: str, host: str) -> None:
         ) from error
 
 
-# --- why not ----------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed:  # noqa: PLR0911  a table

@@ -55,7 +55,7 @@ class NodeReplicas:
         self._paths: dict[str, str] = {}  # blob -> path of the copy, for nodes on this computer
         self.closed = False
 
-    # --- from the node --------------------------------------------------------------------------------------------
+    # --- messages from the node -----------------------------------------------------------------------------------
 
     def received(self, message: parts.Kept | parts.Stored | parts.Replicated, order: Order | None) -> None:
         """Handle a node's message.
@@ -84,7 +84,7 @@ class NodeReplicas:
             reply.cancel()
         self._checkpoints.gone(self.node)
 
-    # --- to the node ----------------------------------------------------------------------------------------------
+    # --- requests to the node -------------------------------------------------------------------------------------
 
     async def get(self, name: str, source: NodeReplicas, blob: str, part: Part, *, verify: bool) -> Place:
         """Copy the ``blob`` of ``source`` to this node under the name ``name``.
@@ -189,7 +189,7 @@ class MemoryCheckpoints:
         self.versions.over(job)
         self._carry_out()
 
-    # --- what ranks leave -----------------------------------------------------------------------------------------
+    # --- parts that ranks have left -------------------------------------------------------------------------------
 
     def kept(self, node: NodeReplicas, order: Order, world: World, message: parts.Kept) -> None:
         if world.nodes[order.rank // world.ranks_per_node] != node.node:  # the generation of the message is over
@@ -251,7 +251,7 @@ class MemoryCheckpoints:
             self.versions.copied(copy.of, copy.to, name)
         self._carry_out()
 
-    # --- what a new generation resumes from -----------------------------------------------------------------------
+    # --- resuming a new generation --------------------------------------------------------------------------------
 
     def may_offer(self, order: Order) -> bool:
         """Return whether the attempt's generation may resume from memory; if so, call `offer`."""

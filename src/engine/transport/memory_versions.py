@@ -111,7 +111,7 @@ class Version:
 
 @dataclass(slots=True, eq=False)
 class RunVersions:
-    """The versions of one run of a job, and the latest version that each rank of the generation reported."""
+    """The versions of one run of a job, and the latest version from each rank of the present generation."""
 
     versions: dict[VersionId, Version] = field(default_factory=dict)
     latest: dict[int, VersionId] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class MemoryVersions:
         self.decisions: list[CopyPart | DropCopy | TellSafe] = []
         self.jobs: dict[JobId, dict[str, RunVersions]] = {}
 
-    # --- from ranks -----------------------------------------------------------------------------------------------
+    # --- reports of ranks -----------------------------------------------------------------------------------------
 
     def kept(self, part_id: PartId, part: Left, nodes: Sequence[NodeId], each: int) -> None:
         """Note that a rank has left a part. ``nodes``: the nodes of its generation, each with ``each`` ranks."""
@@ -172,7 +172,7 @@ class MemoryVersions:
             part.at[node] = blob
         self._settle(of)
 
-    # --- of nodes and jobs ----------------------------------------------------------------------------------------
+    # --- ends of nodes and jobs -----------------------------------------------------------------------------------
 
     def lost(self, node: NodeId) -> None:
         for runs in self.jobs.values():
@@ -186,7 +186,7 @@ class MemoryVersions:
             for version in of.versions.values():
                 self._drop(version)
 
-    # --- a new generation -----------------------------------------------------------------------------------------
+    # --- resuming a new generation --------------------------------------------------------------------------------
 
     def chosen(self, job: JobId, run: str, ranks: int) -> Version | None:
         """Return the version from which ``ranks`` ranks resume; None: resume from the storage, or start from the
@@ -225,7 +225,7 @@ class MemoryVersions:
             for each in [each for each in of.versions if each != version]:
                 self._drop(of.versions.pop(each))
 
-    # --- what is dropped ------------------------------------------------------------------------------------------
+    # --- dropping versions ----------------------------------------------------------------------------------------
 
     def _settle(self, of: RunVersions) -> None:
         for version in of.versions.values():

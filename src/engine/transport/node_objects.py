@@ -90,7 +90,7 @@ class NodeObjects:
         if self._memory is not None:
             self._memory.limit(*self._limits)
 
-    # --- to the node ----------------------------------------------------------------------------------------------
+    # --- sending to the node --------------------------------------------------------------------------------------
 
     async def place_arguments(self, attempt: int, args: wire.Value, blob: Blob) -> wire.Value:
         """Send the node the large arguments of a call, for as long as the attempt runs. Return references to them.
@@ -280,7 +280,7 @@ class NodeObjects:
         if at.blob is None:
             at.blob = Blob(at.name, [received.data], at.size_bytes)
 
-    # --- from the node --------------------------------------------------------------------------------------------
+    # --- objects that the node keeps ------------------------------------------------------------------------------
 
     def kept(self, at: Whereabouts, name: str) -> Whereabouts:
         """Note an object that a task has left on the node under ``name``. It stays until `let_go`."""
@@ -341,7 +341,7 @@ class NodeObjects:
         self.memory.unused(name)
         self._carry_out()
 
-    # --- the node's life ------------------------------------------------------------------------------------------
+    # --- ends of attempts and of the node -------------------------------------------------------------------------
 
     def over(self, attempt: int) -> None:
         """Handle the end of an attempt that used objects."""

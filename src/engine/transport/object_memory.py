@@ -178,7 +178,7 @@ class ObjectMemory:
             self._idle_in_memory.move_to_end(name, last=False)  # it was the next object to move
         self._settle()
 
-    # --- bounds ---------------------------------------------------------------------------------------------------
+    # --- limits ---------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         memory_limit, disk_limit = self._limits

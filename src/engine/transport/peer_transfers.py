@@ -177,9 +177,9 @@ class PeerTransfers:
     async def _hop(
         self, brought: _Object, to: NodeObjects, source: NodeId, arrived: wire.Arrived, size_bytes: int
     ) -> wire.Arrived:
-        """Have a node fetch the missing bytes from another node, which holds the object meanwhile.
+        """Have a node fetch the missing bytes from another node, which keeps the object meanwhile.
 
-        Return the last state.
+        Return the fetching node's last answer.
         """
         if source not in brought.places:
             return arrived._replace(reason="it does not have the object any more")
@@ -255,7 +255,10 @@ class PeerTransfers:
     def _rerouted(
         self, brought: _Object, node: NodeId, arrived: wire.Arrived, size_bytes: int, *, more: bool = True
     ) -> NodeId | None:
-        """Return the node's next source for the rest, and report the change, unless all nodes are known to be apart."""
+        """Return the node's next source for the rest, and report the change.
+
+        Once it is known that nodes cannot reach each other, changes are no longer reported.
+        """
         before, was_reported = brought.way.source_of(node), self._apart_reported
         assert before is not None, "a hop has broken"
         source = brought.way.broke(node, more=more)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 KILL_S = 5.0  # seconds for the tasks of a node to end
 STOP_S = 20.0  # seconds for the plugins' code on a node to stop
-RETIRE_S = 4.5  # seconds for tasks and plugins of a node that the pool drops
+RETIRE_S = 4.5  # seconds for tasks and plugins to end on a node that the pool drops
 AHEAD = 256  # unread messages of one node; the largest message of Outrider's own plugins has a few hundred bytes
 AHEAD_BYTES = 1 << 20  # size of all unread messages of a node, as received; a larger message is held alone
 _END: Any = object()
@@ -138,7 +138,7 @@ class PluginHosts:
         with function_pickling.for_nodes(self._node_modules()):
             try:
                 packed = function_pickling.dumps(tuple(self._plugins), "plugins", *modules)
-            except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
+            except Exception as error:  # noqa: BLE001  a __reduce__ may raise anything
                 raise pickling_error(error, "the pool", "A plugin") from cause_of(error)
             code = program.build(plugin_host)
         if len(packed) > values.INLINE_BYTES // 2:
@@ -223,7 +223,7 @@ class PluginHost:
     async def _read(self) -> None:
         try:
             await self._receive()
-        except Exception as error:  # noqa: BLE001  whatever unpickling raises: the classes may not be here
+        except Exception as error:  # noqa: BLE001  unpickling may raise anything: a class may be missing
             self._unreadable(error)
 
     def _unreadable(self, error: Exception) -> None:

@@ -94,7 +94,7 @@ class SSHRoute(BootstrappedRoute):
             self._ssh.abort()
             self._ssh = None
 
-    # --- another connection, beside one that is silent ------------------------------------------------------------
+    # --- a second connection beside a silent one ------------------------------------------------------------------
 
     def begin_another(self, reached: Callable[[], None]) -> None:
         if self._another is None and not self._machine.on_this_computer:
@@ -129,7 +129,7 @@ class SSHRoute(BootstrappedRoute):
             return await command_stream.connect(machine, key, self._host_keys, logins, interpose)
         return await ssh.connect(machine, key, self._host_keys, interpose)
 
-    # --- what is seen to before an executor is spoken to ------------------------------------------------------------
+    # --- host key rotation, before the executor is used -------------------------------------------------------------
 
     async def _rotate(self, shell: CommandRunner) -> None:
         machine = self._machine

@@ -62,7 +62,7 @@ class TaskStreams:
         inputs[stream].wanted(count, feed.give)
 
     def fetch_before_end(self, attempt: int, work: Coroutine[Any, Any, Received]) -> asyncio.Task[Received]:
-        """Fetch data that an attempt has left on the node. Its end is not reported while the fetch is in `fetches`."""
+        """Fetch data that an attempt has left on the node. The attempt's end waits while the fetch is in `fetches`."""
         fetches = self.fetches.setdefault(attempt, set())
         fetching = asyncio.get_running_loop().create_task(work)
         fetches.add(fetching)

@@ -24,7 +24,7 @@ from .mount_lock import Busy, MountLock
 
 _CHECK_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
 _UNMOUNTED_S, _BUSY_S = 10.0, 1.5
-# seconds to wait after each signal; three waits still take less time than a pool allows its nodes to end
+# seconds of each of three waits for rclone's end; together they are shorter than a pool's wait for the end of its nodes
 _ENDED_S = 1.0
 _POLL_S = 0.02
 _UNMOUNT_POLL_S = 0.05
@@ -181,7 +181,7 @@ class VolumeMount:
         argv = [order["rclone"], "mount", rclone.remote(self._volume), self.mount]
         running = subprocess.Popen(  # noqa: S603
             argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            start_new_session=True, preexec_fn=partial(_end_with, os.getpid()),  # noqa: PLW1509 - one thread forks here
+            start_new_session=True, preexec_fn=partial(_end_with, os.getpid()),  # noqa: PLW1509 - only one thread forks in this process
         )  # fmt: skip
         self._running = running
         threading.Thread(target=self._collect_output, args=(running,), daemon=True).start()
@@ -209,7 +209,7 @@ class VolumeMount:
         if seen == [False] and self._volume["read_only"]:
             raise MountFailed(f"there is nothing in {self._volume['source']}")
 
-    # --- ending ---------------------------------------------------------------------------------------------------
+    # --- unmounting -----------------------------------------------------------------------------------------------
 
     def _unmount(self) -> None:
         if self._running is not None:

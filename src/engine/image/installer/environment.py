@@ -1,6 +1,6 @@
 """The node's Python environments, one per digest.
 
-uv creates one beside its final place; it is renamed, then never changed.
+uv creates an environment beside its final place. It is then renamed, and never changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .protocol import Inbox
 
 _REACH_S = 4.0  # seconds to connect to an index: enough for two TCP retries, after 1 and 3 s
 _POLL_S = 0.2
-# Prints, in a virtual environment, whether it sees the packages of its base interpreter, and its own package folders.
+# Code that prints, in a virtual environment, whether it sees the packages of its base interpreter, and its own package
+# folders.
 _VENV = """
 import sys, sysconfig
 if sys.prefix != sys.base_prefix:
@@ -101,7 +102,7 @@ def _seen_by(python: str) -> tuple[bool, list[str]]:
     Without a virtual environment, there are no such folders. An environment created from a virtual environment is based
     on the underlying installation, and would not see these folders.
     """
-    result = subprocess.run(  # noqa: S603 - the interpreter that the image names
+    result = subprocess.run(  # noqa: S603 - the image's interpreter
         [python, "-I", "-c", _VENV], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
     )
     sees_system, *folders = result.stdout.splitlines() or ["True"]

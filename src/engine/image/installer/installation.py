@@ -98,7 +98,7 @@ class Installation:
         """Run a command, and report and return its output by line. ``pass_on``: sockets that the command inherits."""
         command = shown or shlex.join(argv)
         try:
-            running = subprocess.Popen(  # noqa: S603 - commands of the user, and ours
+            running = subprocess.Popen(  # noqa: S603 - the user's and Outrider's commands
                 argv,
                 env=None if env is None else dict(env),
                 cwd=cwd,

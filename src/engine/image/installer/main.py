@@ -46,7 +46,7 @@ def _bootstrapped() -> bool:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         installation.fail(Failed(f"{error.strerror or error}{where}"))
-    except Exception as error:  # noqa: BLE001 - the edge: a defect of ours is reported like any failure
+    except Exception as error:  # noqa: BLE001 - an internal error is reported like any failure
         log = traceback.format_exc().splitlines()
         hint = "this is a defect of Outrider: report it with the lines below"
         installation.fail(Failed(f"the installer failed: {type(error).__name__}: {error}", log=log, hint=hint))
