@@ -107,7 +107,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         self._memory = memory
         self._seen: dict[int, tuple[object, tuple[Any, ...]]] = {}
         torch = sys.modules.get("torch")
-        self._tensor: Any = () if torch is None else torch.Tensor  # with (), no object is an instance
+        # if torch is not loaded: no object is an instance of ()
+        self._tensor: Any = () if torch is None else torch.Tensor
         self._paths: dict[int, list[str | int]] = {}
         if torch is not None:
             from .tensors import add_tensor, located

@@ -308,7 +308,7 @@ class _InstallerSession:
     async def stdin(self) -> AsyncIterator[bytes]:
         """Yield the bytes for the installer's stdin.
 
-        It stays open while the installer works, as the installer ends with it.
+        stdin stays open while the installer works, as the installer ends when stdin is closed.
         """
         uv, requirements = self._work.prepared.uv, self._required
         yield protocol.encode("plan", **self._plan)

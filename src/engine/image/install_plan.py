@@ -113,7 +113,10 @@ def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
 
 
 def _on(prepared: Prepared, python: Python, *, isolated: bool) -> PythonChoice:
-    """Return the choice of a host's own Python. If not isolated, tasks also see its packages."""
+    """Return the choice for a host that has a suitable Python.
+
+    If not isolated, tasks also see that Python's packages.
+    """
     required = _required(prepared, frozenset() if isolated else python.packages)
     if required is None:
         return PythonChoice(python, python.path, environment=False, isolated=not python.is_requested)

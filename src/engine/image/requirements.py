@@ -41,7 +41,7 @@ class Requirements:
     all_hashed: bool = False  # True: every package must have one of the hashes in the text
     variables: Mapping[str, str] = field(default_factory=dict)  # environment variables in the text, with their values
     listed: tuple[tuple[str, int], ...] = ()  # names and sizes of the wheels in ``folders``
-    wheels: tuple[str, ...] = ()  # SHA-256 of wheels that the text refers to, which are in this computer's cache
+    wheels: tuple[str, ...] = ()  # SHA-256 of the cached wheels that the text refers to
     locked: Mapping[str, str] = field(default_factory=dict)  # file name of a locked file -> its hash
     of_plugins: tuple[str, ...] = ()  # packages of plugins, to install on hosts that lack them; not in the text
 

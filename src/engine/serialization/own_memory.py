@@ -38,7 +38,7 @@ def is_fixed(part: Part) -> bool:
         if kind is memoryview:
             owner = owner.obj
         elif kind.__module__ == "numpy" and kind.__name__ == "ndarray":
-            owner = owner.base  # a buffer for numpy.frombuffer; None for an array that owns its memory
+            owner = owner.base  # the buffer of an array from numpy.frombuffer; None for an array that owns its memory
         else:
             return False
     return True

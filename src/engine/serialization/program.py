@@ -202,7 +202,9 @@ class Program:
             random_streams.begin_task(self._generators, task.job, task.info["rank"])
 
     def _enter(self, script: Script) -> None:
-        """Make this process's ``__main__`` that of the client's script, with the names that the client has sent."""
+        """Make this process's ``__main__`` equal to that of the client's script, with the names that the client has
+        sent.
+        """
         namespace = script_modules.entered(script)
         if self._function is None:
             namespace.update(script)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 # limit of tries in a row without progress for one blob; a channel may be refused by sshd's MaxSessions, or by an
 # executor that is short of memory
 CHANNEL_TRIES = 8
-# seconds to pause per try in a row without progress, after a channel is lost while its connection lives
+# seconds to pause after a lost channel on a live connection, times the number of tries in a row without progress
 CHANNEL_PAUSE_S = 0.1
 
 

@@ -423,7 +423,10 @@ class NodeLink(PlainOrders):
         return Finished(AttemptId(attempt), Verdict.RETURNED, stored, message.duration_us / 1e6)
 
     def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
-        """Return the final report of an attempt. It holds only the received value, as ten thousand reports may wait."""
+        """Return the final report of an attempt.
+
+        To save memory, it holds only the received value: ten thousand may wait.
+        """
         self._over(message.attempt)
         busy_s = message.duration_us / 1e6
         if isinstance(message, wire.Done) and received is not None:

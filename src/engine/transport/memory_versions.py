@@ -143,7 +143,7 @@ class MemoryVersions:
         mine = [known.id for known in of.versions.values() if rank in known.parts]
         mine = [known for known in mine if known.generation == version.generation]
         if of.latest[rank] != version or version in mine or len(mine) == self.most:
-            self.decisions.append(DropCopy(node, part.blob))  # a correct node never sends this report
+            self.decisions.append(DropCopy(node, part.blob))  # a correct node never sends this report: drop its copy
         else:
             known = of.versions.setdefault(version, Version(version, len(nodes) * each))
             known.sharded = known.sharded or part.sharded
