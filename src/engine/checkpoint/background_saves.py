@@ -1,6 +1,6 @@
-"""Saves in the background: a thread per save, one at a time. A failure is raised by the next call of the training.
+"""Saves in the background: one thread per save, one save at a time. The training's next call raises a save's error.
 
-The thread writes this rank's part of a checkpoint and, on rank 0, the manifest once all parts exist.
+The thread writes this rank's part of a checkpoint. On rank 0, it also writes the manifest once all parts exist.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from .store import Store, polls
 
 
 class WrittenParts:
-    """The parts of one checkpoint that have been written so far, each read once."""
+    """The parts of one checkpoint that ranks have written so far. Each part is read once."""
 
     def __init__(self, store: Store, at: CheckpointId) -> None:
         self._store = store
         self._at = at
         self._known: dict[str, Part] = {}
-        self.files: dict[str, tuple[int, str]] = {}  # (size, digest) of the parts, and of the files that they name
+        # (size, digest) by name: of the parts, and of the files that the parts name
+        self.files: dict[str, tuple[int, str]] = {}
 
     def read(self) -> list[Part]:
         for key in self._store.names(self._at.folder):
             name = key.rpartition("/")[2]
             if records.is_part(name) and name not in self._known:
-                with suppress(FileNotFoundError, Damaged):  # the part is being removed
+                with suppress(FileNotFoundError, Damaged):  # another process is removing the part
                     data = self._store.get(key)
                     self._known[name] = part = Part.load(data)
                     self.files |= {**part.files, name: (len(data), records.digest(data))}
@@ -42,12 +43,12 @@ class WrittenParts:
 
 
 class BackgroundSaves:
-    """The saves of this rank that are not complete yet. For use by one thread."""
+    """The incomplete saves of this rank. Use it in one thread only."""
 
     def __init__(
         self, participant: Participant, *, keep: int, completed: Callable[[int, int], object] = lambda *_: None
     ) -> None:
-        """Prepare. ``completed``: called on rank 0 with the step and bytes of each complete checkpoint."""
+        """Create it. ``completed``: called on rank 0 with the step and size in bytes of each complete checkpoint."""
         self.participant = participant
         self._store = participant.store
         self._keep = keep
@@ -55,20 +56,20 @@ class BackgroundSaves:
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()  # set: do not wait for the parts of other ranks
         self._failure: CheckpointError | None = None
-        self._incomplete: dict[CheckpointId, WrittenParts] = {}  # on rank 0, which completes them
+        self._incomplete: dict[CheckpointId, WrittenParts] = {}  # on rank 0: the checkpoints that it must complete
         self._newest: CheckpointId | None = None
-        self._begun: Counter[int] = Counter()  # saves by step; the same on all ranks
+        self._begun: Counter[int] = Counter()  # step -> number of saves that began; equal on all ranks
 
     def start(self, step: int, snapshot: Snapshot, *, delay_s: float) -> None:
-        """Write in the background. `wait_written` must have returned for the previous save."""
+        """Write the save in the background. `wait_written` must have returned for the previous save."""
         self._hurry.clear()
         self._newest = at = CheckpointId(self.participant.term.number, step, self._begun[step])
         self._begun[step] += 1
         self._thread = threading.Thread(target=self._run, args=[at, snapshot, delay_s], name="outrider-checkpoint")
-        self._thread.start()  # no daemon: a script ends only when its last save is written
+        self._thread.start()  # not a daemon thread: a script must not end before its last save is written
 
     def wait_written(self, *, hurry: bool) -> None:
-        """Return when this rank's part is written, or raise its error.
+        """Return when this rank's part is written. Raise the error if that failed.
 
         ``hurry``: do not wait for the parts of other ranks.
         """
@@ -82,7 +83,10 @@ class BackgroundSaves:
             raise failure
 
     def wait_complete(self) -> None:
-        """Return when all parts and the manifest of the latest save are written; or raise an error about the rest."""
+        """Return when all parts and the manifest of the latest save are written.
+
+        Raise an error if parts are still missing after the time-out.
+        """
         self.wait_written(hurry=False)
         newest, self._newest = self._newest, None
         if newest is None:
@@ -91,7 +95,7 @@ class BackgroundSaves:
         for _ in polls(self._store, self.participant.within_s):
             if self.participant.rank == 0:
                 lack = self._complete()
-            else:  # a later checkpoint may be complete, and this one deleted
+            else:  # a later checkpoint may be complete by now, and this one deleted
                 done = any(at >= newest for at in records.complete(self._store.names()))
                 lack = None if done else "rank 0 has not completed it"
             if lack is None:
@@ -114,7 +118,7 @@ class BackgroundSaves:
         except CheckpointError as error:
             error.run = self.participant.run
             self._failure = error
-        except Exception as error:  # noqa: BLE001  the training's thread raises it
+        except Exception as error:  # noqa: BLE001  the training's thread raises the error
             self._failure = self.participant.error(
                 f"Step {at.step} of {self.participant.run!r} could not be saved at {self._store.url} "
                 f"({type(error).__name__}: {error}). Older checkpoints stay loadable, and the next save may be tried."
@@ -168,16 +172,19 @@ class BackgroundSaves:
             part = Part(rank, number, at.term, at.step, entries, where, {file: (size, hashed.hexdigest())})
             if store.create(key, part.dump()):
                 return part
-            store.delete(f"{at.folder}/{file}")  # an earlier process of this rank has written the part already
+            store.delete(f"{at.folder}/{file}")  # an earlier process of this rank has written the part
             return Part.load(store.get(key))
         except CheckpointError:
-            with suppress(CheckpointError):  # the checkpoint cannot become complete any more: free its space
+            with suppress(CheckpointError):  # the checkpoint can no longer become complete: free its space
                 store.delete(key)
                 store.delete(f"{at.folder}/{file}")
             raise
 
     def _complete(self) -> str | None:
-        """Complete checkpoints, drop older ones; return what the newest incomplete one lacks, or None."""
+        """Complete checkpoints and drop older ones.
+
+        Return what the newest incomplete one lacks; None: all are complete.
+        """
         lacks = {at: self._complete_one(at, self._incomplete[at]) for at in sorted(self._incomplete)}
         done = [at for at, lack in lacks.items() if lack is None]
         if done:
@@ -186,7 +193,7 @@ class BackgroundSaves:
         return lacks[max(self._incomplete)] if self._incomplete else None
 
     def _complete_one(self, at: CheckpointId, parts: WrittenParts) -> str | None:
-        """Write the manifest if every rank's part exists; otherwise return what is missing."""
+        """Write the manifest if every rank's part exists, and return None. Otherwise return what is missing."""
         term = self.participant.term
         known = parts.read()
         if (lack := records.lacking(known, term.size)) is not None:
@@ -214,7 +221,7 @@ class BackgroundSaves:
         return None
 
     def _clean(self) -> None:
-        """Delete obsolete checkpoints, each one's manifest first, so that no reader loads half a checkpoint."""
+        """Delete obsolete checkpoints, manifest first, so that no reader loads a partial checkpoint."""
         store, term = self._store, self.participant.term.number
         keys = store.names()
         done, remains = records.to_delete(keys, store.folders(), term=term, keep=self._keep)

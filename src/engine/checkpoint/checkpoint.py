@@ -1,4 +1,4 @@
-"""`checkpoint`: save the state of a training every so often, and resume from it."""
+"""`checkpoint`: save the state of a training at intervals, and resume from it."""
 
 from __future__ import annotations
 
@@ -55,19 +55,20 @@ def checkpoint(
     Args:
         name: The name of the training's run.
         every: How often `Checkpoint.save` saves: a number of steps (an int), or seconds (a float or a timedelta).
-            Default: on each call. With ``memory``: how often a state goes to other nodes' memory; by default as often
-            as no save has to wait.
-        keep: The number of complete checkpoints that are kept.
+            Default: on each call. With ``memory``: how often a state is copied to other nodes' memory, in steps; by
+                default as often as possible without a wait in `save`.
+        keep: The number of complete checkpoints to keep.
         root: A folder that all nodes share, or a URL such as ``"s3://bucket/folder"``. Default: that of
             ``Pool(checkpoints=...)``.
-        timeout: Seconds for which ranks wait for each other.
+        timeout: How long ranks wait for each other, in seconds.
         memory: The number of nodes, including its own, that keep each rank's state in memory, beside the checkpoints in
-            the storage. `Checkpoint.save` then waits, for at most 30 s, until the previous state is on these nodes.
+            the storage. With ``every``, `Checkpoint.save` waits, for at most 30 s, until the previous state is on these
+            nodes.
             Default: none.
-        durable: With ``memory``: how often a state goes to the storage, in steps or seconds. Default: 300 seconds.
+        durable: With ``memory``: how often a state is saved to the storage, in steps or seconds. Default: 300 seconds.
 
     Raises:
-        SpecError: An argument is not valid, or neither the pool nor this call names a root.
+        SpecError: An argument is not valid, or neither the pool nor this call has a root.
     """
     root = root if root is not None else os.environ.get(VARIABLE)
     if root is None:
@@ -101,12 +102,12 @@ class Checkpoint:
         Args:
             name: The name of the training's run.
             root: A folder or a URL.
-            steps: Save every so many steps.
-            every_s: Save every so many seconds.
-            keep: The number of complete checkpoints that are kept.
-            within_s: Seconds for which ranks wait for each other.
-            in_memory: After how many steps a state goes to memory (None: as often as no save waits), and how many
-                copies of a rank's state there are. None: no state is kept in memory.
+            steps: The number of steps between saves; None: no saves by steps.
+            every_s: The number of seconds between saves; None: no saves by time.
+            keep: The number of complete checkpoints to keep.
+            within_s: How long ranks wait for each other, in seconds.
+            in_memory: (steps between copies to memory, copies of each rank's state). Steps None: as often as possible
+                without a wait. None: no state is kept in memory.
         """
         self.name = name
         self._store = open_store(root, name)
@@ -122,10 +123,10 @@ class Checkpoint:
             now=time.monotonic(),
         )
         self._copies = CopyMemory()
-        self._only_in_memory = False  # whether the newest state is in memory, and not in the storage
+        self._only_in_memory = False  # whether the newest state is only in memory, not in the storage
         self._in_memory = None if in_memory is None else opened(name, self._rank, self._world.size, *in_memory)
         self._begins = threading.Lock()
-        self._saves: BackgroundSaves | None = None  # once this rank has its term
+        self._saves: BackgroundSaves | None = None  # None: this rank has no term yet
         self._announcements: Announcements | None = None
         self._timed = every_s is not None
         self._saved_at = time.monotonic()
@@ -141,11 +142,11 @@ class Checkpoint:
         """Load the newest complete checkpoint that every rank can read. All ranks call it.
 
         Each rank gets the state that it saved. If another number of ranks saved it, rank ``r`` gets the state of rank
-        ``r % saved``, and tensors that were sharded over ranks (`DTensor`) come back whole.
+        ``r % saved``, and tensors that were sharded over ranks (`DTensor`) are returned whole.
 
         Args:
-            into: A state of the same form, whose tensors are filled in place and are part of the returned state. So a
-                model that is sharded over these ranks is filled from a differently sharded one.
+            into: A state of the same form. Its tensors are filled in place and become part of the returned state. This
+                way a sharded model can be filled from a checkpoint with other shards.
 
         Returns:
             ``(step, state)``, or ``(0, None)`` without a checkpoint.
@@ -170,7 +171,8 @@ class Checkpoint:
             saves.wait_complete()
         vote = ResumeVote(saves.participant, self._loads, lambda at: restore(self._store, at, self._rank, into))
         loaded = vote.run()
-        self._loads += 1  # only now: a load that failed, as for lack of space, can be tried again by all ranks
+        # only now, so that all ranks can repeat a load that failed, for example because a disk was full
+        self._loads += 1
         with self._lock:
             self._interval.resumed(loaded.step, time.monotonic())
         if self._in_memory is not None:
@@ -178,7 +180,10 @@ class Checkpoint:
         return loaded
 
     def due(self, step: int) -> bool:
-        """Return whether `save` would save this step. Takes microseconds; ask before you build a costly state."""
+        """Return whether `save` would save this step.
+
+        It takes microseconds; call it before you build a costly state.
+        """
         step = _counted(step)
         return self._due_in_storage(step) or (self._in_memory is not None and self._in_memory.due(step))
 
@@ -189,14 +194,14 @@ class Checkpoint:
     def save(self, step: int, state: Any, *, force: bool = False) -> bool:
         """Save a state if a save is due, and return whether it was saved. Every rank calls it at the same steps.
 
-        It returns when the state is copied; a thread writes the copy while training goes on. A save waits until the
-        previous one is written, or is on the nodes that keep it. When a machine of any rank will be taken, a save is
-        due at once.
+        It returns when the state is copied; a thread writes the copy while training continues. A save waits until the
+        previous one is written, or is in the memory of the nodes that keep it. If a cloud will take back a machine of
+        any rank, a save is due at once.
 
         Args:
-            step: The number of steps that the state has behind it.
+            step: The number of completed training steps.
             state: The state.
-            force: True saves even if no save is due.
+            force: True: save even if no save is due.
 
         Raises:
             CheckpointError: The previous save could not be written (``full``: no space left); this one was not begun.
@@ -241,12 +246,12 @@ class Checkpoint:
         return [at.step for at in complete(self._store.names())]
 
     def close(self, failed: bool = False) -> None:
-        """`wait`, then refuse further saves. The end of a task, or of a script, calls it.
+        """Wait as `wait` does, then refuse further saves. It is called at the end of a task or script.
 
-        A newest state that is only in memory is written to the storage first.
+        If the newest state is only in memory, it is written to the storage first.
 
         Args:
-            failed: True: write what was begun, but do not wait for other ranks.
+            failed: True: write the saves that have begun, but do not wait for other ranks.
         """
         try:
             if not failed and not self._closed:
@@ -269,7 +274,10 @@ class Checkpoint:
             self.wait()
 
     def _store_newest(self) -> None:
-        """MEMORY-8: when all ranks have returned, the storage has the newest state that they had in common."""
+        """Write the newest state to the storage.
+
+        MEMORY-8: when all ranks have returned, the storage has their newest common state.
+        """
         memory = self._in_memory
         if memory is None or not self._only_in_memory or (newest := memory.newest()) is None:
             return
@@ -302,22 +310,28 @@ class Checkpoint:
         return f"<checkpoints of {self.name!r} at {self._store.url}>"
 
     def _urgent(self) -> bool:
-        """Return whether a machine will be taken: the same answer on every rank at the same step."""
+        """Return whether a cloud will take back a machine of the ranks.
+
+        At the same step, all ranks get the same answer.
+        """
         if self._world.size == 1:
             return stopping(everywhere=False)
-        return context.current() is not None and stopping(everywhere=True)  # nobody counts steps outside of a task
+        return context.current() is not None and stopping(everywhere=True)  # outside of a task, steps are not counted
 
     def _join(self) -> None:
-        """Report once that the ranks wait for each other: when one fails, the pool then ends the others soon."""
+        """Report once that the ranks wait for each other. If one rank fails, the pool then ends the others soon."""
         task = self._task
         if self._has_joined or self._world.size == 1 or task is None or task.log is None or not task.log.here:
             return
         self._has_joined = True
-        with suppress(OSError):  # no descriptors, or the node ends: then they wait as long as `timeout`
+        with suppress(OSError):  # no free descriptors, or the node ends: then the ranks wait for `timeout`
             task.log.tell(Joined(task.attempt))
 
     def _tell(self, step: int, size_bytes: int) -> None:
-        """Tell the record of the run that a checkpoint is complete. A process that a task has started tells nobody."""
+        """Report to the run's record that a checkpoint is complete.
+
+        A process that a task has started reports nothing.
+        """
         task = self._task
         if self._in_memory is not None:
             self._in_memory.stored(step)
@@ -331,15 +345,18 @@ class Checkpoint:
             return self._begun_once()
 
     def _begin_later(self) -> None:
-        """Begin the world's term in the background: a training that resumes from memory waits for no storage."""
-        with suppress(CheckpointError, SpecError):  # the next save raises it
+        """Begin the world's term in the background.
+
+        A training that resumes from memory should not wait for the storage.
+        """
+        with suppress(CheckpointError, SpecError):  # the next save raises the error
             self._begun()
 
     def _begun_once(self) -> BackgroundSaves:
         if self._saves is None:
             participant = begin(self._store, self.name, self._world, self._rank, self._within_s)
             with self._lock:
-                if self._closed:  # while the term was begun in the background
+                if self._closed:  # closed while the term was begun in the background
                     raise SpecError(f"{self!r} are closed: call checkpoint(...) again.")
                 if self._timed and self._world.size > 1:
                     self._announcements = Announcements(participant, self._interval, self._lock)
@@ -349,9 +366,9 @@ class Checkpoint:
 
 
 def _counted(step: SupportsIndex) -> int:
-    """Return a number of steps as an integer, also from numpy and torch.
+    """Return a number of steps as an integer; integers of numpy and torch are accepted.
 
-    Any other value would be a part of the name of a checkpoint that no load finds.
+    Any other value would create a checkpoint name that no load finds.
     """
     if type(step) is int and step >= 0:
         return step
@@ -365,7 +382,10 @@ def _counted(step: SupportsIndex) -> int:
 
 
 def _in_memory(memory: object, every: object, durable: object) -> tuple[int | None, int] | None:
-    """(every how many steps, how many copies) a state is kept in memory. None steps: as often as no save waits."""
+    """Return (steps between copies to memory, number of copies); None: no state is kept in memory.
+
+    Steps None: as often as possible without a wait.
+    """
     if memory is None:
         if durable is not None:
             raise SpecError(
@@ -382,7 +402,7 @@ def _in_memory(memory: object, every: object, durable: object) -> tuple[int | No
 
 
 def _interval(every: object) -> tuple[int | None, float | None]:
-    """The two meanings of ``every``: (steps, seconds), at most one of them not None."""
+    """Return the two meanings of ``every``: (steps, seconds), at most one of them not None."""
     if isinstance(every, int) and not isinstance(every, bool):
         if every < 1:
             raise SpecError(f"checkpoint: every takes at least 1 step, not {every}.")

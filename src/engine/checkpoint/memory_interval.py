@@ -1,17 +1,19 @@
-"""The steps that a rank keeps in memory, and how much it may keep. No I/O, no clock.
+"""Decide which steps a rank keeps in memory, and check how much memory that takes. No I/O, no clock.
 
-A save that would have to wait is left out, and then every second one, every fourth, and so on, until they are as rare
-as they can be kept. A version is complete when every rank has kept that step, and each rank decides alone. So the steps
-are multiples of powers of two: those of the slowest rank are among those of all others.
+A save that would have to wait is skipped. After that, only every second step is saved, then every fourth, and so on,
+until no save must wait. A version is complete when every rank has kept that step, and each rank decides alone. So the
+steps are multiples of powers of two: the steps of the slowest rank are also steps of all other ranks.
 
-KEEP-1: the steps that a rank keeps are multiples of ``every`` times a power of two, or the first after one.
-KEEP-2: of ranks whose saves take at most n steps, n being a power of two, all keep some step of any 8 * n * ``every``.
+KEEP-1: the steps that a rank keeps are multiples of ``every`` times a power of two, or the first step after such a
+    multiple.
+KEEP-2: if the saves of all ranks take at most n steps, n being a power of two, then in any 8 * n * ``every`` steps
+    there is a step that all ranks keep.
 """
 
 from __future__ import annotations
 
 MOST_STRIDE = 256
-AGAIN_AFTER = 8  # saves in a row, after which it is tried to save twice as often
+AGAIN_AFTER = 8  # after this many kept steps in a row, try to save twice as often
 
 
 class MemoryInterval:
@@ -29,7 +31,7 @@ class MemoryInterval:
         return number // self.stride > self._last // self.stride
 
     def done(self, step: int, *, kept: bool) -> None:
-        """Note that a step that was due was kept, or was left out because the one before it is still under way."""
+        """Note that a due step was kept, or was skipped because the previous save is still running."""
         self._last = step // self._every
         self._in_row = self._in_row + 1 if kept else 0
         if not kept:
@@ -40,10 +42,11 @@ class MemoryInterval:
 
 
 def too_much(state_bytes: int, *, copies: int, ranks_here: int, ranks: int, memory_bytes: int) -> str:
-    """Say why a rank's states cannot be kept in memory; "" if they can.
+    """Return the reason why a rank's states cannot be kept in memory; "": they can.
 
-    A rank has two slots, and its node as many for the copies of other ranks' parts. ``ranks_here``: of ``ranks``, on
-    this computer, whose nodes share the memory of a copy. They may take half of the computer's memory.
+    A rank has two slots, and its node needs two for each copy of another rank's part. ``ranks_here``: how many of
+    ``ranks`` run on this computer, whose nodes share the memory of a copy. All together may take half of the computer's
+    memory.
     """
     each = 2 * state_bytes * (1 if ranks_here == ranks else copies)
     if ranks_here * each <= memory_bytes // 2:

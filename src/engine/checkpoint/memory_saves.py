@@ -1,4 +1,6 @@
-"""A rank's states in its node's memory: copied by the training, handed to the node by a thread, and resumed from."""
+"""A rank's states in its node's memory: the training copies a state, a thread hands it to the node, and ranks resume
+from it.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from ..node.context import TaskContext
     from ..node.log_sender import LogSender
 
-SLOTS = 2  # one with the newest complete state, and one being written
-LOOKS_S = 0.005  # between two looks at whether a state was copied, at most
+SLOTS = 2  # one slot for the newest complete state, and one to write to
+LOOKS_S = 0.005  # longest pause between two checks whether a state was copied, in seconds
 
 
 def opened(run: str, rank: int, ranks: int, every: int | None, copies: int) -> MemorySaves | None:
@@ -39,12 +41,15 @@ def opened(run: str, rank: int, ranks: int, every: int | None, copies: int) -> M
 
 
 class MemorySaves:
-    """Keeps the states that one rank saves. The rank's training thread alone calls it."""
+    """Keeps the states of one rank in memory. Only the rank's training thread calls it."""
 
     def __init__(
         self, run: str, rank: int, ranks: int, task: TaskContext, node: LogSender, *, every: int | None, copies: int
     ) -> None:
-        """Keep each step that is due after ``every`` steps; None: as many as possible without waiting."""
+        """Create it.
+
+        ``every``: keep each state after this many steps; None: as many states as possible without a wait.
+        """
         self._run, self._rank, self._ranks = run, rank, ranks
         self._task, self._node = task, node
         self._copies = copies
@@ -53,28 +58,32 @@ class MemorySaves:
         self._interval = MemoryInterval(every or 1)
         self._waits = None if every is None else MemoryWaits(run, every)
         self._slots = [Slot(self._ranks_here) for _ in range(SLOTS)]
-        self._last: Slot | None = None  # with the copy of the state before
-        self._copied: SimpleQueue[tuple[Slot, Snapshot, int, int] | None] = SimpleQueue()  # for the node; None: the end
-        self._thread: threading.Thread | None = None  # hands over copied states
+        self._last: Slot | None = None  # the slot with the previous state
+        # states that are copied, for the node; None: the end
+        self._copied: SimpleQueue[tuple[Slot, Snapshot, int, int] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None  # hands copied states to the node
         self._handing_over = False
         self._again, self._step = 0, -1
-        self._resumed_from: tuple[str, int, int] | None = None  # the blob, its bytes and step, until a newer state
-        self._newest: tuple[Slot, int, int] | None = None  # the slot of the newest state, its bytes and step
-        self._storing: Counter[int] = Counter()  # step -> `again` when its save to the storage began
+        # (blob, its bytes, step) of the resumed state, until a newer one exists
+        self._resumed_from: tuple[str, int, int] | None = None
+        self._newest: tuple[Slot, int, int] | None = None  # (slot, bytes, step) of the newest state
+        self._storing: Counter[int] = Counter()  # step -> value of `_again` when its save to the storage began
         self._off = False
 
     def load(self, into: object) -> Loaded | None:
         """Return the state from which all ranks of this generation resume; None: it is not in memory.
 
-        Raises `CheckpointError` where the state is sharded otherwise than ``into``, `SerializationError` where it
-        cannot be unpickled here.
+        Raises:
+            CheckpointError: the state has other shards than ``into``.
+            SerializationError: the state cannot be unpickled here.
         """
         offer = self._offer()
         if offer is None:
             return None
         name, fields = offer
         try:
-            if fields["sharded"] and into is None:  # a whole state is wanted, but the other shards are elsewhere
+            # the caller wants the whole state, but the other shards are on other nodes
+            if fields["sharded"] and into is None:
                 return None
             state = restored(blobs.lent_mapping(name), fields["size_bytes"], into)
             self._resumed_from = name, fields["size_bytes"], fields["step"]
@@ -99,12 +108,13 @@ class MemorySaves:
         return not self._off and self._node.here and self._interval.due(step)
 
     def save(self, step: int, state: object, *, hurry: bool = False) -> bool:
-        """Keep ``state`` if that is due; return whether it is being kept.
+        """Keep ``state`` in memory if that is due. Return whether it is kept.
 
-        Where each due step is to be kept it waits until the state before is on its nodes, as `MemoryWaits` says, but
-        not in a ``hurry``. Otherwise a step that would have to wait is left out.
+        With ``every``, wait until the previous state is on its nodes, for the time that `MemoryWaits` allows; with
+        ``hurry``, do not wait. Without ``every``, skip a step that would have to wait.
 
-        Raises `SerializationError` where it cannot be pickled.
+        Raises:
+            SerializationError: the state cannot be pickled.
         """
         self._again += step <= self._step
         self._step = step
@@ -126,7 +136,7 @@ class MemorySaves:
         return True
 
     def _free_slot(self) -> Slot | None:
-        """Return a slot for the next state; None: the state before is still on its way."""
+        """Return a slot for the next state; None: the previous state is not on its nodes yet."""
         if self._handing_over:
             return None
         waits = self._waits is not None and not self._waits.is_abandoned
@@ -146,13 +156,14 @@ class MemorySaves:
         return slot
 
     def _tell(self, warning: str) -> None:
-        if warning and not self._rank:  # all ranks wait for the same
+        if warning and not self._rank:  # only rank 0 warns, as all ranks wait in the same way
             warnings.warn(warning, RuntimeWarning, stacklevel=5)
 
     def newest(self) -> tuple[int, KeptSnapshot] | None:
-        """Return the step and state that this rank kept last, or resumed from; None: ranks may not have the same one.
+        """Return the step and state that this rank kept last, or resumed from.
 
-        Where saves never wait (no ``every``), each rank leaves out steps of its own.
+        None: ranks may have different newest states. This happens if saves never wait (no ``every``), as each rank
+        skips steps on its own.
         """
         self._end_thread()
         if self._waits is None and self._step >= 0:
@@ -201,10 +212,10 @@ class MemorySaves:
                 self._hand_over(*copied)
             finally:
                 self._handing_over = False
-            del copied  # the state would be kept until the next one
+            del copied  # otherwise the state would live until the next one arrives
 
     def _hand_over(self, slot: Slot, snapshot: Snapshot, again: int, step: int) -> None:
-        """Give the node a copied state. If there is no memory for it, no state is kept there from now on."""
+        """Hand a copied state to the node. If there is not enough memory, stop keeping states in memory."""
         try:
             size_bytes, digest = slot.finish(snapshot, self._rank)
             if self._is_too_much(slot.capacity_bytes):

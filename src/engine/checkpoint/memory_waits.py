@@ -1,10 +1,10 @@
-"""The waits of saves until the state before is on its nodes, and the warnings about them. No I/O, no clock.
+"""The waits of saves until the previous state is on its nodes, and the warnings about them. No I/O, no clock.
 
-A rank that is to keep each due step has room for one state that is not copied yet: the next save waits for it. So of
-the steps whose `save` has returned at most one is not on all nodes that were asked for.
+A rank that must keep each due step has room for one state that is not on all its nodes yet, so the next save waits for
+that state. So at most one step whose `save` has returned is not on all requested nodes.
 
-WAIT-1: a save waits for at most `WAIT_S`. Once one has waited for so long, none of this generation waits any more: a
-    program that is away for an hour costs the training one wait, and ranks that wait for each other do so once.
+WAIT-1: a save waits for at most `WAIT_S`. After one save has waited that long, no later save of this generation waits:
+    a client that is suspended for an hour costs the training one wait, and ranks wait for each other once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from math import ceil
 
 WAIT_S = 30.0
-SAVES = 50  # over which the waiting time is summed up
-SHARE = 0.1  # of the time spent waiting, from which on the user is warned
+SAVES = 50  # number of saves for one sum of the waiting time
+SHARE = 0.1  # share of the training time spent waiting from which on the user is warned
 
 
 class MemoryWaits:
@@ -25,11 +25,11 @@ class MemoryWaits:
         self._since: float | None = None
 
     def rest_s(self, began: float, now: float) -> float:
-        """Return for how long a save that began to wait at ``began`` may go on."""
+        """Return how many seconds a save that began to wait at ``began`` may still wait."""
         return 0.0 if self.is_abandoned else began + WAIT_S - now
 
     def gave_up(self) -> str:
-        """Note that a save has waited for the whole `WAIT_S`; return a warning for the user."""
+        """Note that a save has waited for the whole `WAIT_S`. Return a warning for the user."""
         self.is_abandoned = True
         return (
             f"A state of {self._run!r} was not on its nodes within {WAIT_S:g} s. From now on no save waits for that, "
@@ -38,7 +38,7 @@ class MemoryWaits:
         )
 
     def waited(self, began: float, now: float) -> str:
-        """Note a successful wait, even of no time; return a warning for the user, usually empty."""
+        """Note a successful wait, even one of no time. Return a warning for the user, usually empty."""
         if self._since is None:
             self._since = began
         self._saves += 1

@@ -1,4 +1,7 @@
-"""Checkpoints in object storage: S3 and compatible ones, Google Cloud Storage, Azure. Only this module uses obstore."""
+"""Checkpoints in object storage: S3 and compatible storage, Google Cloud Storage, Azure.
+
+Only this module uses obstore.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from obstore.store import from_url
 from ..api.errors import CheckpointError, SpecError
 from .records import Piece
 
-_PIECE_BYTES = 8 * 1024 * 1024  # a part of a multipart upload; S3 takes 10,000 of them
+_PIECE_BYTES = 8 * 1024 * 1024  # size of a part of a multipart upload; S3 accepts 10,000 parts
 
 
 class ObjectStore:
-    """A `store.Store` of objects, each written whole or not at all. `create` sends ``If-None-Match``."""
+    """A `store.Store` in object storage.
+
+    Each object is written completely or not at all. `create` sends ``If-None-Match``.
+    """
 
     poll_s = 1.0
 
@@ -36,7 +42,8 @@ class ObjectStore:
             try:
                 obstore.put(self._store, key, data, mode="create", use_multipart=False)
             except exceptions.AlreadyExistsError:
-                return self.get(key) == data  # obstore repeats a request whose answer was lost: the object may be ours
+                # obstore repeats a request if its answer was lost, so this call may have written the object
+                return self.get(key) == data
         return True
 
     def get(self, key: str) -> bytes:
@@ -47,7 +54,7 @@ class ObjectStore:
         if not length:
             return b""
         with self._translated("read"):
-            # NumPy arrays are made over this memory, so it must be writable.
+            # NumPy arrays use this memory, so it must be writable.
             return memoryview(bytearray(obstore.get_range(self._store, key, start=start, length=length)))
 
     def names(self, folder: str = "") -> list[str]:
@@ -66,7 +73,7 @@ class ObjectStore:
             with self._translated("deleted"):
                 try:
                     obstore.delete(self._store, keys)
-                except FileNotFoundError:  # another rank removes them at the same time
+                except FileNotFoundError:  # another rank is removing the objects at the same time
                     for key in keys:
                         self.delete(key)
 

@@ -1,4 +1,4 @@
-"""The role of a process in a run: its world, rank and term, and whether the term is over."""
+"""The role of a process in a run: its world, rank and term, with a check whether a later term has begun."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Participant:
     run: str
     rank: int
     term: Term
-    within_s: float  # how long it waits for other ranks
+    within_s: float  # how long to wait for other ranks, in seconds
 
     def check(self) -> None:
-        """Raise CheckpointFenced where a later term has begun."""
+        """Raise a CheckpointFenced if a later term has begun."""
         newest = max(term_numbers(self.store.names("terms")), default=0)
         if newest > self.term.number:
             try:
@@ -40,7 +40,7 @@ def this_world() -> tuple[World, int]:
     if info.pool:
         attempt = info.attempt if info.world_size == 1 else 0
         return World(info.pool, info.job, info.generation, attempt, info.world_size), info.rank
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # nothing tells runs of such processes apart
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # nothing distinguishes several runs of such processes
         raise SpecError(
             f"checkpoint() outside a pool is for one process, and WORLD_SIZE is {os.environ['WORLD_SIZE']} here: "
             "run the function by pool.broadcast."
@@ -49,9 +49,11 @@ def this_world() -> tuple[World, int]:
 
 
 def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> Participant:
-    """Get the term of ``world``: rank 0 begins it, other ranks wait until it has.
+    """Return the participant with the term of ``world``. Rank 0 begins the term, other ranks wait for that.
 
-    Raises `CheckpointFenced`, or `CheckpointError` where rank 0 did not begin the term within ``within_s`` seconds.
+    Raises:
+        CheckpointFenced: another world has taken over.
+        CheckpointError: rank 0 did not begin the term within ``within_s`` seconds.
     """
     known: dict[int, Term] = {}
     damaged: dict[int, str] = {}
@@ -59,9 +61,9 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> P
         for number in term_numbers(store.names("terms")) - known.keys():
             try:
                 known[number] = Term.load(store.get(term_key(number)))
-            except FileNotFoundError:  # an old term that was just removed
+            except FileNotFoundError:  # an old term that another rank just removed
                 continue
-            except Damaged as damage:  # read again at the next poll, unless this rank begins the next term
+            except Damaged as damage:  # read it again at the next poll, unless this rank begins the next term
                 damaged[number] = str(damage)
         unknown = [Term.unknown(number) for number in damaged.keys() - known.keys()]
         term = admission(world, rank, [*known.values(), *unknown])

@@ -1,23 +1,23 @@
-"""The records in the storage of a run, as readable JSON, and decisions from them alone. No I/O, no clock.
+"""The records in a run's storage, as readable JSON, and decisions that need only these records. No I/O, no clock.
 
 The files of a run::
 
-    terms/00000007.json                   world 7 has begun: worlds with lower numbers may complete nothing any more
-    terms/00000007/load-0000/...          how its ranks agree on the checkpoint that they resume from
-    terms/00000007/calls/...              steps that rank 0 has announced, where saves go by time
+    terms/00000007.json                   world 7 has begun: worlds with lower numbers may complete no checkpoint
+    terms/00000007/load-0000/...          messages by which its ranks agree on the checkpoint to resume from
+    terms/00000007/calls/...              steps that rank 0 has announced, if saves are by time
     step-000000001200.term-00000007/      one checkpoint (with ``.again-1`` if world 7 saved that step once before):
         rank-00003-5f2a91c0.distcp        data that rank 3 wrote
-        rank-00003.0.json                 what rank 3 has, and where its data is: a `Part`
-        rank-00003.1.json                 where data is that rank 3 wrote later, because no other rank had
+        rank-00003.0.json                 the entries of rank 3, and the places of their data: a `Part`
+        rank-00003.1.json                 the places of data that rank 3 wrote later, as no rank had
         .metadata                         the index of tensors for torch.distributed.checkpoint
         manifest.json                     the list of files; written last, it makes the checkpoint complete
 
 Invariants:
 
 CKPT-1  A complete checkpoint has the data of every rank: every digest that a rank needs has a known place.
-CKPT-2  The newest complete checkpoint is never deleted, whoever else deletes at the same time.
-CKPT-3  A checkpoint that a fenced world completes never comes before one that a later world has completed.
-CKPT-4  All ranks of a world resume from the same checkpoint, and each of them could read it.
+CKPT-2  The newest complete checkpoint is never deleted, even if several processes delete at the same time.
+CKPT-3  A checkpoint that a fenced world completes is always older than any that a later world completes.
+CKPT-4  All ranks of a world resume from the same checkpoint, after each of them has read it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import NamedTuple, Self
 
 from ...lazy_dataclass import dataclass
 
-Piece = bytes | bytearray | memoryview  # of a file's content
+Piece = bytes | bytearray | memoryview  # a piece of a file's content
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -43,15 +43,15 @@ _PART = re.compile(r"rank-\d+\.[01]\.json")
 
 
 class Damaged(Exception):
-    """A file is not what its digest says, or is not there."""
+    """The error for a file that is missing, or does not match its digest."""
 
 
 class CheckpointId(NamedTuple):
-    """The identity of one checkpoint. Greater is newer: a later world's counts as newer than a later step."""
+    """The identity of one checkpoint. The greater one is newer: first by world, then by step."""
 
     term: int
     step: int
-    again: int = 0  # how many times the world had saved that step before
+    again: int = 0  # number of earlier saves of that step in the same world
 
     @property
     def folder(self) -> str:
@@ -66,7 +66,7 @@ class CheckpointId(NamedTuple):
 
     @classmethod
     def of(cls, key: str) -> CheckpointId | None:
-        """The checkpoint that the file ``key`` belongs to; None for other files."""
+        """Return the checkpoint that the file ``key`` belongs to; None for other files."""
         match = _FOLDER.fullmatch(key.partition("/")[0])
         return None if match is None else cls(int(match[2]), int(match[1]), int(match[3] or 0))
 
@@ -84,7 +84,7 @@ def is_part(name: str) -> bool:
 
 
 def digest(data: Piece) -> str:
-    """The digest that ``b2sum --length=256`` prints."""
+    """Return the digest that ``b2sum --length=256`` prints."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
@@ -98,7 +98,7 @@ class Record:
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """Parse JSON; raises `Damaged` where it is not such a record."""
+        """Parse JSON. Raise `Damaged` if it is not such a record."""
         try:
             facts = json.loads(data)
             return cls(**{each.name: facts[each.name] for each in fields(cls)})  # type: ignore[arg-type]
@@ -113,9 +113,9 @@ class World(Record):
     pool: str
     job: int
     generation: int
-    attempt: int  # 0 where there are several ranks: a rank that is restarted alone stays in its world
+    attempt: int  # 0 if there are several ranks: a rank that is restarted alone stays in its world
     size: int
-    nonce: str = ""  # tells worlds apart outside a pool, where all other fields are the same
+    nonce: str = ""  # distinguishes worlds outside a pool, whose other fields are all equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Term(World):
 
     @classmethod
     def unknown(cls, number: int) -> Term:
-        """Stand in for a term whose file is damaged: of no world that anybody is of. The next term fences it."""
+        """Return a stand-in for a term whose file is damaged. It matches no world, and the next term fences it."""
         return cls("", 0, 0, 0, 0, "damaged", number=number)
 
     @property
@@ -139,14 +139,14 @@ class Term(World):
 
 
 class Entry(NamedTuple):
-    """One piece of a rank's state: its pickle (always the first), a tensor or a buffer.
+    """One piece of a rank's state: its pickle (always the first entry), a tensor or a buffer.
 
-    ``digest`` is that of the content. A tensor has its ``path`` in the state, its ``dtype`` and whole ``shape``, and
-    the place of this rank's shard in it (``offset``, ``extent``).
+    ``digest`` is the digest of the content. A tensor has its ``path`` in the state, its ``dtype`` and whole ``shape``,
+    and the place of this rank's shard in the tensor (``offset``, ``extent``).
     """
 
-    digest: str  # "" until it is known
-    kind: str  # "pickle", "tensor", "buffer"
+    digest: str  # "": not computed yet
+    kind: str  # "pickle", "tensor" or "buffer"
     size: int
     path: list[str | int] | None = None
     dtype: str = ""
@@ -156,7 +156,9 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str | None:
-        """The name of a tensor as torch.distributed.checkpoint flattens paths; None for pickles and buffers."""
+        """The name of a tensor, flattened from its path as torch.distributed.checkpoint does; None for pickles and
+        buffers.
+        """
         return None if self.path is None else dotted(self.path)
 
     @property
@@ -170,22 +172,22 @@ class Entry(NamedTuple):
 
 
 class ByteRange(NamedTuple):
-    file: str  # relative to the checkpoint's folder
+    file: str  # path in the checkpoint's folder
     start: int
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class Part(Record):
-    """The entries of one rank (in number 0 alone), and where it wrote its data (number 0, and perhaps 1)."""
+    """The entries of one rank (only in number 0), and the places of its written data (number 0, perhaps 1)."""
 
     rank: int
     number: int
     term: int
     step: int
     entries: list[Entry]
-    where: Mapping[str, ByteRange]  # by digest of the content
-    files: Mapping[str, tuple[int, str]]  # (size, digest) of the files that this rank wrote
+    where: Mapping[str, ByteRange]  # digest of the content -> its place
+    files: Mapping[str, tuple[int, str]]  # name -> (size, digest) of a file that this rank wrote
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", [Entry(*each[:5], *map(tuple, each[5:])) for each in self.entries])
@@ -197,7 +199,7 @@ class Part(Record):
 
 @dataclass(frozen=True, slots=True)
 class Manifest(Record):
-    """A complete checkpoint, and the digest of each of its files."""
+    """The record of a complete checkpoint, with the digest of each of its files."""
 
     step: int
     term: int
@@ -210,24 +212,25 @@ class Manifest(Record):
 
 
 def checked(data: bytes, name: str, wanted: tuple[int, str]) -> bytes:
-    """Return ``data``; raises `Damaged` where its size or digest is not the wanted one."""
+    """Return ``data``. Raise `Damaged` if its size or digest is not the wanted one."""
     if (len(data), digest(data)) != tuple(wanted):
         raise Damaged(f"{name} is not what was written")
     return data
 
 
 def complete(keys: Iterable[str]) -> list[CheckpointId]:
-    """The complete checkpoints among the files of a run, newest first."""
+    """Return the complete checkpoints among the files of a run, newest first."""
     result = {at for key in keys if key.endswith(f"/{MANIFEST}") and (at := CheckpointId.of(key)) is not None}
     return sorted(result, reverse=True)
 
 
 def admission(world: World, rank: int, terms: Sequence[Term]) -> Term | None:
-    """Decide which term has the run when a rank of ``world`` comes, from the existing ``terms``.
+    """Return the term that holds the run when a rank of ``world`` starts, given the existing ``terms``.
 
-    The term of another world fences this one. That of ``world`` is one of ``terms``, or on rank 0 the next one, which
-    it must create; None while rank 0 has not. Within one broadcast (or task) the later generation (or attempt) wins,
-    whichever comes first. Between different ones the last comer wins, as nothing else orders them.
+    A term of another world means that ``world`` is fenced. A term of ``world`` itself is one of ``terms``; on rank 0 it
+    may be a new one, which rank 0 must create. None: rank 0 has not created it yet. Within one broadcast (or task), the
+    later generation (or attempt) wins, whichever starts first. Between different ones, the last to start wins, as
+    nothing else orders them.
     """
     newest_first = sorted(terms, key=lambda term: term.number, reverse=True)
     for term in newest_first:
@@ -242,10 +245,10 @@ def admission(world: World, rank: int, terms: Sequence[Term]) -> Term | None:
 
 
 def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
-    """Choose the rank that writes each entry, -1 for all, so that ranks write about equally many bytes.
+    """Choose the rank that writes each entry, so that ranks write about equally many bytes; -1: all ranks write it.
 
-    Every rank writes its own pickle. The ranks' states need not be the same: what nobody wrote is found by its digest
-    and written in a second part.
+    Every rank writes its own pickle. The ranks' states may differ: contents that no rank wrote are found by their
+    digests, and written in a second part.
     """
     writers = [-1] * len(entries)
     loads = [0] * ranks
@@ -257,17 +260,17 @@ def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
 
 
 def first_parts(parts: Iterable[Part]) -> dict[int, Part]:
-    """The parts that say what ranks have, by rank."""
+    """Return the parts with ranks' entries (number 0), by rank."""
     return {part.rank: part for part in parts if part.number == 0}
 
 
 def places(parts: Iterable[Part]) -> dict[str, ByteRange]:
-    """The contents that are written, by digest."""
+    """Return the places of all written contents, by digest."""
     return {name: place for part in parts for name, place in part.where.items()}
 
 
 def lacking(parts: Sequence[Part], ranks: int) -> str | None:
-    """The reason why the checkpoint is not complete yet; None where it is (CKPT-1)."""
+    """Return the reason why the checkpoint is incomplete; None if it is complete (CKPT-1)."""
     first = first_parts(parts)
     if missing := [rank for rank in range(ranks) if rank not in first]:
         return f"rank {listed(missing)} did not save it"
@@ -284,11 +287,11 @@ def listed(ranks: Sequence[int]) -> str:
 def to_delete(
     keys: Sequence[str], folders: Sequence[str] = (), *, term: int, keep: int
 ) -> tuple[list[CheckpointId], list[CheckpointId]]:
-    """(complete checkpoints, remains of incomplete ones) that the world of ``term`` may delete.
+    """Return (complete checkpoints, remains of incomplete ones) that the world of ``term`` may delete.
 
-    Only the newest world deletes anything. It keeps the newest ``keep`` complete checkpoints (CKPT-2), and everything
-    of its own after the last complete one, because that may still become complete. ``folders``: folders of the run,
-    also those without a key in ``keys`` because a save left them empty.
+    Only the newest world deletes anything. It keeps the newest ``keep`` complete checkpoints (CKPT-2). It also keeps
+    everything of its own after its last complete checkpoint, as that may still become complete. ``folders``: the
+    folders of the run, including those that a save left empty, so that no key is in them.
     """
     if any(number > term for number in term_numbers(keys)):
         return [], []
@@ -301,14 +304,14 @@ def to_delete(
 
 
 def old_terms(keys: Iterable[str], term: int) -> list[int]:
-    """The terms with obsolete files."""
+    """Return the terms whose files are obsolete."""
     return sorted(number for number in term_numbers(keys) if number <= term - TERMS_KEPT)
 
 
 def verdict(votes: Mapping[int, str], ranks: int) -> str | None:
-    """Count the ranks' votes, each "" or the defect of a checkpoint.
+    """Count the ranks' votes. A vote is the defect of a checkpoint, or "".
 
-    Return the defect, "" if every rank has read the checkpoint (CKPT-4), or None while votes are missing.
+    Return the defects, "" if every rank has read the checkpoint (CKPT-4), or None while votes are missing.
     """
     if against := [f"rank {rank}: {reason}" for rank, reason in sorted(votes.items()) if reason]:
         return "; ".join(against)

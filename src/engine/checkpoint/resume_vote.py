@@ -1,7 +1,8 @@
-"""The ranks of a world agree, through the storage alone, on the checkpoint that they resume from.
+"""The vote by which the ranks of a world agree on the checkpoint to resume from, through the storage alone.
 
-Rank 0 proposes a checkpoint, every rank reads its part of it and votes. Where all could read it, rank 0 writes the
-decision; otherwise it proposes the next older one. A rank that is restarted alone finds a decision and follows it.
+Rank 0 proposes a checkpoint. Every rank reads its part of that checkpoint and votes. If all ranks could read it, rank 0
+writes the decision; otherwise it proposes the next older checkpoint. A rank that is restarted alone finds the decision
+and follows it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ _VOTE = re.compile(r"vote-(\d+)-rank-(\d+)-(ok|bad)")
 
 
 class Loaded(NamedTuple):
-    """The step and the state that training resumes from: ``(0, None)`` where nothing has been saved."""
+    """The step and state from which training resumes; ``(0, None)`` if nothing was saved."""
 
     step: int
     state: Any
 
 
 class ResumeVote:
-    """The ``number``-th load of a world. ``read`` gives this rank's state of a checkpoint, or raises `Damaged`."""
+    """The vote for the ``number``-th load of a world.
+
+    ``read`` returns this rank's state of a checkpoint, or raises `Damaged`.
+    """
 
     def __init__(self, participant: Participant, number: int, read: Callable[[CheckpointId], Any]) -> None:
         self._participant = participant
@@ -38,9 +42,10 @@ class ResumeVote:
         self._damage: list[str] = []
 
     def run(self) -> Loaded:
-        """Return what this rank resumes from.
+        """Return the step and state from which this rank resumes.
 
-        Raises `CheckpointError` where every checkpoint is damaged, or another rank did not answer in time.
+        Raises:
+            CheckpointError: every checkpoint is damaged, or another rank did not answer in time.
         """
         loaded = self._run()
         if loaded is None and self._damage:  # training must not silently start from step 0
@@ -87,7 +92,10 @@ class ResumeVote:
         return loaded
 
     def _propose(self, number: int, candidates: list[CheckpointId]) -> CheckpointId | None:
-        """Propose the first, unless an earlier process of this rank has made this proposal; return what is proposed."""
+        """Propose the first candidate, unless an earlier process of this rank has made this proposal.
+
+        Return the proposal.
+        """
         at = candidates[0] if candidates else None
         name = f"proposal-{number:03}"
         if not self._store.create(f"{self._folder}/{name}.json", json.dumps({"at": at}).encode()):
@@ -135,7 +143,9 @@ class ResumeVote:
         return loaded, damage
 
     def _chosen(self, name: str) -> list[CheckpointId] | None:
-        """The checkpoint of a proposal or the decision, or [] for none. None where rank 0 has not chosen yet."""
+        """Return the checkpoint of a proposal or decision as a list, [] for none; None: rank 0 has not written it
+        yet.
+        """
         key = f"{self._folder}/{name}.json"
         try:
             choice = json.loads(self._store.get(key))

@@ -1,9 +1,9 @@
-"""The save interval: a step is saved every n steps, every n seconds, or because a machine will be taken.
+"""The save interval: a step is saved every n steps, every n seconds, or because a machine will be taken back.
 
-`SaveInterval` decides, without clock or I/O. All ranks must save the same steps, and each has a clock of its own. So
-saves by steps are decided by each rank alone, while for saves by time rank 0 announces a step a little ahead, and each
-rank saves at its first step that is not before it. A rank that is past that step when it reads the announcement asks
-for another one, further ahead. `Announcements` carries them through the storage.
+`SaveInterval` decides, without clock or I/O. All ranks must save the same steps, but their clocks differ. So each rank
+decides alone about saves by steps. For saves by time, rank 0 announces a step a little ahead, and each rank saves at
+its first step at or after that one. A rank that has passed the announced step when it reads the announcement requests
+another one, further ahead. `Announcements` exchanges them through the storage.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from ..api.errors import CheckpointError
 from .participant import Participant
 
 _RATE_OVER = 32  # steps over which the speed of training is measured
-EXCHANGE_POLLS = 2  # times the storage's pause: object storage bills each request
+# time between exchanges, in multiples of the storage's `poll_s`, as object storage bills each request
+EXCHANGE_POLLS = 2
 
 
 class SaveInterval:
-    """The save interval of one rank. Times are seconds of any clock, the same for all calls."""
+    """The save interval of one rank. Times are seconds of any clock, but the same clock for all calls."""
 
     def __init__(
         self, *, steps: int | None, seconds: float | None, alone: bool, leads: bool, lead_s: float, now: float
     ) -> None:
-        """``lead_s``: seconds until all ranks have read an announced step."""
+        """Create it. ``lead_s``: seconds until all ranks have read an announced step."""
         self._steps, self._seconds = steps, seconds
         self._alone, self._leads = alone, leads
         self._lead_s = lead_s
         self._recent_steps: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
         self._announced: set[int] = set()
-        self.urgent = False  # at the last step that was asked about
+        self.urgent = False  # value of `urgent` at the last step that `due` was called for
         self.resumed(0, now)
 
     def resumed(self, step: int, now: float) -> None:
@@ -43,7 +44,7 @@ class SaveInterval:
         self._wants_announcement = self._answer = False
 
     def due(self, step: int, now: float, urgent: Callable[[], bool]) -> bool:
-        """Return whether ``step`` is saved. A second call for the same step gives the same answer."""
+        """Return whether ``step`` must be saved. Another call for the same step returns the same answer."""
         if self._recent_steps and self._recent_steps[-1][1] == step:
             return self._answer
         self._recent_steps.append((now, step))
@@ -66,16 +67,16 @@ class SaveInterval:
         return self._answer
 
     def saved(self, step: int, now: float) -> None:
-        """Note that ``step`` was saved, whether it was due or not: it is not due a second time."""
+        """Note that ``step`` was saved, due or not, so that it is not due again."""
         self._last, self._last_at = step, now
         if self._recent_steps and self._recent_steps[-1][1] == step:
             self._answer = False
 
     def next_announcement(self) -> int | None:
-        """The step that rank 0 must announce, or None."""
+        """Return the step that rank 0 must announce; None: nothing to announce."""
         if (
             not self._wants_announcement or len(self._recent_steps) < 2
-        ):  # two steps at least, to know how fast training is
+        ):  # two steps are needed to measure the speed of training
             return None
         (then, first), (now, step) = self._recent_steps[0], self._recent_steps[-1]
         rate = (step - first) / (now - then) if now > then else 0.0
@@ -91,7 +92,10 @@ class SaveInterval:
 
 
 class Announcements(threading.Thread):
-    """Writes and reads which step is saved next, on each rank. ``lock``: for the interval, which training uses too."""
+    """A thread on each rank that writes and reads the announced steps.
+
+    ``lock``: guards the interval, which training also uses.
+    """
 
     def __init__(self, participant: Participant, interval: SaveInterval, lock: threading.Lock) -> None:
         super().__init__(daemon=True, name="outrider-checkpoint-announcements")
@@ -107,7 +111,7 @@ class Announcements(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(EXCHANGE_POLLS * self._store.poll_s):
-            with suppress(CheckpointError):  # the next save raises it
+            with suppress(CheckpointError):  # the next save raises the error
                 self._exchange()
 
     def _exchange(self) -> None:
@@ -115,7 +119,7 @@ class Announcements(threading.Thread):
         with self._lock:
             target = self._interval.next_announcement()
         if target is not None:
-            self._store.create(key, b"%d" % target)  # unless another rank was first
+            self._store.create(key, b"%d" % target)  # no effect if another rank was first
         try:
             target = int(self._store.get(key))
         except FileNotFoundError:
@@ -126,10 +130,14 @@ class Announcements(threading.Thread):
 
 
 def lead_s(poll_s: float) -> float:
-    """Seconds until every rank has read an announced step: one exchange to write it, one to read it, one to spare."""
+    """Return the seconds until every rank has read an announced step: one exchange to write, one to read, one in
+    reserve.
+    """
     return 3 * EXCHANGE_POLLS * poll_s
 
 
 def spread_s(rank: int, ranks: int, since_last_s: float) -> float:
-    """Seconds that a rank waits before it writes: ranks spread over a tenth of the time between saves, at most 5 s."""
+    """Return the seconds that a rank waits before it writes: ranks spread over a tenth of the time between saves, at
+    most 5 s.
+    """
     return min(5.0, since_last_s / 10) * rank / ranks

@@ -1,12 +1,12 @@
-"""A slot: shared memory into which a rank copies its state, and which its node keeps when the rank is gone.
+"""A slot: shared memory into which a rank copies its state, and which its node keeps after the rank's end.
 
-    byte 0                  0: it may be written. The node says so when nobody resumes from what is in it any more
-    byte 1                  1: it is safe. The node says so when each rank's state of that step is on all its nodes
+    byte 0                  0: it may be written. The node sets this when no rank will resume from its content
+    byte 1                  1: it is safe. The node sets this when each rank's state of that step is on all its nodes
     from byte 64            the contents of the state's entries, each at a multiple of 64 bytes
-    behind them             the record of them: a `Part` as JSON, whose contents are named by their numbers
-    the last 16 bytes       where the record begins, and how long it is
+    after them              their record: a `Part` as JSON, whose contents are named by their numbers
+    the last 16 bytes       the record's offset and length
 
-A rank that is killed while it writes leaves nothing: its node is given the slot when all is in it.
+A rank that is killed while it writes leaves nothing: its node receives the slot only when it is complete.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from .records import ByteRange, Damaged, Entry, Part, Piece
 from .snapshot import CopyMemory, Snapshot, unpickled
 
 ALIGN_BYTES = 64
-SLACK_BYTES = 1 << 16  # for a state that grows a little
-PIECE_BYTES = 1 << 19  # is copied, and then read again for the digest while it is in the processor's cache
-_TAKEN = b"\x01\x00"  # and not safe yet
+SLACK_BYTES = 1 << 16  # spare room for a state that grows a little
+PIECE_BYTES = 1 << 19  # size of a copied piece: small enough that the digest reads it from the processor's cache
+_TAKEN = b"\x01\x00"  # taken, and not safe yet
 _TRAILER = struct.Struct("<QQ")
 
 
 class Slot(CopyMemory):
     def __init__(self, ranks: int = 0) -> None:
-        """``ranks``: of the training on this computer, which all save at the same moment."""
+        """Create it. ``ranks``: number of the training's ranks on this computer, which all save at the same moment."""
         super().__init__()
         self._ranks = ranks
         self.fd = -1
         self._mapping: mmap.mmap | None = None
-        self._at = HEAD_BYTES  # place of the next content
-        self._reserved: dict[int, int] = {}  # places of the requested entries, if they fit
-        self._places: dict[int, int] = {}  # places of the entries in the slot
-        self._blocks: dict[int, tuple[int, int, memoryview]] = {}  # where each begins, and its size
-        self._sums: Sums | None = None  # of the copied contents
-        self._recorded: tuple[object, bytes] = None, b""  # the entries of the latest record, and the record
+        self._at = HEAD_BYTES  # offset of the next content
+        self._reserved: dict[int, int] = {}  # entry -> requested offset, if it fits
+        self._places: dict[int, int] = {}  # entry -> offset in the slot
+        self._blocks: dict[int, tuple[int, int, memoryview]] = {}  # entry -> (offset, size, memory)
+        self._sums: Sums | None = None  # digest of the copied contents so far
+        self._recorded: tuple[object, bytes] = None, b""  # the latest record, with the entries that it was made from
 
     @property
     def free(self) -> bool:
@@ -51,7 +51,7 @@ class Slot(CopyMemory):
 
     @property
     def safe(self) -> bool:
-        """Return whether the slot's state is on all requested nodes, or is not wanted any more."""
+        """Return whether the slot's state is on all requested nodes, or is not needed any more."""
         return self.free or (self._mapping is not None and self._mapping[1:2] == SAFE)
 
     @property
@@ -66,7 +66,7 @@ class Slot(CopyMemory):
             self._sums = Sums(self._mapping)
 
     def block(self, index: int, size_bytes: int) -> memoryview | None:
-        """Return the memory of an entry; None: there is no room, and `finish` must make some."""
+        """Return the memory for an entry; None: there is no room, and `finish` must make room."""
         at = self._reserved.setdefault(index, self._at)
         self._at = at + size_bytes + -size_bytes % ALIGN_BYTES
         if self._mapping is None or self._at + SLACK_BYTES // 2 > len(self._mapping):
@@ -78,8 +78,10 @@ class Slot(CopyMemory):
         return known[2]
 
     def fill(self, copies: list[tuple[memoryview, Any, Any]]) -> None:
-        """Copy into blocks. Where no core is free the digest of each piece is taken at once, as it costs twice as much
-        to read it from main memory later. Otherwise the thread that hands the state over takes it, and nobody waits.
+        """Copy into blocks.
+
+        If no core is free, add each piece to the digest at once, as it costs twice as much to read it from main memory
+        later. Otherwise the thread that hands the state over computes the digest, and training does not wait for it.
         """
         torch: Any = sys.modules.get("torch")
         in_pieces = self._sums is not None and torch is not None and torch.get_num_threads() == 1
@@ -87,7 +89,7 @@ class Slot(CopyMemory):
             for (block, placed, source), at in zip(copies, self._places.values(), strict=True):
                 if placed is None:
                     self._copy_bytes(block, source, at)
-                elif not in_pieces:  # at once, perhaps by several threads or by a GPU
+                elif not in_pieces:  # as a whole, perhaps by several threads or a GPU
                     placed.copy_(source)
                 elif len(block) > PIECE_BYTES and source.is_cpu and source.is_contiguous():
                     self._copy_pieces(placed, source, at)
@@ -108,14 +110,18 @@ class Slot(CopyMemory):
             self._copied(at)
 
     def _copied(self, end: int) -> None:
-        """Take the digest up to ``end``, unless something before it was copied long ago: the thread takes that."""
+        """Extend the digest up to ``end``, unless content before it was copied long ago: the thread handles that
+        content.
+        """
         if self._sums is not None and BLOCK_BYTES <= end - self._sums.end <= 4 * PIECE_BYTES:
             self._sums.take(end)
 
     def finish(self, snapshot: Snapshot, rank: int) -> tuple[int, int]:
-        """Write the snapshot's contents from elsewhere, and the record; return the part's bytes and digest.
+        """Write the snapshot's contents that are in other memory, and the record.
 
-        It may take long, so it does not belong in the training's thread. An OSError: there is no memory for it.
+        Return the part's size in bytes and digest.
+
+        It may take long, so do not call it in the training's thread. Raise an OSError if there is not enough memory.
         """
         at = max((start + snapshot.entries[index].size for index, start in self._places.items()), default=HEAD_BYTES)
         starts = dict(self._places)
@@ -137,7 +143,7 @@ class Slot(CopyMemory):
         )
 
     def _record(self, rank: int, entries: list[Entry], starts: dict[int, int]) -> bytes:
-        """Return the record of the entries, usually the one before: encoding takes a while."""
+        """Return the record of the entries. Usually it is the previous one, as encoding takes a while."""
         of = rank, entries, starts
         if self._recorded[0] != of:
             named = [entry._replace(digest=str(index)) for index, entry in enumerate(entries)]
@@ -146,10 +152,10 @@ class Slot(CopyMemory):
         return self._recorded[1]
 
     def reserve(self, size_bytes: int, *, keep: bool = False) -> None:
-        """Make room for a state, and ``keep`` the slot's contents. OSError: there is no room."""
+        """Make room for a state; ``keep``: preserve the slot's contents. Raise an OSError if there is no room."""
         fd = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(fd, 0, size_bytes)  # a page that is lacking later would end the process by SIGBUS
+            os.posix_fallocate(fd, 0, size_bytes)  # without this, a missing page would later end the process by SIGBUS
             if keep and self._mapping is not None:
                 _write(fd, memoryview(self._mapping), 0)
             mapping = mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
@@ -160,11 +166,13 @@ class Slot(CopyMemory):
         self.fd, self._mapping = fd, mapping
 
     def snapshot(self, size_bytes: int) -> KeptSnapshot | None:
-        """Return the state of so many bytes that was finished here; None: it is not here any more."""
+        """Return the state of ``size_bytes`` bytes that `finish` completed here; None: the slot has no memory any
+        more.
+        """
         return None if self._mapping is None else KeptSnapshot(self._mapping, size_bytes)
 
     def take(self) -> int:
-        """Mark the slot as taken, and return a descriptor of it, for the node."""
+        """Mark the slot as taken, and return a descriptor of it for the node."""
         os.pwrite(self.fd, _TAKEN, 0)
         return os.dup(self.fd)
 
@@ -177,11 +185,11 @@ class Slot(CopyMemory):
             os.close(self.fd)
         self.fd, self._mapping, self._sums = -1, None, None
         self._blocks.clear()
-        self.known.clear()  # arrays may still lie in the memory, which goes with the last of them
+        self.known.clear()  # arrays may still use the memory, which is freed with the last of them
 
 
 class Sums:
-    """A part's digest while the part is written, by NumPy: the sums of the blocks before ``end``."""
+    """A part's digest, computed with NumPy while the part is written: the sums of the blocks before ``end``."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._numpy: Any = sys.modules["numpy"]
@@ -192,7 +200,7 @@ class Sums:
         self.end = HEAD_BYTES
 
     def take(self, end: int) -> None:
-        """Take the whole blocks before ``end``, without the interpreter's lock."""
+        """Add the whole blocks before ``end``, without holding the GIL."""
         first, behind = (self.end - HEAD_BYTES) // BLOCK_BYTES, (end - HEAD_BYTES) // BLOCK_BYTES
         if first < behind:
             self._numpy.add.reduce(self._blocks[first:behind], axis=1, out=self._sums[first:behind])
@@ -207,10 +215,10 @@ class Sums:
 
 
 class KeptSnapshot(Snapshot):
-    """The state that lies in a slot's memory, as something to write to the storage. It refers to that memory."""
+    """A state in a slot's memory, in a form that can be written to the storage. It refers to that memory."""
 
     def __init__(self, content: mmap.mmap, size_bytes: int) -> None:
-        """Raises `Damaged` where there is no state."""
+        """Read the state's record. Raise `Damaged` if the memory has no state."""
         view = memoryview(content)
         try:
             own = _recorded(view, size_bytes)
@@ -239,20 +247,21 @@ def _recorded(view: memoryview, size_bytes: int) -> Part:
 
 
 def cores_are_busy(ranks: int = 0) -> bool:
-    """Return whether no core is free for a thread beside each of so many ranks, or more processes want to run than
-    there are cores for this one, as in the last minute.
+    """Return whether no core is free for a thread beside each of ``ranks`` ranks.
+
+    This is also true if, in the last minute, more processes were ready to run than this process has cores.
     """
     cores = len(os.sched_getaffinity(0))
     return 2 * ranks > cores or os.getloadavg()[0] >= cores
 
 
 def quick_digest(content: mmap.mmap, size_bytes: int) -> int:
-    """Return `node.replicas.digest`; NumPy takes 60 ms for 1 GB."""
+    """Return `node.replicas.digest` of the content. With NumPy it takes 60 ms for 1 GB."""
     return digest(content, size_bytes) if "numpy" not in sys.modules else Sums(content).digest(size_bytes)
 
 
 def _write(fd: int, content: Piece, at: int) -> None:
-    """Write without the interpreter's lock."""
+    """Write without holding the GIL."""
     with memoryview(content).cast("B") as view:
         done = 0
         while done < len(view):
@@ -260,10 +269,12 @@ def _write(fd: int, content: Piece, at: int) -> None:
 
 
 def restored(content: mmap.mmap, size_bytes: int, into: object = None) -> Any:
-    """The state that lies in a slot's memory, which is this process's own: arrays and tensors lie in it and are
+    """Return the state in a slot's memory, which must belong to this process: arrays and tensors use it and are
     writable.
 
-    Raises `CheckpointError` where it is not of that form, `SerializationError` where it cannot be unpickled here.
+    Raises:
+        CheckpointError: the memory has no such state, or other shards than ``into``.
+        SerializationError: the state cannot be unpickled here.
     """
     view = memoryview(content)
     try:

@@ -1,4 +1,4 @@
-"""A rank's state in its written form (a pickle, with large buffers and tensors beside it), and back, verified."""
+"""A rank's state in its stored form: a pickle, with large buffers and tensors beside it. Load it again, verified."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ IN_BAND_BYTES = 4096  # smaller buffers stay in the pickle
 
 
 class CopyMemory:
-    """The memory that the copies of a snapshot are in. It is kept for the next: fresh pages cost more time than the
-    copying.
+    """The memory for the copies of a snapshot.
+
+    It is reused for the next snapshot, as new pages cost more time than the copy.
     """
 
     def __init__(self) -> None:
-        self.kept: dict[int, Any] = {}  # by entry: a bytearray, or a tensor
-        self.known: dict[int, Any] = {}  # by entry: what `tensors` knows of the one that lay there before
+        self.kept: dict[int, Any] = {}  # entry -> its memory: a bytearray or a tensor
+        self.known: dict[int, Any] = {}  # entry -> facts that `tensors` keeps about the previous tensor at this place
 
     def block(self, index: int, size_bytes: int) -> memoryview | None:
-        """Return memory for an entry that is to lie in one place with the others; None: it may lie anywhere.
+        """Return memory for an entry that must be in one block with the others; None: any memory will do.
 
-        An entry that lies where it lay before gets the same object.
+        An entry at the same place as in the previous snapshot gets the same object.
         """
         del index, size_bytes
         return None
 
     def fill(self, copies: list[tuple[memoryview, Any, Any]]) -> None:
-        """Copy into blocks: each block, the tensor that lies in it or None, and what is copied into that."""
+        """Copy into blocks: a list of (block, tensor in the block or None, source)."""
         assert not copies, "there are no blocks here"
 
 
 class Snapshot:
-    """A copy of everything that a rank has, as training goes on and changes arrays in place while it is written."""
+    """A copy of a rank's whole state, as training continues and changes arrays in place while the copy is written."""
 
     def __init__(self, state: object, memory: CopyMemory) -> None:
-        """Copy ``state``; raises `SerializationError` where it cannot be pickled."""
+        """Copy ``state``. Raise a `SerializationError` if it cannot be pickled."""
         self.entries: list[Entry] = []
-        self.writers: dict[int, bool] = {}  # entries of which this rank knows whether it writes them
-        self.streams: set[Any] = set()  # of GPUs that still copy, side by side
-        self.copies: list[tuple[memoryview, Any, Any]] = []  # that are still to be made, into blocks of the memory
-        self._contents: list[Any] = []  # of the entries: bytes, or a tensor in main memory
+        self.writers: dict[int, bool] = {}  # entry -> whether this rank writes it, if the rank knows
+        self.streams: set[Any] = set()  # streams of GPUs that are still copying, concurrently
+        self.copies: list[tuple[memoryview, Any, Any]] = []  # copies into blocks of the memory that remain to be made
+        self._contents: list[Any] = []  # contents of the entries: bytes, or a tensor in main memory
         file = io.BytesIO()
         self.add(Entry("", "pickle", 0), b"")  # always the first entry
         try:
@@ -70,7 +71,7 @@ class Snapshot:
         return len(self.entries) - 1
 
     def hash(self) -> None:
-        """Fill in the digests. Takes 1 s per GB, so it does not belong in the training's thread."""
+        """Compute the digests. It takes 1 s per GB, so do not call it in the training's thread."""
         for index, (entry, content) in enumerate(zip(self.entries, self._contents, strict=True)):
             if entry.kind == "tensor":
                 from .tensors import tensor_digest
@@ -80,7 +81,7 @@ class Snapshot:
                 self.entries[index] = entry._replace(digest=records.digest(content))
 
     def raw(self, index: int) -> Piece:
-        """Return the bytes of an entry; those of a tensor alone, as they are in main memory."""
+        """Return the bytes of an entry. For a tensor: only its elements, as they are in main memory."""
         content = self._contents[index]
         if self.entries[index].kind != "tensor":
             return content  # type: ignore[no-any-return]
@@ -98,7 +99,7 @@ class Snapshot:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
-    """Cloudpickle, which pickles code of ``__main__`` as a copy: another program may load the checkpoint."""
+    """Cloudpickle, which pickles code of ``__main__`` as a copy, because another program may load the checkpoint."""
 
     def __init__(self, file: io.BytesIO, state: object, snapshot: Snapshot, memory: CopyMemory) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._buffer)
@@ -106,7 +107,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         self._memory = memory
         self._seen: dict[int, tuple[object, tuple[Any, ...]]] = {}
         torch = sys.modules.get("torch")
-        self._tensor: Any = () if torch is None else torch.Tensor  # (): no object is an instance of it
+        # if torch is not loaded: no object is an instance of ()
+        self._tensor: Any = () if torch is None else torch.Tensor
         self._paths: dict[int, list[str | int]] = {}
         if torch is not None:
             from .tensors import add_tensor, located
@@ -132,7 +134,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         return False
 
     def persistent_id(self, obj: object) -> tuple[Any, ...] | None:
-        if not isinstance(obj, self._tensor):  # of a thousand objects that are not
+        if not isinstance(obj, self._tensor):  # fast exit, as most objects are not tensors
             return None
         number = id(obj)
         seen = self._seen.get(number)
@@ -140,12 +142,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
             known = self._add_tensor(obj, self._paths.get(number), self._snapshot, self._memory)
             if known is None:
                 return None
-            self._seen[number] = seen = obj, known  # keeps the object alive: its id must not be used again
+            self._seen[number] = seen = obj, known  # keeps the object alive, so that its id is not reused
         return seen[1]
 
 
 def _explained(state: object, error: Exception) -> Exception:
-    """The error, with the path of the object that cannot be pickled where that can be found."""
+    """Return the error with the path of the object that cannot be pickled, if the path can be found."""
     from ..serialization.pickling_errors import pickling_error
     from ..wire import values
 
@@ -158,14 +160,16 @@ def _explained(state: object, error: Exception) -> Exception:
     return error
 
 
-# --- back -------------------------------------------------------------------------------------------------------------
+# --- loading ----------------------------------------------------------------------------------------------------------
 
 
 def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> Any:
-    """The state that rank ``rank`` of this world resumes with: the one that rank ``rank % world_size`` saved.
+    """Return the state with which rank ``rank`` of this world resumes: the state that rank ``rank % world_size`` saved.
 
-    Raises `Damaged` where a part of it is missing or is not what was written, `CheckpointError` where the storage does
-    not answer or a newer version of Outrider wrote it, `SerializationError` where it cannot be unpickled here.
+    Raises:
+        Damaged: a part is missing, or does not match its digest.
+        CheckpointError: the storage does not answer, or a newer version of Outrider wrote the checkpoint.
+        SerializationError: the state cannot be unpickled here.
     """
     manifest = Manifest.load(_content(store, at.manifest))
     if manifest.format != records.FORMAT:
@@ -195,7 +199,7 @@ def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> A
             raise Damaged(f"{place.file} is gone") from None
         if (
             entry.kind != "tensor" and records.digest(data) != entry.digest
-        ):  # that of a tensor is checked when it is loaded
+        ):  # a tensor's digest is checked when the tensor is loaded
             raise Damaged(f"{place.file} is not what was written")
         return data
 
@@ -232,7 +236,8 @@ def unpickled(entries: list[Entry], read: Callable[[Entry], Piece], load_tensor:
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, buffers: Iterator[Any], load_tensor: Callable[..., Any] | None) -> None:
         super().__init__(file, buffers=buffers)
-        self._load_tensor = None if load_tensor is None else cache(load_tensor)  # one object for each, as it was saved
+        # load each tensor once, so that shared tensors stay shared
+        self._load_tensor = None if load_tensor is None else cache(load_tensor)
 
     def persistent_load(self, pid: Any) -> Any:
         assert self._load_tensor is not None, "the pickle names a tensor, and the rank has none"

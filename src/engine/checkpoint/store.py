@@ -1,4 +1,4 @@
-"""The storage of checkpoints: its interface, the choice by path or URL, and the implementation in a folder."""
+"""The storage of checkpoints: its interface, the choice by path or URL, and the implementation for a folder."""
 
 from __future__ import annotations
 
@@ -21,56 +21,56 @@ from ..api.checks import shown
 from ..api.errors import CheckpointError, SpecError
 from .records import Piece
 
-VARIABLE = "OUTRIDER_CHECKPOINTS"  # in the environment of tasks: the root of ``Pool(checkpoints=...)``
+VARIABLE = "OUTRIDER_CHECKPOINTS"  # environment variable of tasks with the root from ``Pool(checkpoints=...)``
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*(/[A-Za-z0-9][A-Za-z0-9._=-]*)*")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 _UNFINISHED = ".unfinished-"
-_AGAIN = 100  # attempts; for each to fail another rank must remove the folder in that very moment
+_AGAIN = 100  # attempts to create a file; each fails only if another rank removes the folder at that very moment
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 class Store(Protocol):
-    """The storage of one run. Keys are relative, with slashes. Failures raise `CheckpointError`, unless noted."""
+    """The storage of one run. Keys are relative paths with slashes. Failures raise `CheckpointError`, unless noted."""
 
     url: str
-    poll_s: float  # the shortest pause between two reads for what other ranks write
+    poll_s: float  # shortest pause in seconds between two polls for files of other ranks
 
     def put(self, key: str, pieces: Iterable[Piece]) -> None:
-        """Write or replace a file. No reader ever sees a part of it."""
+        """Write or replace a file. No reader ever sees a partial file."""
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a file unless it exists. False where it exists with another content: of several writers one wins."""
+        """Write a file unless it exists. Return False if it exists with other content: of several writers, one wins."""
         ...
 
     def get(self, key: str) -> bytes:
-        """The content of a file; raises FileNotFoundError."""
+        """Return the content of a file, or raise a FileNotFoundError."""
         ...
 
     def read(self, key: str, start: int, length: int) -> Piece:
-        """``length`` bytes of a file from ``start``; raises FileNotFoundError."""
+        """Return ``length`` bytes of a file from ``start`` on, or raise a FileNotFoundError."""
         ...
 
     def names(self, folder: str = "") -> list[str]:
-        """The keys of all files below a folder."""
+        """Return the keys of all files below a folder."""
         ...
 
     def folders(self) -> list[str]:
-        """The names of the run's folders, also of those without a finished file. [] in object storage."""
+        """Return the names of the run's folders, including those without a finished file; [] in object storage."""
         ...
 
     def delete(self, key: str) -> None:
-        """Delete a file, which need not exist."""
+        """Delete a file if it exists."""
         ...
 
     def remove(self, folder: str) -> None:
-        """Delete everything below a folder, half-written files too."""
+        """Delete everything below a folder, including partial files."""
         ...
 
 
 def polls(store: Store, within_s: float, wake: Event | None = None) -> Iterator[None]:
-    """Yield at once, then after growing pauses, until ``within_s`` have passed or ``wake`` is set."""
+    """Yield at once, then after growing pauses, until ``within_s`` seconds have passed or ``wake`` is set."""
     wake = wake or Event()
     end = time.monotonic() + within_s
     pause = store.poll_s / 16
@@ -81,7 +81,7 @@ def polls(store: Store, within_s: float, wake: Event | None = None) -> Iterator[
 
 
 def open_store(root: str | os.PathLike[str], run: str) -> Store:
-    """The storage of ``run`` below ``root``, a path or a URL; raises `SpecError` where there cannot be one."""
+    """Return the storage of ``run`` below ``root``, a path or a URL. Raise a `SpecError` if that is not possible."""
     if not isinstance(run, str) or not _NAME.fullmatch(run):
         raise SpecError(
             f"checkpoint: the name is part of a path: letters, digits, dots, dashes and slashes, not {shown(run)}."
@@ -100,9 +100,10 @@ def open_store(root: str | os.PathLike[str], run: str) -> Store:
 
 
 def checked_root(name: str, root: object) -> str:
-    """``root`` as a URL without a slash at its end; a path is made absolute.
+    """Return ``root`` as a URL without a slash at its end; a path is made absolute.
 
-    Raises `SpecError`, which calls the option ``name``, where ``root`` names no folder or bucket.
+    Raises:
+        SpecError: ``root`` is neither a folder nor a bucket. The error calls the option ``name``.
     """
     text = os.fspath(root) if isinstance(root, str | os.PathLike) else None
     if not isinstance(text, str) or not text.strip() or "\0" in text:
@@ -121,7 +122,7 @@ def checked_root(name: str, root: object) -> str:
 
 
 class FileStore:
-    """A `Store` in a folder. A file is written beside its place, flushed to the disk, and renamed."""
+    """A `Store` in a folder. A file is written under a temporary name, flushed to the disk, and renamed."""
 
     poll_s = 0.1
 
@@ -136,7 +137,7 @@ class FileStore:
     def create(self, key: str, data: bytes) -> bool:
         with self._translated("written"), self._written(key, [data]) as (written, path):
             try:
-                os.link(written, path)  # unlike a rename, a link fails where the file exists: on NFS too
+                os.link(written, path)  # unlike a rename, a link fails if the file exists, on NFS too
             except FileExistsError:
                 return path.read_bytes() == data
         return True
@@ -152,14 +153,18 @@ class FileStore:
             return memoryview(data)[: file.readinto(data)]
 
     def names(self, folder: str = "") -> list[str]:
-        """The keys of all files, or an error: a key that is left out would count as never saved."""
+        """Return the keys of all files.
+
+        Raise an error rather than omit a key, as that file would count as never saved.
+        """
         with self._translated("listed"):
             try:
                 paths = list(_files(self._folder / folder))
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                paths = list(_files(self._folder / folder))  # another host removed a folder: NFS says ESTALE then
+                # NFS reports ESTALE if another host removed a folder: list again
+                paths = list(_files(self._folder / folder))
             return [f"{folder}/{name}" if folder else name for name in paths]
 
     def folders(self) -> list[str]:
@@ -168,7 +173,7 @@ class FileStore:
         return []
 
     def delete(self, key: str) -> None:
-        """Delete a file, and its folder where that is empty then; a rank that writes there makes the folder again."""
+        """Delete a file, and its folder if that is empty then. A rank that writes to the folder creates it again."""
         path = self._folder / key
         with self._translated("deleted"):
             path.unlink(missing_ok=True)
@@ -177,11 +182,11 @@ class FileStore:
                 path.parent.rmdir()
 
     def remove(self, folder: str) -> None:
-        shutil.rmtree(self._folder / folder, ignore_errors=True)  # another rank may remove it at the same time
+        shutil.rmtree(self._folder / folder, ignore_errors=True)  # another rank may remove the folder at the same time
 
     @contextmanager
     def _written(self, key: str, pieces: Iterable[Piece]) -> Iterator[tuple[Path, Path]]:
-        """Write ``pieces`` to a temporary file; gives (its path, the path where it belongs)."""
+        """Write ``pieces`` to a temporary file. Yield (its path, its final path)."""
         path = self._folder / key
         written = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
         try:
@@ -191,7 +196,7 @@ class FileStore:
                 file.flush()
                 os.fsync(file.fileno())
             yield written, path
-            flush(path.parent)  # the new name is to survive a power cut, and not only the content
+            flush(path.parent)  # the new name must survive a power cut, too, not only the content
         finally:
             with suppress(OSError):
                 written.unlink(missing_ok=True)
@@ -221,7 +226,7 @@ class FileStore:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield the paths of all files in ``folder``, relative to it. Files that vanish meanwhile are left out."""
+    """Yield the paths of all files in ``folder``, relative to it. Files that disappear during the walk are omitted."""
 
     def failed(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -233,7 +238,10 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _begun(path: Path) -> BufferedWriter:
-    """Open a new file and make its folder, which a rank whose save failed may remove at any time while it is empty."""
+    """Open a new file and create its folder.
+
+    A rank whose save failed may remove the folder at any time while it is empty.
+    """
     for _ in range(_AGAIN):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):

@@ -22,14 +22,14 @@ _PLAIN = torch.Tensor, torch.nn.Parameter
 
 def add_tensor(
     source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: CopyMemory
-) -> tuple[Any, ...] | None:  # its persistent id
-    """Add a tensor to a snapshot. None for tensors that must pickle themselves, such as sparse ones and subclasses."""
+) -> tuple[Any, ...] | None:  # returns the persistent id
+    """Add a tensor to a snapshot; None: it must pickle itself, like sparse tensors and subclasses."""
     if (again := _added_again(source, path, snapshot, memory)) is not None:
         return again
     is_parameter = type(source) is torch.nn.Parameter
     shape, offset, mine = tuple(source.shape), (0,) * source.dim(), None
     local = source.detach()
-    if hasattr(source, "__create_chunk_list__"):  # DTensor
+    if hasattr(source, "__create_chunk_list__"):  # a DTensor
         if path is None:
             raise SerializationError(
                 "The state has a DTensor inside another object: keep it in nested dicts and lists, to be found again "
@@ -59,7 +59,9 @@ def add_tensor(
 def _added_again(
     source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: CopyMemory
 ) -> tuple[Any, ...] | None:
-    """Add a tensor as the one before it in its place, if it is like that one: a training saves the same ones again."""
+    """Add a tensor with the facts of the previous tensor at its place, if both are alike, as most saves repeat the
+    last one.
+    """
     index = len(snapshot.entries)
     known = memory.known.get(index)
     if known is None:
@@ -69,7 +71,7 @@ def _added_again(
     if not like or source.layout is not torch.strided or source.is_meta:
         return None
     block = memory.block(index, entry.size)
-    if block is None or block is not its_block:  # where there is none `add_tensor` asks for it again
+    if block is None or block is not its_block:  # without a block, `add_tensor` requests it again
         return None
     snapshot.copies.append((block, kept, source))
     snapshot.add(entry, kept)
@@ -77,8 +79,8 @@ def _added_again(
 
 
 def _copied(source: Any, snapshot: Snapshot, memory: CopyMemory) -> tuple[Any, memoryview | None]:
-    """A copy in main memory, pinned where the tensor is on a GPU, whose stream goes on copying; or one that is still to
-    be made, and the block in which it lies.
+    """Return a copy in main memory and None; or, if it must be in a block, a tensor in the block, still to be filled,
+    and the block. The copy of a GPU's tensor is pinned, and its stream may still be copying.
     """
     index, pinned = len(snapshot.entries), source.is_cuda
     block = memory.block(index, source.numel() * source.element_size()) if source.numel() else None
@@ -100,7 +102,7 @@ def _is_plain(source: Any) -> bool:
 
 
 def _writes(source: Any, path: list[str | int]) -> bool:
-    """Return whether this rank writes its shard: one of the ranks with the same shard does."""
+    """Return whether this rank writes its shard. Of the ranks with the same shard, one does."""
     coordinate = source.device_mesh.get_coordinate()
     if coordinate is None:
         return False
@@ -128,7 +130,7 @@ def raw(content: Any) -> Piece:
 
 
 def lying_in(block: memoryview, entry: Entry) -> Any:
-    """The tensor of an entry whose bytes lie in ``block``, and which changes with them."""
+    """Return an entry's tensor that uses the memory of ``block``, and changes with it."""
     dtype = getattr(torch, entry.dtype)
     return torch.frombuffer(block, dtype=dtype).view(entry.extent) if block else torch.empty(entry.extent, dtype=dtype)
 
@@ -138,7 +140,10 @@ def _name(dtype: Any) -> str:
 
 
 def located(state: object) -> list[tuple[Any, list[str | int]]]:
-    """Find (tensor, path) of each tensor in nested dicts and sequences; its first place counts."""
+    """Return (tensor, path) for each tensor in nested dicts and sequences.
+
+    A tensor in several places has its first path.
+    """
     result: dict[int, tuple[Any, list[str | int]]] = {}
     names: set[str] = set()
 
@@ -161,10 +166,14 @@ def located(state: object) -> list[tuple[Any, list[str | int]]]:
 
 
 class TensorLoader:
-    """Makes the tensors of a state: new ones in main memory, or those of ``into``, filled in place.
+    """Loads the tensors of a state: new ones in main memory, or those of ``into``, filled in place.
 
-    ``parts``: what each rank saved; ``own``: this rank's; ``read``: the bytes of an entry. ``lying_in``: the tensor of
-    them; by default they are what `saved` makes, and are verified.
+    Args:
+        into: A state whose tensors are filled.
+        parts: The saved part of each rank.
+        own: This rank's part.
+        read: Returns the bytes of an entry.
+        lying_in: Converts an entry's bytes to a tensor; None: the bytes are in the format of `saved`, and are verified.
     """
 
     def __init__(
@@ -199,7 +208,7 @@ class TensorLoader:
         return tensor.requires_grad_(requires_grad)
 
     def finish(self) -> None:
-        """Raise ValueError where ``into`` has tensors that the checkpoint does not have."""
+        """Raise a ValueError if ``into`` has tensors that the checkpoint lacks."""
         if self._missing:
             names = ", ".join(sorted(self._missing)[:5])
             raise ValueError(f"load(into=...): the checkpoint has no {names}: leave out of into what was not saved")
@@ -215,13 +224,13 @@ class TensorLoader:
             return
         from torch.distributed.checkpoint.metadata import MetadataIndex
 
-        for chunk in target.__create_chunk_list__():  # of a DTensor: this rank's shard
+        for chunk in target.__create_chunk_list__():  # for a DTensor, the only chunk is this rank's shard
             local = target.__get_tensor_shard__(MetadataIndex(entry.name or "", chunk.offsets))
             if local.numel():
                 self._copy_shards(entry, local, chunk.offsets)
 
     def _copy_shards(self, entry: Entry, target: Any, offset: Sequence[int]) -> None:
-        """Fill ``target``, which is the box at ``offset`` of a whole tensor, from the shards that ranks saved of it."""
+        """Fill ``target``, the box at ``offset`` of a whole tensor, from the saved shards of that tensor."""
         filled = 0
         for shard in self._shards(entry):
             overlap = [
@@ -237,7 +246,7 @@ class TensorLoader:
             raise Damaged(f"{entry.name} has only {filled} of {target.numel()} elements")
 
     def _shards(self, entry: Entry) -> list[Entry]:
-        """The shards of a tensor; this rank's own where several ranks saved the same one."""
+        """Return the shards of a tensor. If several ranks saved the same shard, prefer this rank's."""
         if not entry.sharded:
             return [entry]
         by_offset: dict[tuple[int, ...], Entry] = {}
@@ -255,7 +264,7 @@ class TensorLoader:
             content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             if tuple(content.shape) == entry.extent and tensor_digest(content) == entry.digest:
                 return content
-        except Exception as error:  # torch raises various errors for bytes that are not its own
+        except Exception as error:  # torch raises various errors for bytes that it did not write
             raise Damaged(f"the tensor {entry.name or ''} cannot be read: {type(error).__name__}") from error
         raise Damaged(f"the tensor {entry.name or ''} is not what was written")
 
@@ -265,9 +274,10 @@ def _box(bounds: Sequence[tuple[int, int]], offset: Sequence[int]) -> tuple[slic
 
 
 def dcp_metadata(parts: Sequence[Part]) -> bytes:
-    """The file by which the reader of torch.distributed.checkpoint (DCP) finds a checkpoint's tensors.
+    """Return the file by which torch.distributed.checkpoint (DCP) finds a checkpoint's tensors.
 
-    Where ranks have different tensors of one name that are not shards of one tensor, it describes the lowest rank's.
+    If ranks have different tensors with the same name that are not shards of one tensor, it describes the lowest
+    rank's.
     """
     from torch.distributed.checkpoint import metadata as dcp
     from torch.distributed.checkpoint.filesystem import _StorageInfo

@@ -1,4 +1,4 @@
-"""Bring a prepared image onto one host: probe, runtime, installer. Idempotent; safe to cancel."""
+"""Install a prepared image on one host: probe it, send the runtime, run the installer. Idempotent; safe to cancel."""
 
 from __future__ import annotations
 
@@ -24,37 +24,41 @@ from .installer import protocol
 from .probe import HostFacts
 from .requirements import Requirements, Uv
 
-_NOT_IN_PATHS = re.compile(r"[^A-Za-z0-9@._-]")  # the folder is put into lists of paths, which a colon would separate
+# the folder appears in lists of paths, where a colon would be a separator
+_NOT_IN_PATHS = re.compile(r"[^A-Za-z0-9@._-]")
 _PIECE_BYTES = 256 << 10
-_MOST_REQUESTS = 1000  # of an installer that may wait for an answer; it sends one at a time
-_PACKED_BYTES = 8 << 20  # larger files are sent as they are: wheels are compressed already
-_CEDE_S = 2.0  # the installer gives up so much before the client does, and reports what it was doing
+# limit for queued requests of an installer; a correct one sends one at a time and waits for the answer
+_MOST_REQUESTS = 1000
+_PACKED_BYTES = 8 << 20  # larger files are sent uncompressed: most are wheels, which are compressed already
+# seconds by which the installer's time limit is shorter than the client's, so that it can report what it was doing
+_CEDE_S = 2.0
 
-# One line each, without quotes inside that some login shells read differently.
+# Shell scripts in one line each, without nested quotes, which some login shells parse differently.
 _UNPACK = (
     'umask 077; mkdir -p "$1" && cd "$1" && t=$(mktemp -d ".$2.XXXXXX") || exit 1; trap "rm -rf $t" EXIT; '
     'tar -xzf - -C "$t" && if [ -e "$2" ]; then :; else mv -T "$t" "$2" || [ -e "$2" ]; fi'
 )
 
-# Put before a command so that nobody else can write in what it makes, whatever the login's umask.
+# Prefix for a command, so that no other user can write to the files that it creates, whatever the login's umask.
 _PRIVATELY = ("sh", "-c", 'umask 077; exec "$@"', "sh", "env")
 
 
 class Phase(NamedTuple):
-    """The progress of a bootstrap. ``text``: what is being done (started), or a line of output (line)."""
+    """The progress of a bootstrap. ``text``: the current activity (started), or a line of output (line)."""
 
-    name: str  # "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor", in this order
+    # one of "probe", "upload", "python", "apt", "packages", "files", "volumes", "run", "executor", in this order
+    name: str
     state: Literal["started", "line", "finished"]
     text: str = ""
-    seconds: float = 0.0  # since the phase began
+    seconds: float = 0.0  # seconds since the phase began
 
 
 class Bootstrapped(NamedTuple):
-    """A node whose executor runs. All values are paths on the node."""
+    """A node whose executor runs. All fields are paths on the node."""
 
-    executor_socket: str  # the path of the executor's unix socket
-    python: str  # the tasks' interpreter
-    runtime: str  # the archive to run: ``<python> -I <runtime> bridge <executor_socket>``
+    executor_socket: str  # unix socket of the executor
+    python: str  # Python interpreter for tasks
+    runtime: str  # archive of the runtime; run it as ``<python> -I <runtime> bridge <executor_socket>``
 
 
 async def bootstrap(
@@ -69,15 +73,24 @@ async def bootstrap(
     lease_file: str = "",
     progress: Callable[[Phase], None] = lambda _: None,
 ) -> Bootstrapped:
-    """Leave the host with a running executor for ``pool``'s ``node``, within the image's ``bootstrap_timeout``.
+    """Start an executor on the host for ``pool``'s ``node``, within the image's ``bootstrap_timeout``.
 
-    ``machine`` identifies the host within the pool: executors that earlier nodes of the pool left there are ended.
-    ``address``: the address of the node for the pool's other nodes; None: the node finds it itself. ``lease_file``: a
-    file there that keeps the machine alive while the executor renews it; empty: none. On cancellation, or when the
-    connection is lost, everything started on the host ends; a further call continues with the files that are there.
+    On cancellation, or when the connection is lost, everything that was started on the host ends. A later call
+    continues with the files that are on the host already.
+
+    Args:
+        host: Runs commands on the host.
+        prepared: The image.
+        pool: The pool's id.
+        machine: Identifies the host within the pool: executors of earlier nodes of the pool on this host are ended.
+        node: The node's number.
+        address: The address of the node for the pool's other nodes; None: the node determines it.
+        lease_s: The lease of the executor, in seconds.
+        lease_file: A file on the host that keeps the machine alive while the executor renews it; empty: none.
+        progress: Called with each step.
 
     Raises:
-        BootstrapError: this host, or this image, cannot do it; says what to do.
+        BootstrapError: this host or this image cannot be used; the error has advice.
         ConnectionError: the connection was lost; try again.
     """
     machine = f"{pool}-{_NOT_IN_PATHS.sub('_', machine)}"
@@ -101,7 +114,7 @@ class _Bootstrap:
         self._host, self.prepared, self._progress = host, prepared, progress
         self._scrub = Scrubber(prepared.hidden)
         self.phase = "probe"
-        self.lines: list[str] = []  # printed in the present phase
+        self.lines: list[str] = []  # output lines of the present phase
         self._deadline = time.monotonic() + prepared.image.bootstrap_timeout
 
     async def run(self, of_this_node: Mapping[str, Any]) -> Bootstrapped:
@@ -120,7 +133,8 @@ class _Bootstrap:
         if missing:
             size = sum(map(len, missing.values()))
             with self._during("upload", f"{size / 1e6:.1f} MB"):
-                if host.free_bytes is not None and host.free_bytes < 4 * size:  # unpacked it takes three times as much
+                # the unpacked data takes three times its size
+                if host.free_bytes is not None and host.free_bytes < 4 * size:
                     reason = f"only {host.free_bytes / 1e6:.0f} MB are free in {host.cache}"
                     raise self.error(reason, log=["No space left on device"])
                 await asyncio.gather(*(self._upload(host, path, data) for path, data in missing.items()))
@@ -140,7 +154,7 @@ class _Bootstrap:
         )
         return await self._install(host, python, plan, choice.requirements)
 
-    # --- before there is an installer -------------------------------------------------------------------------------
+    # --- before the installer runs ----------------------------------------------------------------------------------
 
     async def _probe(self) -> HostFacts:
         python = self.prepared.image.python
@@ -175,7 +189,7 @@ class _Bootstrap:
             raise self._failed(f"{path} could not be unpacked in {host.cache}", ended, f"tar -xzf - -C {folder}")
 
     async def _fetch_python(self, host: HostFacts, version: str, uv: str) -> str:
-        """Have uv install a Python on a host that has none; returns its path."""
+        """Install a Python on a host that has none, by uv. Return the interpreter's path."""
         binary, place = f"{host.cache}/{uv}/uv", f"{host.cache}/pythons"
         env = (*_PRIVATELY, f"UV_CACHE_DIR={host.cache}/uv-cache", f"UV_PYTHON_INSTALL_DIR={place}", "UV_NO_PROGRESS=1")
         for words in (["install", "--no-bin", version], ["find", "--managed-python", "--no-project", version]):
@@ -185,7 +199,8 @@ class _Bootstrap:
                 hint = f"install Python {minor} there, or in the image of a container: it has none, and does not get it"
                 raise self._failed(f"{command} ended with {ended.how}", ended, command, hint)
         output = ended.stdout.decode(errors="replace").strip()
-        paths = re.findall(rf"{re.escape(place)}/[^\r\n]+", output)  # a login may print before and after it
+        # the login shell may print text before and after the path
+        paths = re.findall(rf"{re.escape(place)}/[^\r\n]+", output)
         return paths[-1] if paths else output.rpartition("\n")[2]
 
     # --- the installer ----------------------------------------------------------------------------------------------
@@ -234,7 +249,7 @@ class _Bootstrap:
 
 
 class _InstallerSession:
-    """The conversation with one installer: its requests decide what it is sent."""
+    """The exchange with one installer. Its requests decide which files the client sends."""
 
     def __init__(self, work: _Bootstrap, host: HostFacts, plan: dict[str, Any], required: Requirements | None) -> None:
         self._work, self._host, self._plan, self._required = work, host, plan, required
@@ -243,7 +258,7 @@ class _InstallerSession:
         self._sources: dict[str, wheels.Wheel | Copy] = {
             file.copy.sha256: file.copy for file in work.prepared.includes.files.values()
         }
-        self.outcome: Bootstrapped | BootstrapError | None = None  # the first one; whatever comes after it is ignored
+        self.outcome: Bootstrapped | BootstrapError | None = None  # the first outcome; later ones are ignored
 
     def close(self) -> None:
         self._wanted.put_nowait(None)
@@ -291,7 +306,10 @@ class _InstallerSession:
                 self._decide(error)
 
     async def stdin(self) -> AsyncIterator[bytes]:
-        """The bytes for the installer's stdin, which stays open while it works, as it ends when stdin does."""
+        """Yield the bytes for the installer's stdin.
+
+        stdin stays open while the installer works, as the installer ends when stdin is closed.
+        """
         uv, requirements = self._work.prepared.uv, self._required
         yield protocol.encode("plan", **self._plan)
         try:
@@ -325,7 +343,7 @@ class _InstallerSession:
 
 
 async def _file(source: wheels.Wheel | Copy) -> AsyncIterator[bytes]:
-    """One file as a frame, in pieces. A small file is compressed where that helps."""
+    """Yield one file as a frame, in pieces. A small file is compressed if that makes it smaller."""
     size = source.size_bytes
     if size <= _PACKED_BYTES:
         data = await in_thread(source.read, 0, size, abandon=True)

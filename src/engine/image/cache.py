@@ -1,4 +1,4 @@
-"""Files that this computer keeps for hosts: wheels and uv for later pools, and copies of a pool's included files."""
+"""Files that this computer keeps for hosts: wheels and uv binaries for later pools, and copies of included files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def client_cache() -> Path:
-    """The cache's folder, which is private to this user, because nodes run what comes out of it; or an error."""
+    """Return the cache's folder, private to this user, as nodes run programs from it.
+
+    Raise an error if it is not usable.
+    """
     folder = cache_root()
     try:
         make_private(folder)
@@ -40,9 +43,9 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes ``path``, whole and flushed, when the block ends without an error.
+    """Yield a temporary path that is renamed to ``path``, complete and flushed, if the block ends without an error.
 
-    Others may do the same at the same time, in this process or in a container with the same process ids.
+    Other writers may do the same concurrently, in this process or in a container with the same process ids.
     """
     make_private(path.parent)
     beside = path.with_name(f".{secrets.token_hex(8)}-{path.name}")
@@ -56,9 +59,9 @@ def written(path: Path) -> Iterator[Path]:
 
 
 class FileCopies:
-    """Copies of files as they were when a pool began, so that later machines get the same ones. Not thread-safe.
+    """Copies of files as they were when a pool began, so that later machines get the same contents. Not thread-safe.
 
-    They are in one unnamed temporary file, which is gone with its last user, even a killed one.
+    They are in one unnamed temporary file, which disappears with the last process that uses it, even a killed one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +72,7 @@ class FileCopies:
         self._kept: dict[str, Copy] = {}
 
     def keep(self, fd: int) -> Copy:
-        """Copy the rest of an open file."""
+        """Copy the rest of an open file, and return the copy."""
         digest, end = hashlib.sha256(), self._end
         while data := os.read(fd, _CHUNK_BYTES):
             digest.update(data)

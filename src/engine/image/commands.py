@@ -1,4 +1,4 @@
-"""Commands on a host: all that a bootstrap needs of the connection to it."""
+"""The interface for commands on a host. A bootstrap needs nothing else from its connection to the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class CommandResult(NamedTuple):
     status: int | None  # None: a signal ended the command
     signal: str | None
     stdout: bytes
-    stderr: bytes  # its last part, if it is long
+    stderr: bytes  # only its last part if it is long
 
     @property
     def how(self) -> str:
@@ -18,7 +18,7 @@ class CommandResult(NamedTuple):
 
 
 class CommandRunner(Protocol):
-    """One host, logged in as one user."""
+    """A runner of commands on one host, logged in as one user."""
 
     async def run(
         self,
@@ -27,10 +27,14 @@ class CommandRunner(Protocol):
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
     ) -> CommandResult:
-        """Run a command to its end. ``argv`` is quoted here for the user's login shell.
+        """Run a command to its end. ``argv`` is quoted for the user's login shell.
 
-        ``stdin`` is written and then closed; an iterator is left when the command ends. ``output`` gets stdout as it
-        arrives (the result has none then). Cancelling closes the command's stdin and ends it.
+        Cancelling closes the command's stdin and ends the command.
+
+        Args:
+            argv: The command and its arguments.
+            stdin: Written to the command's stdin, which is then closed. An iterator is dropped when the command ends.
+            output: Receives stdout as it arrives; the result's stdout is then empty.
 
         Raises:
             ConnectionError: the connection is lost.

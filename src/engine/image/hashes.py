@@ -1,4 +1,4 @@
-"""The hashes that a user's requirements give their packages, and whether a file has one of them."""
+"""The hashes that a user's requirements give for their packages, and whether a file matches one of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-# Of a requirement in pip's format: `--hash=sha256:...`, and the same at the end of a file's URL: `#sha256=...`.
+# Hashes of a requirement in pip's format: an option `--hash=sha256:...`, or the end of a file's URL, `#sha256=...`.
 _OPTION = re.compile(r"\s--hash(?:\s*=\s*|\s+)(\w+):([0-9a-fA-F]+)")
 _FRAGMENT = re.compile(r"://\S*?[#&](sha\d+|md5)=([0-9a-fA-F]+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -24,7 +24,7 @@ class Hash(NamedTuple):
 
 
 def has_option(requirement: str) -> bool:
-    """Return whether the line demands, as pip does, that every package has a hash."""
+    """Return whether the line makes pip demand a hash for every package."""
     return bool(_OPTION.search(requirement)) or requirement.startswith("--require-hashes")
 
 
@@ -34,13 +34,13 @@ def hashes_in(requirement: str) -> frozenset[Hash]:
 
 
 def name_of(requirement: str) -> str:
-    """The package's name, as uv writes it; of a URL without a name, that in the file's name."""
+    """Return the package's name in uv's spelling. For a URL without a name, take the name from the file's name."""
     match = _FILE.match(requirement) or _NAME.match(requirement)
     return re.sub(r"[-_.]+", "-", match[match.re.groups]).lower() if match else requirement
 
 
 def hashes_by_package(requirements: Iterable[str]) -> dict[str, frozenset[Hash]]:
-    """All hashes of each package that has any. A package may be there several times, for different systems."""
+    """Return all hashes, by package. A package may be listed several times, for different systems."""
     known: dict[str, frozenset[Hash]] = {}
     for line in requirements:
         if hashes := hashes_in(line):
@@ -50,7 +50,7 @@ def hashes_by_package(requirements: Iterable[str]) -> dict[str, frozenset[Hash]]
 
 
 def has_one_of(path: Path, hashes: Iterable[Hash]) -> bool:
-    """Return whether the file has one of the hashes. Reads the file, once for each algorithm."""
+    """Return whether the file matches one of the hashes. The file is read once for each algorithm."""
     digests: dict[str, str] = {}
     for wanted in hashes:
         if wanted.algorithm not in digests:

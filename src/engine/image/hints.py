@@ -1,4 +1,4 @@
-"""Errors of a bootstrap for users, with the next step, chosen by the output of the failed commands."""
+"""Errors of a bootstrap for users, with advice chosen by the output of the failed command."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple, TypedDict
 
 from ..api.errors import BootstrapError
 
-INSTALL = "pip install uv"  # Outrider depends on it, except on platforms without a wheel
-LOG_LINES = 20  # of the end of a command's output, in an error's message
+INSTALL = "pip install uv"  # Outrider depends on uv, except on platforms for which uv has no wheel
+LOG_LINES = 20  # last lines of a command's output in an error's message
 
 
 class Hint(NamedTuple):
-    text: str  # the next step, in one clause
-    systematic: bool = False  # every host fails in the same way: the image asks for something that does not exist
+    text: str  # the advice, in one clause
+    systematic: bool = False  # every host would fail in the same way: the image names something that does not exist
 
 
 _OFFLINE = "have packages fetched on this computer: Image(offline=True)"
@@ -23,7 +23,7 @@ _BY_HAND = "run the command there by hand to see more"
 _LONGER = "if it only was slow, raise Image(bootstrap_timeout=...)"
 _KEYS = "Volume(credentials={'AWS_ACCESS_KEY_ID': Secret.env('AWS_ACCESS_KEY_ID'), ...})"
 
-# Known failures: a pattern for what commands print, and the hint. The first that matches counts.
+# Known failures: a pattern for the output of commands -> advice. The first matching pattern is used.
 _DISK = {
     r"no space left on device|disk quota exceeded|os error 28\b": Hint(
         "free space on that disk, or set OUTRIDER_CACHE in the host's environment to a folder on another"
@@ -171,7 +171,7 @@ _NO_COMMAND = re.compile(r"not allowed|only allowed|restricted|forced command|co
 
 
 def no_shell(stdout: bytes, stderr: bytes, status: int | None) -> str:
-    """Return the next step where a login does not run ``sh``; empty: the one that fits the whole phase."""
+    """Return advice for a login that does not run ``sh``; empty: the general advice for the phase fits."""
     output = b"\n".join([stdout, stderr]).decode(errors="replace")
     if _NO_LOGIN.search(output):
         return "give this user a login shell there (`chsh -s /bin/sh USER`), or log in as another, SSH(user=...)"
@@ -210,7 +210,10 @@ def bootstrap_error(
     timed_out: bool = False,
     scrub: Callable[[str], str] = str,
 ) -> BootstrapError:
-    """The error for a failure, with the hint that fits it unless ``hint`` is one. ``scrub`` takes secrets out."""
+    """Return the error for a failure.
+
+    ``hint``: advice; empty: chosen by the output. ``scrub`` removes secrets from a text.
+    """
     reason, log = scrub(reason), [scrub(line) for line in log[-LOG_LINES:]]
     known = hint_for(phase, [reason, *log], exit_status=exit_status, timed_out=timed_out)
     hint = hint or known.text

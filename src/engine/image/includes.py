@@ -1,4 +1,4 @@
-"""Find the user's own files that go to the nodes, and the names under which tasks import them there."""
+"""Find the user's own files to send to the nodes, and the module names that tasks can import from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".DS_Store"}
 _COMPILED = (".pyc", ".pyo")
-VISITS_MOST = 100  # of one folder: symlinks between n folders make up to n! paths
+VISITS_MOST = 100  # times that one folder may be visited: symlinks between n folders create up to n! paths
 
 
 class File(NamedTuple):
@@ -36,15 +36,18 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Includes:
-    """``files`` by their path in the tree on the node; ``paths``: folders of the tree that come first on `sys.path`."""
+    """The included files.
+
+    ``files``: by their path in the node's tree. ``paths``: folders of the tree, first on `sys.path`.
+    """
 
     files: Mapping[str, File] = field(default_factory=dict)
     paths: tuple[str, ...] = (".",)
-    modules: frozenset[str] = frozenset()  # top-level names that tasks can import because of these files
+    modules: frozenset[str] = frozenset()  # top-level modules that tasks can import because of these files
 
 
 class Root(NamedTuple):
-    """One entry of ``includes=``: a file or folder here, and its place in the tree."""
+    """One entry of ``includes=``: a local file or folder, and its place in the node's tree."""
 
     source: Path
     place: PurePosixPath
@@ -64,7 +67,7 @@ def roots(image: Image) -> list[Root]:
 
 
 def scan(image: Image) -> Includes:
-    """Copy and hash every included file as it is now."""
+    """Copy and hash every included file in its present state."""
     if not image.includes:
         return Includes()
     files: dict[str, File] = {}
@@ -77,14 +80,15 @@ def scan(image: Image) -> Includes:
             continue
         for source in walk(root.source, image.excludes):
             files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source, copies)
-        for folder in folders:  # a folder of sys.path inside the included one is on the nodes' sys.path too
+        # if a folder of sys.path is inside the included folder, add it to the nodes' sys.path too
+        for folder in folders:
             if folder.is_relative_to(root.source):
                 paths[(root.place / folder.relative_to(root.source)).as_posix()] = None
     return Includes(files, tuple(paths), frozenset().union(*(_modules(files, place) for place in paths)))
 
 
 def on_this_computer(image: Image) -> Image:
-    """The image for nodes on this computer: they import included files from where they are."""
+    """Return the image for nodes on this computer: they import included files from their original places."""
     if image.has_packages or image.apt or image.run or image.python != "auto":
         from .local_check import refuse_what_is_lacking
 
@@ -98,7 +102,7 @@ def on_this_computer(image: Image) -> Image:
     return replace(image, env={**image.env, "PYTHONPATH": path})
 
 
-# --- what is included -----------------------------------------------------------------------------------------------
+# --- included files and folders -------------------------------------------------------------------------------------
 
 
 def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
@@ -117,7 +121,7 @@ def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
 
 
 def _module(name: str) -> Iterator[Root]:
-    """The file of a module, or the folders of a package, at the place that makes its name importable."""
+    """Yield the file of a module, or the folders of a package, with the place that makes its name importable."""
     parts = name.split(".")
     locations, origin = _located(name, parts[0], None)
     for depth in range(2, len(parts) + 1):
@@ -137,10 +141,11 @@ def _module(name: str) -> Iterator[Root]:
 
 
 def _located(wanted: str, name: str, search: Sequence[str] | None) -> tuple[list[str] | None, str | None]:
-    """(folders, file) of a module: of the loaded one, or else as an import would find it."""
+    """Return (folders, file) of a module: as it is loaded, or else as an import would find it."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if spec is None and search is not None:
-        spec = PathFinder.find_spec(name.rpartition(".")[2], search)  # a namespace's full name would need its parent
+        # the full name of a module in a namespace package would need its parent
+        spec = PathFinder.find_spec(name.rpartition(".")[2], search)
     elif name not in sys.modules:
         spec = find_spec(name)
     if spec is None:
@@ -152,7 +157,7 @@ def _located(wanted: str, name: str, search: Sequence[str] | None) -> tuple[list
     return None if locations is None else list(locations), spec.origin if spec.has_location else None
 
 
-# --- its files ------------------------------------------------------------------------------------------------------
+# --- files of a folder ----------------------------------------------------------------------------------------------
 
 
 def _read(source: Path, copies: FileCopies) -> File:
@@ -184,12 +189,13 @@ def _modules(files: Mapping[str, File], place: str) -> set[str]:
 
 
 def walk(top: Path, excludes: Sequence[str]) -> Iterator[Path]:
-    """Yield every file below ``top`` that is not ignored, in a fixed order; symlinks are followed.
+    """Yield every file below ``top`` that is not ignored, in a fixed order. Symlinks are followed.
 
-    INCLUDES-1: a folder is left out only if it is one of the folders that contain it, as a symlink may be.
+    INCLUDES-1: a folder is skipped only if it is one of the folders that contain it, as a symlink may create such a
+        loop.
 
     Raises:
-        SpecError: a folder cannot be read, or symlinks lead to one too often.
+        SpecError: a folder cannot be read, or symlinks lead to one folder more than `VISITS_MOST` times.
     """
     ignored = _Ignored(top, excludes)
     lineages: dict[Path, frozenset[tuple[int, int]]] = {}
@@ -219,12 +225,12 @@ def walk(top: Path, excludes: Sequence[str]) -> Iterator[Path]:
             path = here / name
             if name in _NEVER or name.endswith(_COMPILED) or ignored.has(path, is_folder=False):
                 continue
-            if path.is_file():  # neither a socket nor a dangling symlink
+            if path.is_file():  # False for a socket or a dangling symlink
                 yield path
 
 
 class _Ignored:
-    """Patterns for files below ``top``: of .gitignore files from the repository's top down, and the user's."""
+    """Patterns for ignored files below ``top``: from .gitignore files in the repository, and from the user."""
 
     def __init__(self, top: Path, excludes: Sequence[str]) -> None:
         self._top = top
@@ -233,7 +239,10 @@ class _Ignored:
         self._above = self._folders_above()
 
     def has(self, path: Path, *, is_folder: bool) -> bool:
-        """Return whether ``path`` is ignored. The user's patterns win, then the nearest .gitignore that matches."""
+        """Return whether ``path`` is ignored.
+
+        The user's patterns take precedence, then those of the nearest .gitignore.
+        """
         inside = [folder for folder in path.parents if folder.is_relative_to(self._top)]
         of_git = ((self._spec(folder), folder) for folder in (*inside, *self._above))
         for spec, folder in ((self._own, self._top), *of_git):
@@ -242,14 +251,16 @@ class _Ignored:
         return False
 
     def _folders_above(self) -> list[Path]:
-        """Folders above ``top`` in its repository; none where they ignore ``top`` itself, as it was asked for."""
+        """Return the folders above ``top`` in its repository; none if one of them ignores ``top``, as the user named
+        it.
+        """
         folders: list[Path] = []
         for folder in () if (self._top / ".git").exists() else self._top.parents:
             folders.append(folder)
             if (folder / ".git").exists():
                 break
         else:
-            return []  # not in a repository
+            return []  # `top` is not in a repository
         for folder in folders:
             spec, inner = self._spec(folder), self._top
             while spec is not None and inner != folder:
@@ -267,7 +278,7 @@ class _Ignored:
 
 
 def _word(spec: GitIgnoreSpec, base: Path, path: Path, is_folder: bool) -> bool | None:
-    """True: ignored; False: not ignored, by a pattern with ``!``; None: no pattern matches."""
+    """Return True if ignored; False if a pattern with ``!`` excludes it from that; None if no pattern matches."""
     return spec.check_file(path.relative_to(base).as_posix() + ("/" if is_folder else "")).include
 
 

@@ -1,4 +1,4 @@
-"""The install plan of a host: `prepare` reads the image, once per pool; the probe of a host decides the rest."""
+"""The install plan for a host. `prepare` reads the image once per pool; the rest depends on the probe of each host."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from .probe import HostFacts, Python
 from .requirements import Requirements, Uv, without_password
 from .wheels import WheelCache
 
-_INSTALLER_PYTHON = (3, 8)  # the oldest that the installer runs on; tasks need the client's own minor version
+_INSTALLER_PYTHON = (3, 8)  # oldest Python that runs the installer; tasks need the client's own minor version
 _BRING_IT = f"`{INSTALL}` here: then it is brought along"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An image, read and resolved as far as this computer can; `bootstrap` brings it to each host."""
+    """An image, read and resolved as far as possible on this computer. `bootstrap` installs it on each host."""
 
     image: Image
-    python: str  # this program's version, "3.11.7", whose minor version nodes must have
+    python: str  # this process's version, such as "3.11.7"; nodes must have the same minor version
     runtime: outrider_archive.OutriderArchive
     includes: Includes
-    requirements: Requirements | None  # None: neither the image nor a plugin asks for packages
-    uv: Uv | None  # None: not installed here, and not needed yet
+    requirements: Requirements | None  # None: neither the image nor a plugin needs packages
+    uv: Uv | None  # None: uv is not installed here, and not needed so far
     wheel_cache: WheelCache  # wheels, and uv for other platforms, fetched when the first node needs them
-    hidden: list[str]  # texts that no output may show: secrets in every form
+    hidden: list[str]  # texts to hide in all output: secrets in all their forms
     volumes: tuple[Volume, ...] = ()
 
     @property
@@ -54,7 +54,9 @@ async def prepare(
     *,
     python: str = platform.python_version(),
 ) -> Prepared:
-    """Read the included files and the lock, and build the runtime archive. ``packages``: of each plugin. Cancel-safe.
+    """Read the included files and the lock, and build the runtime archive. Cancel-safe.
+
+    ``packages``: the packages that each plugin needs.
 
     Raises:
         SpecError: the image names something that does not exist, or needs uv, which is not installed here.
@@ -78,13 +80,13 @@ async def prepare(
 
 @dataclass(frozen=True, slots=True)
 class PythonChoice:
-    """The Pythons of a host: one of its own for the installer, one for tasks."""
+    """The choice of Pythons on a host: one for the installer, and one for tasks."""
 
-    installer: Python | None  # None: the host has no Python at all
-    base: str  # for tasks: a path there, or a version that uv must fetch
-    environment: bool  # whether uv makes an environment for tasks; otherwise they use ``base`` itself
-    isolated: bool = True  # False: the environment also sees the packages of the interpreter that it is made of
-    requirements: Requirements | None = None  # what the environment gets
+    installer: Python | None  # None: the host has no suitable Python
+    base: str  # Python for tasks: a path on the host, or a version for uv to fetch
+    environment: bool  # whether uv creates an environment for tasks; otherwise tasks use ``base`` directly
+    isolated: bool = True  # False: the environment also sees the packages of its base interpreter
+    requirements: Requirements | None = None  # packages to install in the environment
 
 
 def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
@@ -111,7 +113,10 @@ def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
 
 
 def _on(prepared: Prepared, python: Python, *, isolated: bool) -> PythonChoice:
-    """The choice of a Python of the host, whose own packages tasks see where the environment is not isolated."""
+    """Return the choice for a host that has a suitable Python.
+
+    If not isolated, tasks also see that Python's packages.
+    """
     required = _required(prepared, frozenset() if isolated else python.packages)
     if required is None:
         return PythonChoice(python, python.path, environment=False, isolated=not python.is_requested)
@@ -124,7 +129,7 @@ def _on(prepared: Prepared, python: Python, *, isolated: bool) -> PythonChoice:
 
 
 def _required(prepared: Prepared, there: frozenset[str]) -> Requirements | None:
-    """The image's requirements, and those of plugins that are not there."""
+    """Return the image's requirements, and those of plugins that the host lacks."""
     if prepared.requirements is None:
         return None
     lacking = [each for each in prepared.requirements.of_plugins if hashes.name_of(each) not in there]
@@ -132,7 +137,10 @@ def _required(prepared: Prepared, there: frozenset[str]) -> Requirements | None:
 
 
 def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: str) -> dict[str, Any] | None:
-    """The parameters for making an environment; None: tasks use ``choice.base``. ``uv``: its path in the cache."""
+    """Return the parameters for creating an environment; None: tasks use ``choice.base``.
+
+    ``uv``: the path of uv's binary in the cache.
+    """
     if not choice.environment:
         return None
     wanted = choice.requirements or Requirements("")
@@ -156,7 +164,7 @@ def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: s
 def install_plan(
     prepared: Prepared, host: HostFacts, environment: dict[str, Any] | None, **of_this_node: Any
 ) -> dict[str, Any]:
-    """The installer's whole plan as JSON values. The installer gets it on stdin, and stores none of it."""
+    """Return the installer's complete plan as JSON values. The installer reads it from stdin, and stores none of it."""
     image = prepared.image
     return {
         **of_this_node,
@@ -176,7 +184,8 @@ def install_plan(
 
 
 def _passwords(url: str) -> list[str]:
-    # Not by urlsplit: a password that should have been quoted ends its netloc, and is one to hide all the same.
+    # urlsplit would not do: an unquoted special character in a password ends its netloc, and such a password must be
+    # hidden too.
     login, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
     written = login.partition(":")[2]
     return [written, unquote(written)] if written else []

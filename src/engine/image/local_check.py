@@ -1,4 +1,4 @@
-"""The check of an image against this computer: for `Local`, nothing is installed, so everything must be here."""
+"""Check an image against this computer. For `Local` nothing is installed, so everything must be present."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..api.checks import refuse
 from ..api.image import Image
 from .requirements import Collected
 
-_NOT_HERE = ("lock", "run")  # cannot be checked; would change this computer
+_NOT_HERE = ("lock", "run")  # settings that cannot be checked here, or would change this computer
 _HASHES = re.compile(r"\s+--hash.*", re.DOTALL)
 _DPKG_S = 10.0
 
 
 def refuse_what_is_lacking(image: Image) -> None:
-    """Refuse an image whose packages this program's Python or this computer's Debian packages lack.
+    """Refuse an image that needs packages which this process's Python or this computer's Debian lacks.
 
     Raises:
-        SpecError: names everything that is missing, and the commands that install it.
+        SpecError: names everything that is missing, and the commands to install it.
     """
     if settings := [f"{name}=" for name in _NOT_HERE if getattr(image, name)]:
         refuse(
@@ -59,7 +59,7 @@ def _is_ours(python: str) -> bool:
 
 
 def _lacking_packages(image: Image) -> Iterator[tuple[str, str]]:
-    """The requirements that are not met here, as pip takes them, and as people read them."""
+    """Yield the unmet requirements: in pip's format, and as a text for users."""
     collected = Collected(image)
     for line in collected.lines:
         yield from _unmet(_HASHES.sub("", line))
@@ -68,7 +68,7 @@ def _lacking_packages(image: Image) -> Iterator[tuple[str, str]]:
 
 
 def _unmet(line: str, extra: str = "") -> Iterator[tuple[str, str]]:
-    """The requirement, if it is not met here. Options, and addresses without a name, are not looked at."""
+    """Yield the requirement if it is unmet. Options, and URLs without a name, are not checked."""
     try:
         wanted = Requirement(line)
     except InvalidRequirement:
@@ -91,11 +91,11 @@ def _unmet(line: str, extra: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _lacking_debian_packages(image: Image) -> Iterator[str]:
-    """The packages that dpkg does not know as installed; none where this computer has no dpkg."""
+    """Yield the packages that dpkg does not list as installed; none if this computer has no dpkg."""
     program = shutil.which("dpkg-query")
     for requirement in image.apt if program is not None else ():
         name, sign, version = re.fullmatch(r"([^=/]+)([=/]?)(.*)", requirement).groups()  # type: ignore[union-attr]
-        shown = subprocess.run(  # noqa: S603  Debian's own
+        shown = subprocess.run(  # noqa: S603  Debian's dpkg-query
             [str(program), "--show", "--showformat", "${db:Status-Status} ${Version}\n", "--", name],
             capture_output=True,
             text=True,

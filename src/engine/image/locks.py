@@ -1,4 +1,4 @@
-"""The packages of a uv.lock or pylock.toml: as requirements that only the locked files meet, or an error."""
+"""Convert a uv.lock or pylock.toml to requirements that only the locked files satisfy, or raise an error."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from urllib.parse import unquote, urlsplit
 
 from ..api.errors import SpecError
 
-Package = Mapping[str, Any]  # of a pylock.toml
+Package = Mapping[str, Any]  # one package of a pylock.toml
 
 
 class Lock(NamedTuple):
     requirements: tuple[str, ...]
-    indexes: tuple[str, ...]  # that the lock names
-    hashes: Mapping[str, str]  # by the file's name
-    all_hashed: bool  # False: some packages are fixed by their commit
+    indexes: tuple[str, ...]  # indexes that the lock names
+    hashes: Mapping[str, str]  # file name -> hash
+    all_hashed: bool  # False: some packages are fixed by a commit, not a hash
 
 
 def parse(path: Path, pylock: str, *, uv_lock: str = "") -> Lock:
-    """Parse a pylock.toml. ``uv_lock``: the text of the uv.lock that it was made from, if it was.
+    """Parse a pylock.toml. ``uv_lock``: the text of the uv.lock that it was exported from; empty: none.
 
     Raises:
-        SpecError: the lock cannot be read, or does not say exactly which files are to be installed.
+        SpecError: the lock cannot be read, or does not determine the files to install.
     """
     try:
         packages: Sequence[Package] = tomllib.loads(pylock).get("packages", ())
@@ -44,7 +44,10 @@ def parse(path: Path, pylock: str, *, uv_lock: str = "") -> Lock:
 
 
 def _without_hash(packages: Sequence[Package]) -> set[tuple[str, str]]:
-    """The packages of a uv.lock with files of an index that have no hash there. uv would ask the index for it now."""
+    """Return the packages of a uv.lock that have index files without a hash.
+
+    uv would take these hashes from the index now.
+    """
     return {
         (package["name"], package.get("version", ""))
         for package in packages
@@ -67,7 +70,7 @@ def _hashes(file: Package) -> list[str]:
 
 
 def _name(file: Package) -> str:
-    """The file's name, which some locks leave to its URL or path."""
+    """Return the file's name. Some locks have it only in the URL or path."""
     place = file.get("url") or file.get("path") or ""
     return str(file.get("name") or unquote(urlsplit(place).path.rpartition("/")[2]))
 

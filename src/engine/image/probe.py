@@ -1,4 +1,4 @@
-"""Probe a host with one command: its system, its cache, its Pythons."""
+"""Inspect a host with one command: its system, its cache, and its Pythons."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# The host's sh reads the script on stdin, so that no login shell has to quote it. Arguments: the wanted minor version,
-# the path of an interpreter or "", and the names of packages for which each Python is asked. It is a function, because
-# its commands must not read the script.
+# The host's sh reads the script on stdin, so that no login shell must quote it. Arguments: the wanted minor version,
+# the path of an interpreter or "", and the names of packages to look for in each Python. The script is one function,
+# because its commands must not read the rest of the script from stdin.
 #
-# Each Python runs isolated, and is asked for what its tasks will see: `node.daemon` adds the user's own packages too.
+# Each Python runs isolated, but reports what its tasks will see: like `node.daemon`, it adds the user's own packages.
 #
-# Programs in the cache are run, by the probe itself too. So nothing there is touched before it is known that nobody
-# else may have put it there; checking the folders is enough, as nobody makes files in a folder without write access.
+# Programs in the cache are run, even by the probe itself. So the probe touches nothing in the cache before it has
+# checked that no other user can write there. It checks only the folders, as a file cannot be created in a folder
+# without write access to the folder.
 SCRIPT = b"""\
 entries() {
     stat -c "%u 700 %n" "$cache" || echo "? ? $cache"
@@ -79,11 +80,11 @@ probe "$@" </dev/null
 
 
 class Python(NamedTuple):
-    version: str  # "3.11.2"
-    implementation: str  # "cpython"
+    version: str  # such as "3.11.2"
+    implementation: str  # such as "cpython"
     path: str
-    is_requested: bool = False  # it is the interpreter that the user named
-    packages: frozenset[str] = frozenset()  # those of the packages asked for that it has
+    is_requested: bool = False  # whether the user named this interpreter
+    packages: frozenset[str] = frozenset()  # the installed packages among the requested ones
 
     @property
     def minor(self) -> str:
@@ -91,20 +92,22 @@ class Python(NamedTuple):
 
 
 class HostFacts(NamedTuple):
-    system: str  # "Linux"
-    machine: str  # "x86_64"
-    libc: str  # "glibc 2.36", or "other"
+    system: str  # such as "Linux"
+    machine: str  # such as "x86_64"
+    libc: str  # such as "glibc 2.36", or "other"
     uid: int
     cache: str
-    refused: str  # why the cache cannot be written; empty: it can
-    exposed: tuple[str, str, str] | None  # (uid, mode, path) in the cache that others may write; nothing there is run
+    refused: str  # the reason why the cache cannot be written; empty: it can
+    # (uid, mode, path) of a place in the cache that other users may write, so that no program of the cache is run;
+    # None: none
+    exposed: tuple[str, str, str] | None
     free_bytes: int | None
-    present: frozenset[str]  # runtimes and uvs in the cache, as "runtime/DIGEST"
-    pythons: tuple[Python, ...]  # in the order of preference
+    present: frozenset[str]  # runtimes and uv binaries in the cache, as "runtime/DIGEST" and "uv/DIGEST"
+    pythons: tuple[Python, ...]  # in order of preference
 
     @property
     def platform(self) -> str:
-        """The platform in names of a node's caches: everything that compiled files depend on."""
+        """The platform, as used in names of a node's caches: everything that compiled files depend on."""
         return f"{self.system}-{self.machine}-{self.libc.replace(' ', '-')}".lower()
 
 
@@ -113,10 +116,10 @@ def arguments(minor: str, requested: str, packages: Iterable[str] = ()) -> list[
 
 
 def parse(stdout: bytes) -> HostFacts:
-    """Parse the output of the probe. Lines before and after it are skipped: a login prints them.
+    """Parse the output of the probe. Lines before and after it, which a login shell may print, are skipped.
 
     Raises:
-        ValueError: the output is not the script's, run to its end.
+        ValueError: the output is not that of a complete run of the script.
     """
     lines = stdout.decode(errors="replace").splitlines()
     if "outrider-probe 1" not in lines or "end" not in lines[lines.index("outrider-probe 1") :]:
@@ -133,7 +136,7 @@ def parse(stdout: bytes) -> HostFacts:
             pythons.append(Python(match[1], match[2], match[3], is_requested=word == "asked"))
         elif word == "package" and pythons:
             pythons[-1] = pythons[-1]._replace(packages=pythons[-1].packages | {rest})
-        elif word not in facts:  # a message of several lines may repeat a word
+        elif word not in facts:  # a message of several lines may repeat a keyword
             facts[word] = rest
     system, _, machine = facts.get("system", "").partition(" ")
     owner, mode, path = facts.get("exposed", "  ").split(" ", 2)

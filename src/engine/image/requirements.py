@@ -1,4 +1,4 @@
-"""Collect the packages that an image asks for into one text for uv, and run the uv of this computer."""
+"""Merge the packages that an image requests into one text for uv, and run uv on this computer."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
 class Requirements:
     text: str  # a requirements file that refers to no other file, except to wheels on this computer
     constraints: str = ""
-    urls: tuple[str | Secret, ...] = ()  # indexes, in the order of preference
+    urls: tuple[str | Secret, ...] = ()  # indexes, in order of preference
     folders: tuple[Path, ...] = ()  # folders of wheels on this computer
-    only_folders: bool = False  # no index is used, not even the default one
-    options: tuple[str, ...] = ()  # for `uv pip install` and `uv pip compile`
-    all_hashed: bool = False  # every package must have one of the hashes in the text
+    only_folders: bool = False  # True: use no index, not even the default one
+    options: tuple[str, ...] = ()  # options for `uv pip install` and `uv pip compile`
+    all_hashed: bool = False  # True: every package must have one of the hashes in the text
     variables: Mapping[str, str] = field(default_factory=dict)  # environment variables in the text, with their values
-    listed: tuple[tuple[str, int], ...] = ()  # names and sizes of the wheels in the folders
-    wheels: tuple[str, ...] = ()  # SHA-256 of the wheels that the text names; they are in this computer's cache
-    locked: Mapping[str, str] = field(default_factory=dict)  # a lock's files by name, each with a hash
-    of_plugins: tuple[str, ...] = ()  # for hosts that lack them; not in the text
+    listed: tuple[tuple[str, int], ...] = ()  # names and sizes of the wheels in ``folders``
+    wheels: tuple[str, ...] = ()  # SHA-256 of the cached wheels that the text refers to
+    locked: Mapping[str, str] = field(default_factory=dict)  # file name of a locked file -> its hash
+    of_plugins: tuple[str, ...] = ()  # packages of plugins, to install on hosts that lack them; not in the text
 
     def with_packages(self, packages: Sequence[str]) -> Requirements:
-        """The same, with some of those of plugins."""
+        """Return these requirements with further packages."""
         return replace(self, text=self.text + "".join(f"{each}\n" for each in packages))
 
     @property
@@ -56,16 +56,21 @@ class Requirements:
 
     @property
     def install_options(self) -> tuple[str, ...]:
-        """Options for `uv pip install`. It ignores hashes of requirements without ``==``, except where all need one."""
+        """Options for `uv pip install`.
+
+        uv ignores hashes of requirements without ``==``, unless all packages need a hash.
+        """
         return (*self.options, "--require-hashes" if self.all_hashed else "--verify-hashes")
 
     def uv_environment(self, folders: Sequence[Path] = ()) -> dict[str, str]:
-        """Variables for uv: its indexes by preference, whose passwords arguments would show, and those in the text."""
+        """Return environment variables for uv: the indexes, as arguments would show their passwords, and those in the
+        text.
+        """
         variables = {"UV_INDEX": " ".join(map(revealed, self.urls)), "UV_FIND_LINKS": ",".join(map(str, folders))}
         return {**{name: value for name, value in variables.items() if value}, **self.variables}
 
     def identity(self) -> list[object]:
-        """The values that decide whether two environments are the same: without passwords, with the local wheels."""
+        """Return the values that identify an environment: with the local wheels, but without passwords."""
         return [
             self.text,
             self.constraints,
@@ -96,7 +101,7 @@ class Uv(NamedTuple):
         self, *arguments: str, secrets: Iterable[Secret] = (), env: Mapping[str, str] | None = None, stdin: bytes = b"",
         cwd: Path | None = None,
     ) -> str:  # fmt: skip
-        """Run uv and return its stdout. Cancel-safe. A failure is a `BootstrapError` of phase "packages"."""
+        """Run uv and return its stdout. Cancel-safe. On failure, raise a `BootstrapError` with phase "packages"."""
         running = await asyncio.create_subprocess_exec(
             str(self.path),
             *arguments,
@@ -127,9 +132,12 @@ class Uv(NamedTuple):
 
 
 async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] = ()) -> Requirements | None:
-    """Read the requirements of an image; None if neither it nor a plugin has any. ``of_plugins``: of each plugin.
+    """Read the requirements of an image; None: neither the image nor a plugin has any.
 
-    The image's own win: packages that it names are left out of the plugins'; with hashes, or a lock, it names all.
+    ``of_plugins``: packages by plugin.
+
+    The image takes precedence: packages that it names are left out of the plugins' ones. With hashes or a lock, the
+    image must name all packages, so those of plugins are not added.
     """
     if not image.has_packages and not any(of_plugins):
         return None
@@ -159,8 +167,8 @@ async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] 
 def _unnamed(of_plugins: Sequence[Sequence[str]], lines: Sequence[str], constraints: Sequence[str]) -> tuple[str, ...]:
     """Return the packages of plugins that the image does not name.
 
-    If the image decides on one package of a plugin, by a name or a constraint, the plugin's others come in any version
-    that fits: the version installed here may not.
+    If the image names or constrains one package of a plugin, the plugin's other packages are requested without a
+    version, as the locally installed version may not fit.
     """
     named, constrained = ({_project(line) for line in each if line[0] != "-"} for each in (lines, constraints))
     decided, free = named | constrained, set[str]()
@@ -177,7 +185,7 @@ def _any_version(requirement: str) -> str:
 
 
 def _project(requirement: str) -> str:
-    """The package's name without its kind of devices: tensorflow-cpu has tensorflow's files."""
+    """Return the package's name without a device suffix: tensorflow-cpu contains the files of tensorflow."""
     return hashes.name_of(requirement).removesuffix("-cpu").removesuffix("-gpu")
 
 
@@ -207,7 +215,7 @@ def _indexes(indexes: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...],
 
 def _check_hashed(lines: Sequence[str]) -> None:
     for line in lines:
-        is_fixed = line.startswith("-") or "@ file:" in line or hashes.hashes_in(line)  # the second: a wheel from here
+        is_fixed = line.startswith("-") or "@ file:" in line or hashes.hashes_in(line)  # "@ file:" is a local wheel
         if not is_fixed:
             raise SpecError(
                 f"Image(pip=..., requirements=...): {hashes.name_of(line)} has no hash, but other requirements have, "
@@ -217,7 +225,7 @@ def _check_hashed(lines: Sequence[str]) -> None:
 
 
 class Collected:
-    """Merges an image's requirements and requirements files, in pip's format, into one text."""
+    """An image's requirements and requirements files, in pip's format, merged into one text."""
 
     def __init__(self, image: Image) -> None:
         self.lines: list[str] = []
@@ -276,7 +284,7 @@ class Collected:
 
 
 def _kept(wheel: Path) -> tuple[str, Path]:
-    """Copy a wheel into the cache by its SHA-256, so that later machines get the same one even if it is rebuilt."""
+    """Copy a wheel into the cache under its SHA-256, so that later machines get the same file even after a rebuild."""
     try:
         digest = sha256(wheel)
         kept = client_cache() / "wheels" / digest / wheel.name
@@ -301,7 +309,9 @@ def _own_code(what: str, where: str) -> str:
 
 
 async def _locked(path: Path, uv: Uv, indexes: Sequence[str | Secret]) -> Requirements:
-    """A lock as exact requirements with hashes, and the indexes that it names besides ``indexes``."""
+    """Return a lock as exact requirements with hashes, and the indexes that the lock names in addition to
+    ``indexes``.
+    """
     uv_lock, pylock = "", await in_thread(path.read_text, abandon=True)
     if path.name == "uv.lock":
         export = ("export", "--frozen", "--no-dev", "--no-emit-project", "--no-emit-local", "--format", "pylock.toml")

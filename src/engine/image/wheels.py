@@ -1,4 +1,4 @@
-"""Wheels for nodes that reach no index: resolved and fetched here for the nodes' platform, cached, and sent."""
+"""Wheels for nodes that cannot reach an index: resolved for the nodes' platform, fetched and cached here, and sent."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ from .hashes import Hash, has_one_of, hashes_by_package
 from .hints import bootstrap_error
 from .requirements import Requirements, Uv, without_password
 
-_PATIENCE_S = 30.0  # for a server that sends nothing
+_PATIENCE_S = 30.0  # seconds to wait for data from a server
 _TRIES = 3
 _AT_ONCE = 8
 _CHUNK_BYTES = 1 << 20
-_MOST_SHOWN = 3  # hashes in an error
+_MOST_SHOWN = 3  # hashes to show in an error
 _WHEEL = re.compile(r"\w[\w.+!-]*\.whl")
-_NEWEST_GLIBC = 40  # the newest that uv has a name for; newer systems run wheels for older ones
+# newest glibc version 2.x that uv has a platform for; newer systems can use wheels for older versions
+_NEWEST_GLIBC = 40
 _uv_sha256 = cache(sha256)
 
 
 class Wheel(NamedTuple):
-    name: str  # the file's: contains its package, version and platform
+    name: str  # the file's name, with its package, version and platform
     sha256: str
     path: Path
 
@@ -56,18 +57,18 @@ class Wheel(NamedTuple):
 
 
 class Selection(NamedTuple):
-    requirements: str  # pin exactly these wheels
+    requirements: str  # requirements that select exactly these wheels
     wheels: tuple[Wheel, ...]
 
 
 class UvBinary(NamedTuple):
     path: Path  # the uv binary for one platform
-    in_cache: str  # its folder in a host's cache, "uv/DIGEST"
+    in_cache: str  # its folder in a host's cache, as "uv/DIGEST"
 
 
 @dataclass(slots=True)
 class WheelCache:
-    """Wheels and uv binaries for a pool's nodes, fetched once per platform, by the node that needs them first."""
+    """Wheels and uv binaries for a pool's nodes, fetched once per platform, when the first node needs them."""
 
     _selections: dict[str, Selection] = field(default_factory=dict)
     _binaries: dict[str, UvBinary] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class WheelCache:
     _packing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def select(self, uv: Uv, wanted: Requirements, target: str, python: str) -> Selection:
-        """The wheels of ``wanted`` for ``target`` (as uv names platforms) and a Python version. Cancel-safe."""
+        """Return the wheels of ``wanted`` for ``target`` (a platform name of uv) and a Python version. Cancel-safe."""
         key = f"{target} {python} {wanted.text}"
         async with self._selecting:
             if key not in self._selections:
@@ -84,7 +85,7 @@ class WheelCache:
             return self._selections[key]
 
     async def uv_for(self, uv: Uv, target: str) -> UvBinary:
-        """The uv binary for ``target``: this computer's own, or one from uv's wheel for that platform."""
+        """Return the uv binary for ``target``: this computer's own, or the one in uv's wheel for that platform."""
         async with self._packing:
             if target not in self._binaries:
                 path = uv.path
@@ -103,7 +104,7 @@ class WheelCache:
 
 
 def wheel_target(machine: str, libc: str) -> str:
-    """A host's platform as ``uv --python-platform`` names it."""
+    """Return a host's platform as a value of ``uv --python-platform``."""
     kind, _, version = libc.partition(" ")
     if kind != "glibc":
         return f"{machine}-unknown-linux-musl"
@@ -111,12 +112,12 @@ def wheel_target(machine: str, libc: str) -> str:
 
 
 def uv_target(machine: str, libc: str) -> str:
-    """The platform whose uv runs on a host. It needs only glibc 2.17."""
+    """Return the platform of the uv binary for a host. The binary needs only glibc 2.17."""
     return wheel_target(machine, "glibc 2.17" if libc.startswith("glibc") else libc)
 
 
 def here() -> str:
-    """The platform of this computer, as `uv_target` names it; empty if it is not Linux."""
+    """Return this computer's platform in the form of `uv_target`; empty: it is not Linux."""
     system = os.uname()
     return uv_target(system.machine, "glibc") if system.sysname == "Linux" else ""
 
@@ -143,7 +144,7 @@ async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Sel
         fetching = _Fetching(wanted, Path(folder))
         try:
             wheels = await asyncio.gather(*map(fetching.wheel, packages))
-        finally:  # cancelled, or one download failed: a thread that went on would keep the program from ending
+        finally:  # after a cancellation or a failed download, the remaining threads would keep the process alive
             fetching.cancelled.set()
     pinned = [
         f"{package['name']}=={wheel.name.split('-')[1]} --hash=sha256:{wheel.sha256}\n"
@@ -153,10 +154,10 @@ async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Sel
 
 
 class _Fetching:
-    """The wheels of one resolution are fetched, and compared with the user's hashes, which uv disregards there."""
+    """The download of the wheels of one resolution, with a check of the user's hashes, which uv ignores there."""
 
     def __init__(self, wanted: Requirements, folder: Path) -> None:
-        self._wanted, self._folder = wanted, folder  # uv's relative paths are in the folder
+        self._wanted, self._folder = wanted, folder  # uv's relative paths are relative to this folder
         self._hashes = hashes_by_package((*wanted.text.splitlines(), *wanted.constraints.splitlines()))
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self.cancelled = threading.Event()
@@ -169,7 +170,7 @@ class _Fetching:
                 f"build a wheel of {package['name']}, and put its folder into Image(pip_indexes=[...])",
             )
         hashes = self._hashes.get(package["name"], frozenset())
-        # There may be several builds of one version.
+        # One version may have several builds.
         entry = next((each for each in entries if not hashes.isdisjoint(each.get("hashes", {}).items())), entries[0])
         url = entry.get("url") or (self._folder / entry["path"]).resolve().as_uri()
         name = _named(url)
@@ -186,7 +187,7 @@ class _Fetching:
 
 
 def _compare(package: str, wheel: Wheel, hashes: frozenset[Hash], wanted: Requirements) -> None:
-    """Refuse a wheel that has none of the ``hashes`` which the user gave for its package."""
+    """Refuse a wheel that matches none of the ``hashes`` that the user gave for its package."""
     if not hashes and wanted.all_hashed and wheel.sha256 not in wanted.wheels:
         raise _refused(
             f"{package} ({wheel.name}) has no hash, and other requirements of the image have",
@@ -205,7 +206,10 @@ def _compare(package: str, wheel: Wheel, hashes: frozenset[Hash], wanted: Requir
 
 
 def _named(url: str) -> str:
-    """The file name in a URL. It must be a plain wheel's name, as it becomes a path here and on the nodes."""
+    """Return the file name in a URL.
+
+    It must be the plain name of a wheel, as it becomes a path here and on the nodes.
+    """
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     if not _WHEEL.fullmatch(name):
         raise _refused(
@@ -224,10 +228,10 @@ def _fetched(
     *,
     hashes: frozenset[Hash] = frozenset(),
 ) -> Wheel:
-    """A wheel from the cache, or from the network into the cache, with its digest verified.
+    """Return a wheel from the cache, or download it into the cache. Its digest is verified.
 
-    ``expected``: the SHA-256 in its index. Without one, a file fetched earlier from there may be another than the one
-    of the user's ``hashes``.
+    ``expected``: the SHA-256 from its index. Without it, the cached file may differ from the one that the user's
+    ``hashes`` describe, so these are compared.
     """
     store = client_cache() / "wheels"
     key = expected or hashlib.sha256(url.encode()).hexdigest()
@@ -261,7 +265,7 @@ def _download(url: str, target: Path, indexes: Sequence[str | Secret], cancelled
 
 
 def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], cancelled: threading.Event) -> None:
-    request = urllib.request.Request(without_password(url))  # noqa: S310 - an index named it; file URLs are gone by now
+    request = urllib.request.Request(without_password(url))  # noqa: S310 - the URL is from an index, and no file URL
     if password := _credentials(url, indexes):
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(password.encode()).decode())
     with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer, target.open("wb") as file:  # noqa: S310
@@ -274,9 +278,9 @@ def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], cancell
 
 
 def _credentials(url: str, indexes: Sequence[str | Secret]) -> str:
-    """``user:password`` for a file's URL: its own, those of an index on the same host, or those in ~/.netrc.
+    """Return ``user:password`` for a file's URL: from the URL, from an index on the same host, or from ~/.netrc.
 
-    Over http they would be readable on the network, so they are sent only where the user has named an http index there.
+    Over http they would be readable on the network, so they are sent only if the user named an http index on that host.
     """
     host = urlsplit(url).netloc.rpartition("@")[2]
     is_plain = urlsplit(url).scheme != "https"
@@ -308,7 +312,7 @@ def _unpacked_uv(wheel: Wheel) -> Path:
 
 
 def _packed_uv(binary: UvBinary) -> bytes:
-    """The binary as a tar.gz, the form in which hosts receive it; cached because compressing takes seconds."""
+    """Return the binary as a tar.gz, as hosts receive it. The file is cached because compressing takes seconds."""
     kept = client_cache() / f"{binary.in_cache}.tar.gz"
     if not kept.exists():
         with written(kept) as beside:

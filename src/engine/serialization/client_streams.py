@@ -1,9 +1,9 @@
-"""The client's end of streams: it advances iterables without blocking the event loop, and takes generators' values.
+"""The client's side of streams: advance iterables without blocking the event loop, and receive generators' values.
 
 INPUT-1: the input of a call ends in exactly one way: exhausted, failed with its own error, or closed by its consumer.
-INPUT-2: an unexhausted input never looks exhausted. Its error comes after the items before it; an error that is no
-    `Exception`, such as a `KeyboardInterrupt`, may come before items that were not taken yet.
-INPUT-3: whatever an input raises, it ends neither an event loop nor the thread that advances it.
+INPUT-2: an unexhausted input never looks exhausted. Its error comes after the items before it, but an error that is not
+    an `Exception`, such as a `KeyboardInterrupt`, may overtake items that were not taken yet.
+INPUT-3: no error of an input ends an event loop or the thread that advances the input.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from ...providers.threads import in_thread
 from .frozen_items import FIXED
 from .payload import Received
 
-AHEAD = 16  # items a generator may be ahead of its consumer
-PULL_S = 0.002  # a chunk leaves unfilled when its items take longer than this to come
+AHEAD = 16  # items that a generator may be ahead of its consumer
+PULL_S = 0.002  # seconds to wait for a full chunk; after that, a chunk is sent partly filled
 
 _QUICK: tuple[Iterable[Any], ...] = ([], (), range(0), "", {}, set())
-_QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # they never block
+_QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # iterators of these types never block
 
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A plain iterator to be advanced in a thread of its own, because it may block, or use the pool."""
+    """A plain iterator that a separate thread advances, because it may block, or use the pool."""
 
     iterator: Iterator[Any]
-    closes: bool = False  # a generator is closed when its items are
+    closes: bool = False  # whether to close a generator at the end of its items
 
 
 def marked_blocking(
@@ -59,19 +59,20 @@ def marked_blocking(
 
 
 class Freezer(Protocol):
-    """The pickling of items on arrival: their iterator may change them when it goes on."""
+    """The pickling of items on arrival, as their iterator may change them when it continues."""
 
     def freeze(self, item: Any, /) -> Any:
-        """Return a fixed stand-in for the item: the item itself, if nothing can change it; None: use `pack`.
+        """Return a fixed stand-in for the item: the item itself if nothing can change it; None: use `pack`.
 
-        For the thread that advances the iterator.
+        Call it in the thread that advances the iterator.
         """
         ...
 
     def pack(self, item: Any, /) -> tuple[Any, Callable[[], None] | None]:
-        """Return a fixed stand-in for the item, and a call that first copies its large buffers, if it has any.
+        """Return a fixed stand-in for the item, and a function to call first that copies its large buffers; None: no
+        buffers.
 
-        For the thread of the loop; the call may block, and is for any thread.
+        Call this method in the loop's thread. The returned function may block, and may run in any thread.
         """
         ...
 
@@ -79,7 +80,7 @@ class Freezer(Protocol):
 def items_of(
     items: Iterable[Any] | AsyncIterable[Any] | Blocking, news: asyncio.Event, freezer: Freezer | None = None
 ) -> Items:
-    """Return the source of the items. ``news`` is set when there is an item to take, or at their end."""
+    """Return the source of the items. ``news`` is set when an item is available, and at the end of the items."""
     if isinstance(items, Blocking):
         return ThreadItems(items, news, freezer)
     if isinstance(items, AsyncIterable):
@@ -91,8 +92,10 @@ E = TypeVar("E", bound=BaseException)
 
 
 def as_input_error(error: E) -> E | RuntimeError:
-    """Return the error of a failed input. An exception that ends an iteration becomes a RuntimeError, as in generators:
-    the consumer would take it for the end of the items.
+    """Return the error of a failed input.
+
+    A StopIteration or StopAsyncIteration becomes a RuntimeError, as in generators: the consumer would take it for the
+    end of the items.
     """
     if not isinstance(error, StopIteration | StopAsyncIteration):
         return error
@@ -102,19 +105,20 @@ def as_input_error(error: E) -> E | RuntimeError:
 
 
 class PlainItems:
-    """The items of a plain iterable, which `take` advances."""
+    """The items of a plain iterable. `take` advances it."""
 
     def __init__(self, iterator: Iterator[Any], freezer: Freezer | None = None) -> None:
         self._iterator = iterator
-        self._freezer = None if isinstance(iterator, _QUICK_ITERATORS) else freezer  # those run no code of the user's
+        # iterators of these types run no code of the user
+        self._freezer = None if isinstance(iterator, _QUICK_ITERATORS) else freezer
         self._exhausted = False
         self._error: BaseException | None = None
 
     def take(self, count: int) -> list[Any]:
-        """Take at most the next ``count`` items; an empty list: no items yet, or no more (see `is_exhausted`).
+        """Take at most the next ``count`` items. An empty list: no items yet, or no more (see `is_exhausted`).
 
         Raises:
-            BaseException: the iterable's own that is no `Exception`: at once.
+            BaseException: an error of the iterable that is not an `Exception`; it is raised at once.
         """
         items: list[Any] = []
         began = time.monotonic()
@@ -147,29 +151,29 @@ class PlainItems:
         """Return whether there are no more items.
 
         Raises:
-            BaseException: the iterable's own, when the items before it have been taken. Each call raises it.
+            BaseException: the iterable's error, once the items before it were taken. Each later call raises it again.
         """
         if self._error is not None:
             raise self._error
         return self._exhausted
 
     async def close(self) -> None:
-        """Take no more items. Do not wait for an iterable that blocks."""
+        """Take no more items. This does not wait for an iterable that blocks."""
 
 
 class BufferedItems:
     """The items of an iterable that a task or a thread advances, never further than requested.
 
-    Waiting items are given when they are enough, when they have waited for `PULL_S`, or at the end.
+    Items wait in a buffer, and are returned when enough are there, when they have waited for `PULL_S`, or at the end.
     """
 
     def __init__(self, news: asyncio.Event, more: Callable[[], None]) -> None:
-        """Begin. ``more``: called when more items are wanted."""
+        """Create it. ``more``: called when more items are requested."""
         self._news, self._want_more = news, more
         self._loop = asyncio.get_running_loop()
         self._buffer: deque[Any] = deque()
-        self._taken = self._begun = self._wanted = 0  # items in total
-        self._due = False  # the waiting items have waited for `PULL_S`
+        self._taken = self._begun = self._wanted = 0  # total numbers of items
+        self._due = False  # whether the waiting items have waited for `PULL_S`
         self._timer: asyncio.TimerHandle | None = None
         self._over = self._exhausted = self._closed = False
         self._error: BaseException | None = None
@@ -205,11 +209,11 @@ class BufferedItems:
 
     @property
     def _is_news(self) -> bool:
-        """True if the item just read is the first that waits here, or the last that is wanted."""
+        """True if the last read item is the first that waits in the buffer, or the last that was requested."""
         return len(self._buffer) == 1 or self._begun >= self._wanted
 
     def _report(self, error: BaseException) -> None:
-        """Log an error of closing the input: its consumer has left."""
+        """Log an error from closing the input, as its consumer is gone."""
         context = {"message": "closing the input of a call has failed", "exception": error}
         self._loop.call_exception_handler(context)
 
@@ -223,8 +227,9 @@ class AsyncItems(BufferedItems):
         self._task = self._loop.create_task(self._read())
 
     async def _read(self) -> None:
-        """Read items until the end (INPUT-1). Catch everything: a `SystemExit` raised here would end the loop, too
-        (INPUT-3).
+        """Read items until the end (INPUT-1).
+
+        Catch all errors: a `SystemExit` raised here would also end the loop (INPUT-3).
         """
         try:
             while not self._closed:
@@ -240,8 +245,8 @@ class AsyncItems(BufferedItems):
                     self._news.set()
         except StopAsyncIteration:
             self._exhausted = True
-        except BaseException as error:  # noqa: BLE001  raised where its item would be; also where something else
-            self._error = as_input_error(error)  # cancels this task
+        except BaseException as error:  # noqa: BLE001  raised in place of the item, also after a cancellation
+            self._error = as_input_error(error)
             if self._closed and not isinstance(error, asyncio.CancelledError):
                 self._report(error)
         finally:
@@ -250,7 +255,7 @@ class AsyncItems(BufferedItems):
         if isinstance(self._iterator, AsyncGenerator):
             try:
                 await self._iterator.aclose()
-            except BaseException as error:  # noqa: BLE001  a generator that goes on, or raises as it ends
+            except BaseException as error:  # noqa: BLE001  the generator continues, or raises on its end
                 self._report(error)
 
     async def _frozen(self, freezer: Freezer, item: Any) -> Any:
@@ -268,13 +273,13 @@ class AsyncItems(BufferedItems):
 
 
 class ThreadItems(BufferedItems):
-    """The items of a plain iterable that may block, which a thread advances. The thread ends with the iterable."""
+    """The items of a plain iterable that may block. A thread advances it, and ends with it."""
 
     def __init__(self, items: Blocking, news: asyncio.Event, freezer: Freezer | None = None) -> None:
         self._iterator, self._closes, self._more = items.iterator, items.closes, threading.Event()
         self._freezer = freezer
-        self._packing: Future[Any] | None = None  # for which the thread waits
-        self._context = copy_context()  # of the consumer, to pack items in
+        self._packing: Future[Any] | None = None  # the item that the loop packs while the thread waits
+        self._context = copy_context()  # the consumer's context, in which items are packed
         super().__init__(news, self._more.set)
         threading.Thread(target=self._read, name="outrider-items", daemon=True).start()
 
@@ -295,7 +300,7 @@ class ThreadItems(BufferedItems):
                     self._notify(self._news.set)
         except StopIteration:
             self._exhausted = True
-        except BaseException as error:  # noqa: BLE001  raised where its item would be
+        except BaseException as error:  # noqa: BLE001  raised in place of the item
             self._error = as_input_error(error)
         finally:
             self._over = True
@@ -303,14 +308,14 @@ class ThreadItems(BufferedItems):
         if self._closes and isinstance(self._iterator, Generator):
             try:
                 self._iterator.close()
-            except BaseException as error:  # noqa: BLE001  a generator that goes on, or raises as it ends
+            except BaseException as error:  # noqa: BLE001  the generator continues, or raises on its end
                 self._notify(partial(self._report, error))
 
     def _frozen(self, freezer: Freezer, item: Any) -> Any:
         """Freeze an item. If it must be packed, wait until the loop has packed it.
 
         Raises:
-            CancelledError: of `concurrent.futures`: the consumer has left.
+            concurrent.futures.CancelledError: the consumer is gone.
         """
         if (frozen := freezer.freeze(item)) is not None:
             return frozen
@@ -325,7 +330,7 @@ class ThreadItems(BufferedItems):
         return frozen
 
     def _notify(self, call: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and the consumer with it
+        with suppress(RuntimeError):  # the loop is closed, so its consumer is gone
             self._loop.call_soon_threadsafe(call)
 
     async def close(self) -> None:
@@ -339,7 +344,7 @@ def _pack(packing: Future[Any], freezer: Freezer, item: Any) -> None:
     if packing.set_running_or_notify_cancel():
         try:
             packing.set_result(freezer.pack(item))
-        except BaseException as error:  # noqa: BLE001  raised where the item would be
+        except BaseException as error:  # noqa: BLE001  raised in place of the item
             packing.set_exception(error)
 
 
@@ -347,7 +352,7 @@ Items = PlainItems | AsyncItems | ThreadItems
 
 
 class Values(AsyncIterator[Received]):
-    """The values of a generator, as they arrive at the client until its task ends."""
+    """The values of a generator, which arrive at the client until the generator's task ends."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[Received | Awaitable[Received], Callable[[int], None]]] = deque()
@@ -356,8 +361,8 @@ class Values(AsyncIterator[Received]):
         self._changed: asyncio.Future[None] | None = None
 
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
-        """Take the next item, or its future; ``grant(n)`` lets the generator run ``n`` items further."""
-        if isinstance(item, asyncio.Future):  # a consumer that leaves early does not retrieve the value
+        """Add the next item, or a future for it. ``grant(n)`` lets the generator produce ``n`` more items."""
+        if isinstance(item, asyncio.Future):  # if the consumer stops early, nobody retrieves the value
             item.add_done_callback(_retrieve)
         self._items.append((item, grant))
         self._wake()
@@ -366,7 +371,7 @@ class Values(AsyncIterator[Received]):
         return self
 
     def end(self) -> None:
-        """End after the values that have arrived."""
+        """End the iteration after the values that have arrived."""
         self._ended = True
         self._wake()
 
@@ -382,14 +387,14 @@ class Values(AsyncIterator[Received]):
             await self._changed
         item, grant = self._items.popleft()
         self._taken += 1
-        if self._taken * 2 >= AHEAD:  # half a window at a time: one frame for many items
+        if self._taken * 2 >= AHEAD:  # grant half a window at a time, so that one frame serves many items
             grant(self._taken)
             self._taken = 0
         if isinstance(item, Received):
             return item
         try:
             return await item
-        except ConnectionError:  # the node was lost: the task's ending says more
+        except ConnectionError:  # the node was lost: the task's own error explains more
             self._items.clear()
             return await self.__anext__()
 

@@ -1,4 +1,4 @@
-"""Notes on a user's exception: its place with the frames there, and the ranks that raised an equal one."""
+"""Notes on a user's exception: where it was raised, with the remote traceback, and which ranks raised an equal one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..api.tracebacks import causes, remote_traceback, with_source_lines
 from ..node.failure import shortened, text_of
 
 E = TypeVar("E", bound=Exception)
-NOTE_CHARACTERS = 64 * 1024  # of each note that a user's exception already has
+NOTE_CHARACTERS = 64 * 1024  # limit for each note that a user's exception already has
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class AttemptPlace:
 
 
 def located(error: E, place: AttemptPlace, text: str) -> E:
-    """Note the place of an error on it, bypassing ``__setattr__``: its class may be frozen.
+    """Add notes about the place of an error to the error, bypassing ``__setattr__``: its class may be frozen.
 
-    The chain of its causes ends with a `RemoteTraceback`.
+    The last cause in the chain of causes becomes a `RemoteTraceback`.
     """
     text = with_source_lines(plain(text.rstrip()))
     note = f"{plain(str(place))}, traceback there:\n{text}" if text else plain(str(place))
@@ -45,23 +45,24 @@ def located(error: E, place: AttemptPlace, text: str) -> E:
         _set_fact(error, name, value)
     chain: list[BaseException] = [error]
     for cause in causes(error)[1:]:
-        if not isinstance(cause, errors.RemoteTraceback):  # of a pool in the task
+        # a RemoteTraceback in the chain comes from a pool that ran inside the task
+        if not isinstance(cause, errors.RemoteTraceback):
             _set_fact(cause, "__notes__", _notes(cause))
             chain.append(cause)
-    # Short, because the note has the frames: printed once, at the end, where one looks.
+    # This text is short, because the note has the frames, and is printed at the end, where users look first.
     _set_fact(chain[-1], "__cause__", errors.RemoteTraceback(f"raised in {place}", text))
     return error
 
 
 def _set_fact(error: BaseException | None, name: str, value: object) -> None:
-    with suppress(Exception):  # a property of that name
+    with suppress(Exception):  # the class may have a property of that name
         if error is not None:
             BaseException.__setattr__(error, name, value)
 
 
 def _notes(error: BaseException | None) -> list[str]:
     notes: object = ()
-    with suppress(Exception):  # a property of that name
+    with suppress(Exception):  # the class may have a property of that name
         notes = getattr(error, "__notes__", ())
     if not isinstance(notes, list | tuple):
         return []
@@ -69,7 +70,7 @@ def _notes(error: BaseException | None) -> list[str]:
 
 
 def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
-    """Keep the remote traceback of the first of ranks with equal errors, and let the others refer to it.
+    """Keep one remote traceback for ranks with equal errors: the other ranks refer to the first.
 
     Errors are equal if they come from the same lines and differ only in numbers, such as the port of a lost peer.
     """
@@ -94,7 +95,7 @@ def _but_numbers(text: str) -> str:
 
 
 def ranks_of(outcomes: Sequence[errors.Outcome]) -> str:
-    """Return the outcomes' ranks, consecutive ones as "4-63"."""
+    """Return the ranks of the outcomes as text, with consecutive ranks as "4-63"."""
     spans: list[list[int]] = []
     for rank in sorted(outcome.rank for outcome in outcomes):
         if spans and rank == spans[-1][1] + 1:

@@ -1,5 +1,6 @@
-"""The translation of attempts' endings, from nodes and actors, for users: into a value, unpickled on demand, or an
-error that they can catch. The only place for attempts; `pool_errors` does the same for pools.
+"""Translate the ends of attempts, as nodes and actors report them, for users: to a value, which is unpickled on
+demand, or to an error that users can catch. All ends of attempts pass through this module; `pool_errors` translates
+those of pools.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from .pickling_errors import how_to_import, task_pickling_error, unloadable_erro
 from .pool_errors import no_node_error
 from .versions import package_versions
 
-_FAILURES = {Verdict.RAISED, Verdict.DIED, Verdict.TERMINATED, Verdict.TIMED_OUT}  # of a rank's own
+# verdicts that count as a rank's own failure
+_FAILURES = {Verdict.RAISED, Verdict.DIED, Verdict.TERMINATED, Verdict.TIMED_OUT}
 
 
 def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = None) -> Any:
     """Return the task's value.
 
     Raises:
-        Exception: the user's own, with a note of its place; or an `OutriderError`.
-        BaseException: of one of the task's inputs, whatever the task did with it.
+        Exception: the user's own error, with a note of its place; or an `OutriderError`.
+        BaseException: an error of one of the task's inputs, whatever the task did with it.
     """
     for source in payload.inputs:
         if source.fatal is not None:
@@ -66,10 +68,12 @@ def error_of(ending: Ending, payload: Payload, queue_timeout_s: float | None = N
 def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
     """Return the values of a broadcast, by rank.
 
+    The first four errors have the outcomes of all ranks.
+
     Raises:
-        BroadcastFailed: some ranks failed; each rank's outcome is on it.
-        NodeLost, CapacityError: some ranks were lost, and not replaced; the same.
-        DeadlineExceeded: some ranks had not ended at the deadline, and none had failed; the same.
+        BroadcastFailed: some ranks failed.
+        NodeLost, CapacityError: some ranks were lost, and not replaced.
+        DeadlineExceeded: some ranks had not ended at the deadline, and none had failed.
         OutriderError: the broadcast as a whole could not be run.
     """
     if all(isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED for ending in endings):
@@ -98,7 +102,10 @@ def load_value(received: Received, task: str) -> Any:
 
 
 def load_large(received: Received, task: str) -> Any:
-    """Load a value as `load_value` does, and release the memory of its bytes. For a thread: it takes long."""
+    """Load a value as `load_value` does, and release the memory of its bytes.
+
+    Call it in a thread, as it may take long.
+    """
     value = load_value(received, task)
     received.drop()
     return value
@@ -222,14 +229,14 @@ def gave_up_error(  # noqa: PLR0911, PLR0912  one for each reason
             return errors.TaskStopped(f"{task} was cancelled.", **where)
         case Reason.CLOSED:
             if isinstance(ending.failure, errors.PoolIdle):
-                return copy.copy(ending.failure)  # each waiter needs a traceback of its own
+                return copy.copy(ending.failure)  # each waiting caller needs its own traceback
             return errors.PoolClosed(f"The pool ended before {task} was done.")
         case _:
             assert_never(ending.reason)
 
 
 def _lost_input(failure: Exception, task: str) -> errors.NodeLost:
-    """Return the error of a task whose input is lost. ``failure``: the reason of the loss."""
+    """Return the error for a task whose input is lost. ``failure``: the error that explains the loss."""
     story = str(failure)
     error = errors.NodeLost(f"{task} was not run: {story[:1].lower()}{story[1:]}", task=task)
     error.__cause__ = failure.__cause__
@@ -237,7 +244,10 @@ def _lost_input(failure: Exception, task: str) -> errors.NodeLost:
 
 
 def _no_replacement(failure: Exception | None, task: str, losses: str) -> errors.CapacityError:
-    """Return the error of a task without a new node. ``failure``: of the last one. ``losses``: of nodes before it."""
+    """Return the error for a task without a replacement node.
+
+    ``failure``: the error of the last replacement. ``losses``: a text about the nodes lost before.
+    """
     story = f" ({losses})" if losses else ""
     if failure is None:
         return errors.CapacityError(f"{task} needs a node that was lost, and no replacement came{story}.")
@@ -250,9 +260,9 @@ def _no_replacement(failure: Exception | None, task: str, losses: str) -> errors
 def broadcast_error(
     task: str, outcomes: Sequence[errors.Outcome], failed_at: Sequence[float]
 ) -> errors.BroadcastFailed:
-    """Return the error for a broadcast with at least one failed rank. ``failed_at``: the time, for each rank.
+    """Return the error for a broadcast with at least one failed rank. ``failed_at``: the time of failure, by rank.
 
-    Ranks that were only stopped because another one failed stay out of the group; ``outcomes`` has them.
+    Ranks that were only stopped because another rank failed are not in the exception group, but in ``outcomes``.
     """
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     causes = [outcome for outcome in failed if not isinstance(outcome.error, errors.TaskStopped)] or failed
@@ -268,7 +278,7 @@ def broadcast_error(
 
 
 def _failed_at(endings: Sequence[Ending]) -> list[float]:
-    """Return when each rank failed, by the pool's clock: its node knows how long before its message that was."""
+    """Return when each rank failed, on the pool's clock. A node reports how long before its message the failure was."""
 
     def failed_at(ending: Settled) -> float:
         outcome = ending.outcome[0] if ending.verdict is Verdict.RAISED else ending.outcome  # type: ignore[index]
@@ -299,7 +309,7 @@ def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] |
     else:
         try:
             error = load()
-        except (Exception, SystemExit) as broken:  # noqa: BLE001  whatever a user's exception class does on the way in
+        except (Exception, SystemExit) as broken:  # noqa: BLE001  unpickling a user's exception may raise anything
             versions = package_versions(failed.kind, failed.version)
             known = "".join(
                 f"; {what} is {here} here" + (f" and {there} there" if there else "") for what, here, there in versions
@@ -308,8 +318,8 @@ def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] |
         else:
             if isinstance(error, ModuleNotFoundError) and (how := how_to_import(failed)):
                 error.add_note(how)
-            # SystemExit would end this process, CancelledError this task, StopIteration means something else in a
-            # coroutine.
+            # In this process, SystemExit would end the process, CancelledError would cancel this task, and
+            # StopIteration has another meaning in a coroutine.
             if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
                 return error
     return errors.TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **asdict(place))

@@ -1,8 +1,8 @@
-"""The choice of the rank that failed first in a broadcast: others fail because of it, and may be reported sooner.
+"""Choose the rank that failed first in a broadcast. Other ranks fail because of it, and may be reported sooner.
 
-A process closes its connections before its node can report its end, and an exception leaves the function before its
-task is reported: the others' errors about a lost peer can arrive some milliseconds earlier. So times alone do not
-decide.
+A process closes its connections before its node can report its end, and a task is reported only after its exception has
+left the function. So errors of other ranks about a lost peer can arrive some milliseconds earlier, and times alone do
+not decide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from ...lazy_named_tuple import NamedTuple
 from ..api import errors
 from .error_notes import ranks_of
 
-FOLLOWS_S = 5.0  # the kernel takes so long to end a process that holds tens of gigabytes or several GPUs
+# seconds in which other failures count as consequences: the kernel may take 5 s to end a process with tens of gigabytes
+# or several GPUs
+FOLLOWS_S = 5.0
 ERROR_CHARS = 300
 _PEER_GONE = (
     r"(?i)connection (was )?(likely )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe"
@@ -27,24 +29,24 @@ _PEER_GONE = (
 
 
 class Sign(IntEnum):
-    """The signs in a failure of its origin: the failure with the least sign is most likely the first."""
+    """The origin that a failure suggests. The failure with the smallest value is most likely the first one."""
 
-    OWN = 0  # no sign of other ranks
-    ABORTED = 1  # libraries abort the process when they lose a peer, and for faults of their own
-    PEER_GONE = 2  # another rank could not be reached any more
+    OWN = 0  # nothing suggests that another rank is the cause
+    ABORTED = 1  # libraries abort the process when they lose a peer, but also because of their own errors
+    PEER_GONE = 2  # another rank could not be reached
 
 
 class Failure(NamedTuple):
     rank: int
-    at: float  # seconds, by the pool's clock
+    at: float  # seconds on the pool's clock
     sign: Sign
 
 
 def first_of(failures: Sequence[Failure]) -> Failure:
-    """Return the failure that happened first, of at least one.
+    """Return the failure that most likely caused the others. ``failures`` has at least one.
 
-    That is the earliest, unless it is about a lost peer: then, of all failures within `FOLLOWS_S` of it, the earliest
-    with the least sign.
+    It is the earliest one, unless that is about a lost peer. Then, of all failures within `FOLLOWS_S` after it, choose
+    the smallest sign, and of these the earliest.
     """
     earliest = min(failure.at for failure in failures)
     near = [failure for failure in failures if failure.at <= earliest + FOLLOWS_S]
@@ -60,7 +62,10 @@ def sign_of(error: Exception) -> Sign:
 
 
 def summary(task: str, first: errors.Outcome, others: Sequence[errors.Outcome], size: int, within_s: float) -> str:
-    """Return the message of a broadcast's error. ``others`` failed as well, at most ``within_s`` before or after."""
+    """Return the message for a broadcast's error.
+
+    The ranks in ``others`` failed at most ``within_s`` before or after.
+    """
     sentence = f"{task} failed on rank {first.rank} of {size}: {_described(first)}"
     if not others:
         return sentence
@@ -74,7 +79,7 @@ def _described(first: errors.Outcome) -> str:
     if not isinstance(error, errors.TaskError):
         line = " ".join(_text(error).split())
         return _shortened(f"{type(error).__name__}: {line}" if line else type(error).__name__)
-    place = re.compile(r"^.*? on node \d+ \(rank \d+, attempt \d+\) ")  # which the message has already
+    place = re.compile(r"^.*? on node \d+ \(rank \d+, attempt \d+\) ")  # the message already states the place
     return _shortened(" ".join(place.sub("it ", str(error)).split()).rstrip("."))
 
 

@@ -1,4 +1,4 @@
-"""Items of a map, pickled on arrival: their iterator may change them before their task is packed."""
+"""Pickle the items of a map on arrival, as their iterator may change them before their task is packed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from .stored_objects import StoredObject
 
 FIXED = frozenset({type(None), bool, bytes, complex, float, int, str, range, PosixPath})  # types without mutable parts
-_MOST_NAMED = 64  # classes, modules and functions to which the items of one list refer
-_NESTED = 3  # levels of tuples that are looked at
+# classes, modules and functions that the items of one list may refer to; after that, a new list begins
+_MOST_NAMED = 64
+_NESTED = 3  # levels of nested tuples to inspect
 
 
 def is_fixed_value(value: object, depth: int = _NESTED) -> bool:
-    """Return whether nothing can change a value; False if a quick look does not show that. For any thread."""
+    """Return whether nothing can change a value; False if a quick check cannot prove it. It may run in any thread."""
     kind = type(value)
     if kind in FIXED:
         return True
@@ -32,12 +33,15 @@ def is_fixed_value(value: object, depth: int = _NESTED) -> bool:
 
 
 class FrozenItem:
-    """An item as of its arrival. In a task's arguments it stands for the item, and unpickles as the item."""
+    """An item as it was on arrival. In a task's arguments it takes the item's place, and unpickles as the item."""
 
     __slots__ = ("_head", "_named", "_objects")
 
     def __init__(self, head: bytes, named: list[Any] | None, objects: tuple[StoredObject, ...]) -> None:
-        """Keep a pickle. ``named``: the list to which it refers by numbers. ``objects``: the stored objects in it."""
+        """Keep a pickle.
+
+        ``named``: the list whose entries it refers to by number. ``objects``: the stored objects in it.
+        """
         self._head, self._named, self._objects = head, named, objects
 
     @property
@@ -46,7 +50,7 @@ class FrozenItem:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._objects:
-            from .stored_objects import packing  # not needed on nodes, where items are unpickled
+            from .stored_objects import packing  # nodes, which unpickle items, do not need this import
 
             for stored in self._objects:
                 packing.reference(stored)
@@ -55,26 +59,31 @@ class FrozenItem:
     def __repr__(self) -> str:
         try:
             return repr(thawed(self._head, self._named or []))
-        except Exception:  # noqa: BLE001  a class that cannot be unpickled here, a reference to what nodes have
+        except Exception:  # noqa: BLE001  its class or an object may exist only on nodes
             return "<item>"
 
 
 class ItemPickler:
-    """The pickler of the items of one map, in any single thread."""
+    """The pickler for the items of one map. It may run in any thread, but only in one at a time."""
 
     def __init__(self, objects: object, *, by_reference: bool) -> None:
-        """Begin. ``objects``: the pool's, to which items may refer. ``by_reference``: as in `wire.values.dump`."""
-        from .stored_objects import packing  # here, not on nodes
+        """Create it.
+
+        ``objects``: the pool's objects, which items may refer to. ``by_reference``: as in `wire.values.dump`.
+        """
+        from .stored_objects import packing  # imported here, as nodes do not need it
 
         self._objects, self._by_reference, self._packing = objects, by_reference, packing
         self._file, self._named = io.BytesIO(), list[Any]()
-        self._picklers: list[Any] = []  # of both kinds
-        self._size_bytes = 0  # of the buffers of the present item
+        self._picklers: list[Any] = []  # one pickler of each kind
+        self._size_bytes = 0  # total size of the buffers of the present item
 
     def __call__(self, item: object) -> FrozenItem | None:
-        """Return the item as of now; None: it is large, like an array, or cannot be pickled without its call."""
+        """Return the item as it is now; None: it is large, like an array, or can only be pickled together with its
+        call.
+        """
         packing = self._packing
-        if len(self._named) >= _MOST_NAMED:  # each item's pickle has the whole list
+        if len(self._named) >= _MOST_NAMED:  # each item's pickle contains the whole list
             self._named, self._picklers = [], []
         before, self._size_bytes = Pickled.latest, 0
         objects: tuple[StoredObject, ...] = ()
@@ -85,7 +94,7 @@ class ItemPickler:
             head = self._plainly(item) if self._by_reference else None
             if head is None and self._size_bytes <= INLINE_BYTES:
                 head, named = self._by_value(item), self._named
-        except Exception:  # noqa: BLE001  whatever a __reduce__ raises: `pack` raises it with the item's place
+        except Exception:  # noqa: BLE001  a __reduce__ may raise anything: `pack` raises it again, with the item's place
             return None
         finally:
             if packing.ever:
@@ -100,7 +109,7 @@ class ItemPickler:
             plain.dispatch_table = reducers.plain_table()
             try:
                 self._write(file, plain, item)
-            except Exception:  # noqa: BLE001  lambdas, local classes: the other pickler has the last word
+            except Exception:  # noqa: BLE001  lambdas, local classes: the other pickler tries them
                 return None
             head = file.getvalue()
         return None if b"__main__" in head else head
@@ -130,14 +139,14 @@ class ItemPickler:
         return self._file.getvalue()
 
     def is_small(self, buffer: pickle.PickleBuffer) -> bool:
-        """Return whether the buffer stays in the pickle: all buffers together are small."""
+        """Return whether the buffer stays in the pickle, as all buffers of the item together are small."""
         self._size_bytes += buffer.raw().nbytes
         return self._size_bytes <= INLINE_BYTES
 
 
 class _Naming:
-    """A filter for classes, modules and functions without variables of their own: the task's pickle has them once for
-    all items, by value if nodes lack them. Copying a class of `__main__` takes 0.2 ms.
+    """A filter that replaces classes, modules and functions without closures by numbers: the task's pickle has each
+    of them once for all items, by value if nodes lack it. To copy a class of `__main__` takes 0.2 ms.
     """
 
     _named: list[Any]
@@ -180,5 +189,5 @@ class _Unpickler(pickle.Unpickler):
 
 
 def thawed(head: bytes, named: list[Any]) -> Any:
-    """Return the item."""
+    """Return the unpickled item."""
     return _Unpickler(io.BytesIO(head), named).load()

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 OUTRIDER = "outrider"
 
-_by_value = RLock()  # cloudpickle's register of modules is global
+_by_value = RLock()  # cloudpickle's register of modules is global, so this lock guards it
 _node_modules: ContextVar[ImportableModules | None] = ContextVar("outrider_node_modules", default=None)
 
 
 @contextmanager
 def copying(*modules: str) -> Iterator[None]:
-    """Have cloudpickle copy the functions and classes of these modules during the block. All others travel by name."""
+    """Make cloudpickle copy the functions and classes of these modules during the block; others are sent by name."""
     import cloudpickle
 
     with _by_value, ExitStack() as stack:
@@ -47,8 +47,9 @@ def copying(*modules: str) -> Iterator[None]:
 
 @contextmanager
 def for_nodes(modules: ImportableModules | None) -> Iterator[None]:
-    """Pickle for nodes that can import these modules, during the block; None: for nodes that can import what this
-    program can.
+    """Pickle for nodes that can import ``modules``, during the block.
+
+    None: the nodes can import the same modules as this process.
     """
     if modules is None:
         yield
@@ -67,34 +68,38 @@ def nodes_have(module: str) -> bool:
 
 
 def dumps_function(function: Decorated[...], watch: Watch | None = None) -> bytes:
-    """A `@compute` function's own function, so that `pickle.loads` gives it on a node; or an error as of `dumps`."""
+    """Pickle a `@compute` function's own function, so that `pickle.loads` returns it on a node.
+
+    Errors as of `dumps`.
+    """
     if has_name(function):
-        import pickle  # when the provider of a local pool has begun
+        import pickle  # imported late: by now, the provider of a local pool has started its machines
 
         return pickle.dumps(_Named(function.__module__, function.__qualname__), 5)
     return dumps(function.function, function.__name__, function.__module__, watch=watch)
 
 
 def dumps(value: object, name: str, *modules: str, watch: Watch | None = None) -> bytes:
-    """Pickle ``value``, which is code or belongs to it. Objects from ``modules`` that nodes cannot import are copied.
-    ``watch`` notes what the pickle depends on.
+    """Pickle ``value``, which is code or belongs to code. Objects from ``modules`` that nodes cannot import are copied.
+
+    ``watch`` records what the pickle depends on.
 
     Raises:
-        Unpicklable: its path begins with ``name``.
+        Unpicklable: the object's path begins with ``name``.
     """
     from ..wire import pickler, values
 
     with copying(*(module for module in modules if not nodes_have(module)), *being_imported()), allow_secrets():
         try:
             return pickler.dumps(value, code=True, watch=watch)
-        except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
+        except Exception as error:  # noqa: BLE001  a __reduce__ may raise anything
             failed = error
-        values.dump(value, name, code=True)  # fails, too, with the path of the object
+        values.dump(value, name, code=True)  # this fails, too, and its error has the path of the object
         raise failed
 
 
 def has_name(function: Decorated[...]) -> bool:
-    """Return whether a node that imports the function's module finds the function there."""
+    """Return whether a node that imports the function's module finds the function in it."""
     home = named(sys.modules.get(function.__module__), function.__qualname__)
     return getattr(home, "function", None) is function.function and nodes_have(function.__module__)
 
@@ -129,14 +134,14 @@ def _function_of(module: str, qualname: str) -> Any:
 
 
 class ImportableModules:
-    """The modules that hosts elsewhere can import: the standard library, installed packages (an image is to have them
-    too), and those in ``included``. Everything else is the user's own, and travels as a copy.
+    """The modules that remote hosts can import: the standard library, installed packages (an image should have them
+    too), and the modules in ``included``. All other modules are the user's own, and are sent as a copy.
     """
 
     def __init__(self, included: Iterable[str]) -> None:
         self._included = {*included, OUTRIDER}
         self._own: tuple[str, ...] = ()
-        self._seen = 0  # modules that `own` has looked through
+        self._seen = 0  # number of loaded modules at the last look of `own`
 
     def has(self, module: str) -> bool:
         if not importable(module):
@@ -145,13 +150,13 @@ class ImportableModules:
         return top in self._included or top in sys.stdlib_module_names or _is_installed(module)
 
     def forget(self, modules: Iterable[str]) -> None:
-        """Count modules as the user's own from now on: they were imported anew, and nodes have the old versions."""
+        """Treat modules as the user's own from now on: they were imported again, so nodes have an old version."""
         self._included -= {module.partition(".")[0] for module in modules}
         self._seen = 0
 
     def own(self) -> tuple[str, ...]:
-        """The modules and packages (their tops) loaded here that are the user's own and not included."""
-        if len(sys.modules) != self._seen:  # one that replaces another changes little
+        """Return the top-level names of loaded modules and packages that are the user's own and not included."""
+        if len(sys.modules) != self._seen:  # compare only the number: a module that replaces another one rarely matters
             self._seen = len(sys.modules)
             tops = {name.partition(".")[0] for name, module in list(sys.modules.items()) if module is not None}
             self._own = tuple(sorted(top for top in tops if self._is_own(top)))
@@ -168,10 +173,11 @@ class ImportableModules:
 def importable(name: str) -> bool:
     """Return whether another interpreter with this search path can import ``name`` from the same place.
 
-    False for ``__main__``, for modules made by hand, for modules that a test runner loaded from their file, and for a
-    module of the user's that is being imported: it uses a pool, and would do so on each node that imports it.
+    False for ``__main__``, for modules created in code, and for modules that a test runner loaded from a file. Also
+    False for a module of the user that is being imported now: its code uses a pool, and would do so on each node that
+    imports it.
     """
-    if name not in sys.modules:  # such as None, the module of "abc".index
+    if name not in sys.modules:  # for example None, the module of "abc".index
         return False
     parts = name.split(".")
     names = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
@@ -179,11 +185,11 @@ def importable(name: str) -> bool:
 
 
 def being_imported() -> tuple[str, ...]:
-    """Return the user's own modules that are being imported; they are copied.
+    """Return the user's own modules that are being imported now. They are sent as a copy.
 
     The importing thread waits for the pool, so the pool's thread would deadlock if it imported them.
     """
-    locks = getattr(sys.modules["_frozen_importlib"], "_module_locks", None)  # of current imports
+    locks = getattr(sys.modules["_frozen_importlib"], "_module_locks", None)  # locks of the imports that run now
     return tuple(name for name in list(locks) if _is_being_imported(name)) if locks else ()
 
 
@@ -209,11 +215,11 @@ def _is_findable(name: str) -> bool:
 
 
 class ModulePlace(NamedTuple):
-    """The origin of a module in this program."""
+    """The origin of a module in this process."""
 
-    name: str  # of its package
+    name: str  # name of its top-level package
     kind: Literal["python", "own", "editable", "installed", "nowhere"]
-    distribution: str = ""  # with its version, as pip takes it
+    distribution: str = ""  # name and version, as pip accepts them
 
 
 def place_of(module: str) -> ModulePlace:
@@ -234,7 +240,7 @@ def place_of(module: str) -> ModulePlace:
 
 
 def import_advice(module: str) -> str:
-    """Return a sentence that says how nodes can import ``module``; empty: it is a part of Python."""
+    """Return a sentence that tells the user how nodes can import ``module``; empty: it is a part of Python."""
     top, kind, distribution = place_of(module)
     match kind:
         case "python":
@@ -257,7 +263,7 @@ def import_advice(module: str) -> str:
 
 
 def _find(name: str, path: Any) -> ModuleSpec | None:
-    """Find a module's spec as an import would, ignoring what is imported already."""
+    """Find a module's spec as an import would, even if the module is imported already."""
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
         spec: ModuleSpec | None = find_spec(name, path) if find_spec is not None else None
@@ -272,7 +278,10 @@ def _is_installed(module: str) -> bool:
 
 
 def _is_in_site(spec: ModuleSpec) -> bool:
-    """Return whether a spec lies where installers put packages; for a namespace package, its first folder decides."""
+    """Return whether a spec is in a folder for installed packages.
+
+    For a namespace package, its first folder decides.
+    """
     place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
     return place is not None and any(Path(place).is_relative_to(folder) for folder in (*_folders(), *_layers()))
 
@@ -288,14 +297,12 @@ def _folders() -> tuple[Path, ...]:
 
 
 def _layers() -> Iterator[Path]:
-    """Yield the package folders of other environments on which this one is laid, as ``uv run --with`` does by a .pth
-    file.
-    """
+    """Yield the package folders of environments below this one, as ``uv run --with`` adds them by a .pth file."""
     return (Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
 
 
 def _editable(spec: ModuleSpec) -> str:
-    """The name of the distribution whose working copy holds the module."""
+    """Return the name of the distribution whose working copy contains the module; empty: none."""
     import json
     from importlib.metadata import distributions
     from urllib.parse import unquote, urlsplit

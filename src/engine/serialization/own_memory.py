@@ -1,4 +1,4 @@
-"""Memory for large values: its allocation, its filling, and the check whether anything can change it."""
+"""Memory for large values: allocate it, fill it, and check whether anything can change it."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ...lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from .payload import Part
 
-COPY_BYTES = 4 << 20  # of a copy, between updates of its progress
-AT_ONCE_BYTES = 256 * 1024  # of which a copy and its key take 0.2 ms: a thread is not worth it
+COPY_BYTES = 4 << 20  # bytes to copy between two updates of the progress
+AT_ONCE_BYTES = 256 * 1024  # below this size, a copy and its key take 0.2 ms, so a thread does not pay off
 
 
 @dataclass(slots=True, eq=False)
 class Filled:
-    """The progress of a buffer that is being filled from its beginning."""
+    """The progress of a buffer that is filled from its beginning."""
 
     at_bytes: int = 0
 
 
 class OwnMemory(mmap.mmap):
-    """The memory of a copy, which nothing changes once it is filled."""
+    """The memory of a copy. Nothing changes it after it is filled."""
 
 
 def is_fixed(part: Part) -> bool:
-    """Return whether nothing can change a buffer: it is `bytes` or a copy made here, or a view of these."""
+    """Return whether nothing can change a buffer: it is `bytes`, an `OwnMemory`, or a view of one of these."""
     owner: Any = part
     while (kind := type(owner)) is not bytes and kind is not OwnMemory:
         if kind is memoryview:
             owner = owner.obj
         elif kind.__module__ == "numpy" and kind.__name__ == "ndarray":
-            owner = owner.base  # as of numpy.frombuffer; of an array that owns its memory None
+            owner = owner.base  # the buffer of an array from numpy.frombuffer; None for an array that owns its memory
         else:
             return False
     return True
 
 
 def copy_of(parts: Sequence[Part], size_bytes: int, kind: type[mmap.mmap] = mmap.mmap) -> Part:
-    """Copy piece by piece: the GIL is released between two pieces."""
+    """Copy the parts in pieces, and release the GIL between two pieces."""
     if size_bytes <= AT_ONCE_BYTES:
         return b"".join(parts)
     buffer = huge_buffer(size_bytes, kind)
@@ -54,7 +54,7 @@ def copy_of(parts: Sequence[Part], size_bytes: int, kind: type[mmap.mmap] = mmap
 
 
 def copy_into(view: memoryview, parts: Sequence[Part], filled: Filled) -> None:
-    from ..wire import large_copy  # ctypes, which few programs need
+    from ..wire import large_copy  # this imports ctypes, which few programs need
 
     for part in parts:
         rest = memoryview(part).cast("B")
@@ -66,8 +66,11 @@ def copy_into(view: memoryview, parts: Sequence[Part], filled: Filled) -> None:
 
 
 def huge_buffer(size_bytes: int, kind: type[mmap.mmap] | None = None) -> mmap.mmap:
-    """Anonymous memory, in huge pages where there are any: first touch at 10 GB/s, a bytearray's at 1.5 (measured).
-    It is private: shared memory, as `mmap` takes by itself, is in huge pages nowhere by default.
+    """Allocate private anonymous memory, in huge pages if possible.
+
+    Its first write runs at 10 GB/s, not 1.5 as a bytearray's (measured).
+
+    `mmap` alone would allocate shared memory, which by default is never in huge pages.
 
     Raises:
         OSError: this computer has less memory. A kernel that always overcommits would map it all the same.

@@ -43,13 +43,16 @@ if TYPE_CHECKING:
 
 
 _PLAIN = {type(None), bool, bytes, float, int, str}
-WARNED_CODE_BYTES = 8 << 20  # of a function's changeable references: pickling them takes 10 ms a call
-WARNED_COPY_BYTES = 256 << 20  # of a call's buffers: blocks the loop for about 0.2 s
-WARNED_BYTES = 1 << 30  # of a call's pickled arguments: blocks the program for seconds
+# size of changeable variables that a function refers to, above which a warning is shown: pickling takes 10 ms a call
+WARNED_CODE_BYTES = 8 << 20
+# size of a call's buffers above which a warning is shown: their copy blocks the loop for about 0.2 s
+WARNED_COPY_BYTES = 256 << 20
+# size of a call's pickled arguments above which a warning is shown: pickling blocks the program for seconds
+WARNED_BYTES = 1 << 30
 
 
 class Packer:
-    """The maker of the payloads of a pool's tasks. It is for the thread of the pool's loop."""
+    """Packs calls into payloads of tasks for one pool. Use it only in the thread of the pool's event loop."""
 
     def __init__(
         self,
@@ -60,32 +63,42 @@ class Packer:
         forget: Callable[[bytes], None],
         objects: object = None,
     ) -> None:
-        """``plugins``: the pool's. ``kind``: of its workers. ``drop`` and ``forget`` are called with a blob, and
-        with a function's digest, that no task needs any more. ``objects``: the pool's, for which calls have references.
+        """Create it.
+
+        Args:
+            plugins: The pool's plugins.
+            kind: The kind of its workers.
+            drop: Called with a blob that no task needs any more.
+            forget: Called with the digest of a function that no task needs any more.
+            objects: The pool's objects, which calls may refer to.
         """
-        self.node_modules: ImportableModules | None = None  # that nodes can import; None: those that this program can
+        # modules that nodes can import; None: the same as this process
+        self.node_modules: ImportableModules | None = None
         self.definitions = Definitions(forget)
         self.outer_plugins: tuple[Plugin, ...] = ()
         self._plugins, self._kind, self._drop = tuple(plugins), kind, drop
         self._blobs, self._objects = itertools.count(1), objects or self
         self._warned = self._warned_of_generators = self._warned_of_code = self._warned_of_copy = False
         self._scripts = Scripts()
-        self._prefix = os.urandom(4).hex()  # nodes that are taken over may still have blobs of another client
+        # makes blob names unique, as nodes that were taken over may still have blobs of another client
+        self._prefix = os.urandom(4).hex()
 
     def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
         return merged((*self.outer_plugins, *self._plugins), function.plugins)
 
     def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
-        """Set plugins that are around all others, for every task packed from now on; none: there are none."""
+        """Set plugins that wrap all other plugins, for every task packed from now on. Empty: none."""
         self.outer_plugins = tuple(plugins)
         self.definitions.clear()
 
     def pack(self, call: Call[Any] | StreamCall[Any]) -> Payload:
-        """Pickle a call, once for all its attempts and ranks. Large buffers in its arguments stay the caller's: only
-        after `own` do later changes to them not show.
+        """Pickle a call, once for all its attempts and ranks.
+
+        Large buffers in its arguments remain the caller's memory: only after `own`, later changes to them have no
+        effect.
 
         Raises:
-            SerializationError: with the path of the object that cannot be pickled.
+            SerializationError: an object cannot be pickled; the error has its path.
             SpecError: a plugin of the function cannot be used in this pool.
         """
         options = call.options
@@ -126,13 +139,16 @@ class Packer:
         )
 
     def _copied(self) -> tuple[str, ...]:
-        """Return the modules that no node can import: those that are being imported here, or were loaded by hand."""
+        """Return the modules that no node can import: those that are being imported now, or were not loaded by an
+        import.
+        """
         return (*function_pickling.being_imported(), *self._scripts.loaded_by_hand)
 
     @contextmanager
     def _for_nodes(self, copied: Sequence[str]) -> Iterator[bool]:
-        """Pickle for this pool's nodes during the block. ``copied``: modules that nodes cannot import. Yields whether
-        classes may have to be copied.
+        """Pickle for this pool's nodes during the block. ``copied``: modules that nodes cannot import.
+
+        Yields whether classes may have to be copied.
         """
         with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*copied):
             yield bool(copied) or self.node_modules is not None
@@ -144,7 +160,7 @@ class Packer:
         return payload
 
     def share(self, value: object) -> Shared[Any]:
-        """Pickle a value to give to any number of calls of this pool. It is sent to each node once."""
+        """Pickle a value that any number of calls of this pool may use. It is sent to each node once."""
         try:
             with self._for_nodes(self._copied()) as copies:
                 dumped = values.dump(value, "the shared value", by_reference=not copies)
@@ -164,10 +180,10 @@ class Packer:
         return Value(b"", dumped.sizes), self._blob(dumped)
 
     def own(self, payload: Payload) -> None:
-        """Copy a call's large buffers while the event loop waits: when this returns, the caller may fill them again.
+        """Copy a call's large buffers while the event loop waits. Afterwards the caller may change them.
 
         Raises:
-            MemoryError
+            MemoryError: there is not enough memory for the copy.
         """
         size_bytes = payload.borrowed_bytes
         if not size_bytes:
@@ -188,13 +204,13 @@ class Packer:
             raise
 
     def item_pickler(self, function: Decorated[Any]) -> ItemPickler:
-        """Return the pickler for items of a map of ``function``."""
+        """Return the pickler for the items of a map of ``function``."""
         defined = self._current(function)
         copied = defined.copied or self._copied()
         return ItemPickler(self._objects, by_reference=not copied and self.node_modules is None)
 
     def release(self, payload: Payload) -> None:
-        """Drop the data that only this payload needed: its job is settled."""
+        """Drop the data that only this payload needed, as its job has ended."""
         payload.objects = ()
         if payload.blob is not None:
             self._drop(payload.blob)
@@ -239,8 +255,8 @@ class Packer:
     def _current(self, function: Decorated[Any]) -> Defined:
         """Return the present definition of a function.
 
-        That takes 1 us if the function is known and refers to nothing that can change in place, such as a list;
-        otherwise it is pickled again, and compared.
+        It takes 1 us if the function is known and refers to nothing that can change in place, such as a list. Otherwise
+        the function is pickled again and compared.
         """
         if (reloaded := self._scripts.news()) is not None:
             self.definitions.clear()
@@ -280,7 +296,7 @@ class Packer:
         return self._scripts.of_function(watch, shares_files=self.node_modules is None)
 
     def _warn_of(self, watch: Watch, size_bytes: int, task: str) -> None:
-        """Warn once about references of a function that surprise its user, or are slow."""
+        """Warn once about variables that a function refers to, if they may surprise the user or are slow to pickle."""
         if watch.generators and not self._warned_of_generators:
             self._warned_of_generators = True
             warnings.warn(
@@ -300,7 +316,7 @@ class Packer:
             )
 
     def _flags(self, flags: int, needs: Amounts, function: Decorated[Any]) -> int:
-        """Return the flags of a call that needs amounts: it has a process of its own, from its beginning."""
+        """Return the flags of a call with requested amounts. Such a call runs in a new process of its own."""
         for plugin in self.plugins_of(function) if needs.gpus else ():
             if plugin.shares_devices:
                 raise SpecError(
@@ -327,7 +343,9 @@ class Packer:
 
 
 def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether no argument is of a class that a node might lack: the plain pickler takes a tenth of the time."""
+    """Return whether no argument is of a class that a node might lack, so that the ten times faster plain pickler
+    works.
+    """
     return _PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values()))
 
 
@@ -342,7 +360,7 @@ def _warn(size_bytes: int, task: str) -> None:
 
 
 def _as_of_a_method(path: str) -> str:
-    """Return the path of a method's argument as its caller counts: without the object, which is ``self``."""
+    """Return the path of a method's argument as its caller counts: ``self`` is not counted."""
     match = re.match(r"args\[(\d+)\]", path)
     if match is None:
         return path
@@ -352,19 +370,22 @@ def _as_of_a_method(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Defined:
-    """A function's definition on nodes; functions with equal pickles share one. Calls under way hold it."""
+    """A function's definition on nodes. Functions with equal pickles share one. Running calls keep it alive."""
 
     digest: bytes
     code: bytes
     flags: int
-    copied: str | None  # its module, where nodes cannot import it: arguments of that module's types are copied too
+    copied: str | None  # its module, if nodes cannot import it: then arguments of that module's types are copied too
 
 
 class Definitions:
-    """The functions that a pool's nodes know, each while this program has it: every map has one of its own."""
+    """The functions that a pool's nodes know.
+
+    A function is forgotten when this process drops it: every map has its own.
+    """
 
     def __init__(self, forget: Callable[[bytes], None]) -> None:
-        """Begin. ``forget``: called on the running loop with the digest of each large function out of use."""
+        """Create it. ``forget``: called in the running loop with the digest of each large function out of use."""
         self._forget = forget
         self._loop = asyncio.get_running_loop()
         self._of: weakref.WeakKeyDictionary[Decorated[Any], tuple[Defined, Watch]] = weakref.WeakKeyDictionary()
@@ -374,7 +395,7 @@ class Definitions:
         return len(self._of)
 
     def get(self, function: Decorated[Any]) -> tuple[Defined, Watch] | None:
-        """Return the last pickled definition of a function, and the dependencies of that pickle."""
+        """Return the last definition of a function, and the dependencies of its pickle."""
         return self._of.get(function)
 
     def add(
@@ -393,8 +414,8 @@ class Definitions:
         self._of.clear()
 
     def _let_go(self, digest: bytes) -> None:
-        """Report to the loop, from any thread, that a definition is gone."""
-        with suppress(RuntimeError):  # the loop has ended, and the nodes with it
+        """Report to the loop, from any thread, that a definition is out of use."""
+        with suppress(RuntimeError):  # the loop is closed, and the nodes are gone
             self._loop.call_soon_threadsafe(self._gone, digest)
 
     def _gone(self, digest: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The payload of tasks, to the node and back: bytes that only workers and awaiting callers unpickle."""
+"""The payload of tasks, to the node and back: bytes that are unpickled only by workers and waiting callers."""
 
 from __future__ import annotations
 
@@ -30,42 +30,51 @@ if TYPE_CHECKING:
     from .task_sources import Source
 
 T = TypeVar("T")
-MAPPED_AT_MOST = 256  # at a time: before Python 3.13 each mapping keeps a descriptor, of which a program has 1024
+# mappings at a time: before Python 3.13 each mapping keeps a descriptor, and a process may have 1024
+MAPPED_AT_MOST = 256
 
-KEYED_BYTES = 4 << 30  # larger blobs have no key: a key needs a copy, which would take too much memory
-ALONE = 16  # buffers of a call with a blob each; of more buffers, consecutive ones share blobs
+KEYED_BYTES = 4 << 30  # larger blobs get no key: a key needs a copy, which would take too much memory
+# up to this number, each large buffer of a call gets its own blob; if there are more, neighbours share blobs
+ALONE = 16
 GROUP_BYTES = 64 << 20
-LOOKS, LOOK_BYTES = 64, 256  # samples of a blob for its fingerprint
-DESCRIPTOR_BYTES = 8 << 20  # so that of 1 GiB of them there are 128
-EARLY = 64  # memory files that may be open for calls in the queue, two descriptors each; half of them for small blobs
+LOOKS, LOOK_BYTES = 64, 256  # number of samples of a blob for its fingerprint, and bytes of each
+# a descriptor counts as this many bytes, so that 1 GiB of memory corresponds to 128 descriptors
+DESCRIPTOR_BYTES = 8 << 20
+EARLY = 64  # memory files for queued calls that may be open, two descriptors each; small blobs may use half of them
 
-LONG_BYTES = 4 * 1024 * 1024  # of a pickle: 2 ms for a text of bytes, 50 ms for a list of small objects
+# size of a pickle above which it is loaded in a thread: 2 ms for text or bytes, 50 ms for a list of small objects
+LONG_BYTES = 4 * 1024 * 1024
 
 Part = bytes | bytearray | memoryview | mmap.mmap
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Blob:
-    """Bytes too large for a frame, on the client's side, until every attempt that may read them is over."""
+    """Bytes too large for a frame, on the client's side. They live until all attempts that may read them have ended."""
 
     name: str
     parts: Sequence[Part]
     size_bytes: int
     filled: Filled | None = None  # progress of the parts; None: complete
     _shared: int | None = field(default=None, init=False)
-    known_key: str | None = field(default=None, init=False)  # nodes' key for it: see `transport.content_keys`
+    known_key: str | None = field(default=None, init=False)  # the blob's key on nodes: see `transport.content_keys`
     _digest: str = field(default="", init=False)
-    _to_copy: Sequence[Part] | None = field(default=None, init=False)  # into ``parts``
+    # source of a copy into ``parts`` that is not complete
+    _to_copy: Sequence[Part] | None = field(default=None, init=False)
     _pieces: tuple[Piece, ...] | None = field(default=None, init=False)
     _kept: bool = field(default=False, init=False)
-    _copy: OwnMemory | None = field(default=None, init=False)  # of which ``parts`` are views, after `own`
-    _same_bytes: Blob | None = field(default=None, init=False)  # the blob whose copy ``parts`` is
-    _sharing: Lock = field(default_factory=Lock, init=False)  # the links of all nodes call `share` at once
+    _copy: OwnMemory | None = field(default=None, init=False)  # after `own`: the copy that ``parts`` are views of
+    # the blob that shares its bytes with this one under another name
+    _same_bytes: Blob | None = field(default=None, init=False)
+    # guards `share`, as the links of all nodes may call it at once
+    _sharing: Lock = field(default_factory=Lock, init=False)
 
     def share(self) -> str:
-        """A path by which processes of this user on this computer can open the bytes. Blocking: call it in a thread.
+        """Return a path by which processes of this user on this computer can open the bytes.
 
-        An anonymous file of this process: nothing is left of it when the process is gone, however it ends.
+        Blocking: call it in a thread.
+
+        The path leads to an anonymous file of this process, which disappears with the process, however it ends.
         """
         with self._sharing:
             self._fill()
@@ -74,19 +83,19 @@ class Blob:
         return f"/proc/{os.getpid()}/fd/{self._shared}"
 
     def snapshot(self) -> None:
-        """Copy the bytes into this blob: its former parts are free to change. Blocking, as `share`."""
+        """Copy the bytes into this blob, so that its former parts may change. Blocking, as `share`."""
         self.share()
         with self._sharing:
             assert self._shared is not None, "it was shared just now"
             self.parts = [mmap.mmap(self._shared, 0, prot=mmap.PROT_READ)]
 
     def own(self) -> None:
-        """Copy the bytes, unless nothing can change them: then the original buffers may be filled again.
+        """Copy the bytes, unless nothing can change them. Afterwards the caller may change the original buffers.
 
-        Blocking: 0.05 s for 100 MB. A large copy is the memory file that local nodes map, where few are open.
+        Blocking: 0.05 s for 100 MB. While few files are open, a large copy is a memory file that local nodes map.
 
-               Raises:
-                   MemoryError
+        Raises:
+            MemoryError: there is not enough memory for the copy.
         """
         with self._sharing:
             if not self.may_change:
@@ -109,7 +118,7 @@ class Blob:
             self.parts = views
 
     def _early_file(self) -> OwnMemory | None:
-        """Return a memory file with the bytes, for `share`; None: few bytes, or too many files."""
+        """Return a memory file with the bytes, for `share`; None: the blob is small, or too many files are open."""
         most = min(EARLY, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16)
         if self.size_bytes <= AT_ONCE_BYTES or len(_early) >= (
             most if self.size_bytes >= DESCRIPTOR_BYTES else most // 2
@@ -131,19 +140,22 @@ class Blob:
         return copy
 
     def begin_copy(self) -> None:
-        """Allocate memory for a copy of the bytes, filled by `copy` or `key`. Sending follows its progress."""
+        """Allocate memory for a copy of the bytes, which `copy` or `key` fills.
+
+        The blob can be sent while it is filled.
+        """
         if self._shared is None and self._to_copy is None and not self._digest and self.may_change:
             self._to_copy, self.parts, self.filled = self.parts, [huge_buffer(self.size_bytes)], Filled()
 
     def copy(self) -> None:
-        """Blocking: 0.04 s for 100 MB."""
+        """Complete the copy that `begin_copy` began. Blocking: 0.04 s for 100 MB."""
         with self._sharing:
             self._fill()
 
     def key(self) -> str:
-        """Return the SHA-256 of the bytes, after copying them: the content of a key must never change.
+        """Return the SHA-256 of the bytes; empty: there are too many bytes. Blocking: 0.1 s for 100 MB.
 
-        Blocking: 0.1 s for 100 MB. Empty: there are too many bytes.
+        It first copies the bytes, as the content for a key must never change.
         """
         if self.size_bytes > KEYED_BYTES:
             return ""
@@ -160,7 +172,7 @@ class Blob:
         return self._digest
 
     def look(self) -> bytes:
-        """Return a cheap fingerprint: samples of the bytes. It takes 50 us."""
+        """Return a cheap fingerprint: a hash of samples of the bytes. It takes 50 us."""
         digest = hashlib.blake2b(str(self.size_bytes).encode(), digest_size=16)
         parts = self._to_copy or self.parts
         for part in parts:
@@ -182,14 +194,17 @@ class Blob:
 
     @classmethod
     def opened(cls, name: str, size_bytes: int, path: str) -> Blob:
-        """Return the bytes that another process of this computer has open as ``path``. An OSError: it has ended."""
+        """Return a blob of bytes that another process on this computer has open as ``path``.
+
+        Raise an OSError if that process has ended.
+        """
         blob = cls(name, [], size_bytes)
         blob._shared = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return blob
 
     def pieces(self, sizes: Sequence[int]) -> tuple[Piece, ...]:
-        """Return the rest of the value and then its large buffers as separate blobs, so that nodes recognise each in
-        another call. Empty: it has no large buffers, or too large ones.
+        """Return the value's pickle with small buffers, and then its large buffers, as separate blobs, so that nodes
+        can reuse each buffer for another call. Empty: there is no large buffer, or one that is too large.
         """
         with self._sharing:
             if self._pieces is None:
@@ -197,7 +212,7 @@ class Blob:
         return self._pieces
 
     def _buffers(self, sizes: Sequence[int]) -> list[memoryview]:
-        """Return the pickle and its buffers, without the gaps between them."""
+        """Return the pickle and its buffers, without the padding between them."""
         parts, buffers, total = iter(self.parts), list[memoryview](), 0
         for size in sizes:
             if gap := -total % ALIGN_BYTES:
@@ -207,7 +222,7 @@ class Blob:
         return buffers
 
     def renamed(self, name: str) -> Blob:
-        """Return the same bytes as a blob of another name, for sending."""
+        """Return a blob with the same bytes and another name, for sending."""
         other = Blob(name, self.parts, self.size_bytes, self.filled)
         other._same_bytes = self
         return other
@@ -227,9 +242,9 @@ class Blob:
     def keep(self) -> bool:
         """Keep the bytes after the blob is closed, until `let_go`, independent of the caller's memory.
 
-        Return False if that would need a copy: sent bytes usually have one already.
+        Return False if that would need a copy. Bytes that were sent usually have a copy already.
         """
-        if not self._sharing.acquire(blocking=False):  # an abandoned thread is copying it
+        if not self._sharing.acquire(blocking=False):  # an abandoned thread is copying the blob
             return False
         try:
             small = [each.blob for each in self._pieces or () if each.blob.size_bytes <= INLINE_BYTES]
@@ -241,7 +256,7 @@ class Blob:
             elif not self._is_own:
                 return False
             if self._copy is None and (self._shared is not None or self._pieces):
-                self.parts = ()  # the arguments themselves
+                self.parts = ()  # drop the references to the caller's arguments
             self._kept = True
             return True
         finally:
@@ -249,13 +264,13 @@ class Blob:
 
     @property
     def _is_own(self) -> bool:
-        """Return whether only this blob can change the bytes."""
+        """Return whether the bytes are independent of the caller's memory."""
         copied = self.filled is not None and self._to_copy is None
         return self._shared is not None or bool(self._digest) or copied or not self.may_change
 
     @property
     def kept_bytes(self) -> int:
-        """Return the cost of keeping the blob. A descriptor, a scarce resource, counts as `DESCRIPTOR_BYTES`."""
+        """Return the cost in bytes of keeping the blob. A descriptor is scarce, and counts as `DESCRIPTOR_BYTES`."""
         return max(self.size_bytes, 0 if self._shared is None else DESCRIPTOR_BYTES)
 
     def let_go(self) -> None:
@@ -269,44 +284,44 @@ class Blob:
             blobs.close(shared)
 
     def __del__(self) -> None:
-        self.let_go()  # an abandoned thread may have shared it after its end
+        self.let_go()  # an abandoned thread may have opened the memory file after `close`
         if self._copy is not None:
-            self.parts = [self._copy]  # and no views of it, which would keep the memory
+            self.parts = [self._copy]  # drop the views of the copy, which would keep its memory
             self._pieces = None
         if self._same_bytes is None:
             for part in self.parts:
-                if isinstance(part, mmap.mmap):  # a copy, or bytes from a node: not shared
+                if isinstance(part, mmap.mmap):  # a copy, or bytes from a node, that is not shared
                     blobs.give_back(partial(_unmap, part), self.size_bytes)
 
 
-_early: WeakSet[Blob] = WeakSet()  # with a memory file since they were packed
+_early: WeakSet[Blob] = WeakSet()  # blobs that got a memory file when they were packed
 
 
 def _unmap(buffer: mmap.mmap) -> None:
-    """Release the memory without the GIL, unless a part of it is still being sent, or is used by an unpickled value."""
+    """Release the memory without the GIL, unless a part of it is still being sent, or an unpickled value uses it."""
     if buffer.closed or _is_viewed(buffer):
         return
     with memoryview(buffer) as view:
         if len(view) >= blobs.LARGE_BYTES and not view.readonly and not sys.is_finalizing():
-            from ..wire import large_copy  # ctypes, which few programs need
+            from ..wire import large_copy  # this imports ctypes, which few programs need
 
             large_copy.give_back(view)
     buffer.close()
 
 
 def _is_viewed(buffer: mmap.mmap) -> bool:
-    """Return whether a view of the memory exists: then it cannot be resized."""
+    """Return whether a view of the memory exists, by trying to resize it."""
     try:
         buffer.resize(len(buffer))
     except BufferError:
         return True
-    except (OSError, TypeError, ValueError):  # its size cannot be changed in any case
+    except (OSError, TypeError, ValueError):  # the size of this memory can never be changed
         return False
     return False
 
 
 class Piece(NamedTuple):
-    """A blob with parts of a value, by their numbers; 0 is the pickle."""
+    """A blob with some parts of a value, by number. Part 0 is the pickle."""
 
     blob: Blob
     parts: tuple[int, ...]
@@ -317,7 +332,7 @@ def _cut(name: str, buffers: Sequence[memoryview], sizes: Sequence[int]) -> tupl
     if not large or max(sizes) > KEYED_BYTES:
         return ()
     groups = [[number] for number in large]
-    if len(large) > ALONE:  # as in a model: they mostly come together again
+    if len(large) > ALONE:  # as in a model: later calls mostly have all of these buffers again
         groups = [[]]
         for number in large:
             if sum(sizes[each] for each in groups[-1]) >= GROUP_BYTES:
@@ -342,9 +357,9 @@ def _joined(name: str, buffers: Sequence[memoryview]) -> Blob:
 
 @dataclass(slots=True, eq=False)
 class Payload:
-    """The engine's half of `actors.interfaces.Task`: made once at submission, shared by every attempt and rank."""
+    """The engine's content of `actors.interfaces.Task`: made once at submission, shared by every attempt and rank."""
 
-    name: str  # the function's, for people
+    name: str  # the function's name, to show
     function: bytes  # digest of `code`
     code: bytes
     args: Value
@@ -355,27 +370,30 @@ class Payload:
     inputs: tuple[Source, ...] = ()
     shared: tuple[Shared[Any], ...] = ()  # shared values in the arguments
     objects: tuple[StoredObject, ...] = ()  # stored objects in the arguments
-    keep: Keeps | None = None  # the register for a result that stays on its node
-    defined: object = None  # holds the function's definition on nodes
-    needs: Amounts | None = None  # of its node, held by each attempt
-    span: Any = None  # of a pool that traces
+    keep: Keeps | None = None  # stores the result if it stays on its node; None: the result is fetched
+    defined: object = None  # keeps the function's definition on nodes alive
+    needs: Amounts | None = None  # amounts of its node that each attempt holds
+    span: Any = None  # the trace span, in a pool with tracing
 
     @property
     def borrowed_bytes(self) -> int:
-        """The size of arguments that lie, at least in part, in buffers of the caller's. `own` copies them."""
+        """The size of the arguments if some of them are in the caller's own buffers, else 0. `own` copies them."""
         return self.blob.size_bytes if self.blob is not None and self.blob.may_change else 0
 
     def own(self) -> None:
-        """Copy the arguments in the caller's memory, which may change afterwards. Blocking, as `Blob.own`."""
+        """Copy the arguments that are in the caller's memory, so that the caller may change it.
+
+        Blocking, as `Blob.own`.
+        """
         if self.blob is not None:
             self.blob.own()
 
 
 class Shared(Generic[T]):
-    """A value to which calls refer in their arguments. Their tasks get the value itself, with read-only arrays.
+    """A value that calls refer to in their arguments. Their tasks receive the value itself, with read-only arrays.
 
-    Its bytes are kept, here and on the nodes, until it is closed and no unfinished call refers to it. It is for the
-    thread of the pool's loop.
+    Its bytes are kept, on the client and on the nodes, until it is closed and no unfinished call refers to it. Use it
+    only in the thread of the pool's loop.
     """
 
     __slots__ = ("_closed", "_drop", "_sizes", "_uses", "blob")
@@ -403,11 +421,12 @@ class Shared(Generic[T]):
         return blobs.resolve_shared, (self.blob.name, self._sizes)
 
 
-pending_references: list[Shared[Any]] = []  # pickled just now, on the loop, into the arguments of the call being packed
+# references in the arguments of the call that is being packed, in the loop's thread
+pending_references: list[Shared[Any]] = []
 
 
 def referred() -> tuple[Shared[Any], ...]:
-    """Return the shared values of the call that was just pickled, which counts as their user from now on.
+    """Return the shared values of the call that was just pickled. The call counts as their user from now on.
 
     Raises:
         SpecError: one of them was closed.
@@ -424,31 +443,34 @@ def referred() -> tuple[Shared[Any], ...]:
 class Received(NamedTuple):
     data: Part
     sizes: tuple[int, ...] | None
-    busy_s: float = 0.0  # of the task, if this is its result
+    busy_s: float = 0.0  # seconds that the task ran, if this is its result
 
     @property
     def is_long_to_load(self) -> bool:
-        """Return whether unpickling it takes long enough to be done in a thread; buffers of arrays take none."""
+        """Return whether unpickling takes so long that a thread should do it. Buffers of arrays take no time."""
         return (len(self.data) if self.sizes is None else self.sizes[0]) >= LONG_BYTES
 
     def drop(self) -> None:
-        """Give its memory back, when it has been unpickled. In a thread: for a gigabyte it takes a tenth of a second,
-        and `close` lets the others run. Memory that the value refers to, as an array does, stays.
+        """Release the memory of an unpickled value. Memory that the value refers to, as an array does, stays.
+
+        Call it in a thread: it takes a tenth of a second for a gigabyte, and lets other threads run.
         """
         if self.sizes is None and isinstance(self.data, mmap.mmap):
             _unmap(self.data)
 
 
 def check_size(size_bytes: int, most_bytes: int | None) -> None:
-    """Raise ValueError if ``size_bytes`` is more than ``most_bytes``; None: no limit."""
+    """Raise a ValueError if ``size_bytes`` is more than ``most_bytes``; None: no limit."""
     if most_bytes is not None and size_bytes > most_bytes:
         raise ValueError(f"it has {size_bytes:,} bytes, and at most {most_bytes:,} are taken")
 
 
 def map_shared(path: str, most_bytes: int | None = None) -> mmap.mmap:
-    """Another process's anonymous file, private and copy-on-write: arrays over it are writable, faulted in on use.
+    """Map another process's anonymous file, private and copy-on-write: arrays over it are writable, and pages are
+    read on use.
 
-    Where so many are held that the program would run out of descriptors, a copy. A ValueError: it has more bytes.
+    If so many mappings exist that descriptors could run out, return a copy. Raise a ValueError if the file is larger
+    than ``most_bytes``.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

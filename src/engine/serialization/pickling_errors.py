@@ -1,4 +1,4 @@
-"""Errors about objects that cannot be pickled or unpickled, here or on a node, with the next step."""
+"""Errors about objects that cannot be pickled or unpickled, here or on a node, with advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..wire.values import Unpicklable
 from .error_notes import AttemptPlace
 from .function_pickling import import_advice
 
-PICKLING_ADVICE = {  # by the type of the object
+PICKLING_ADVICE = {  # advice by the type of the object
     "coroutine": "await it first, and give its result",
     "generator": "annotate its parameter as Iterator[...], and its values are streamed",
     "async_generator": "annotate its parameter as AsyncIterator[...], and its values are streamed",
@@ -39,7 +39,7 @@ def cause_of(error: Exception) -> BaseException:
 
 
 def unloadable_error(error: BaseException, what: str, task: str) -> errors.SerializationError:
-    if isinstance(error, SystemExit):  # which would end this program, perhaps with status 0
+    if isinstance(error, SystemExit):  # it would end this process, perhaps with status 0
         message = f"{what} calls exit() as it is unpickled, so it was not: return something else."
         return errors.SerializationError(message, task=task, kind="SystemExit")
     text = f"{type(error).__name__}: {sentence(plainly(error))}"
@@ -50,7 +50,8 @@ def unloadable_error(error: BaseException, what: str, task: str) -> errors.Seria
 def task_pickling_error(
     failed: Failed, place: AttemptPlace, load: Callable[[], object] | None
 ) -> errors.SerializationError | errors.SpecError:
-    if failed.phase == "load" and failed.kind == f"{errors.SpecError.__module__}.SpecError":  # see `misuse.check_guard`
+    # raised by `misuse.check_guard`
+    if failed.phase == "load" and failed.kind == f"{errors.SpecError.__module__}.SpecError":
         return errors.SpecError(f"{place.task} could not be loaded on node {place.node}: {failed.message}")
     if failed.phase == "load":
         message = (
@@ -71,13 +72,15 @@ def task_pickling_error(
 
 
 def how_to_import(failed: Failed) -> str:
-    """Return advice about a module that the node lacks; empty: another error, or this program lacks it, too."""
+    """Return advice about a module that the node lacks; empty: it is another error, or this process lacks the module,
+    too.
+    """
     match = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
     return import_advice(match[1]) if match is not None else ""
 
 
 def _unpicklable(error: object) -> tuple[str, str, str]:
-    """Return path, kind and reason of a `wire.values.Unpicklable`, of another exception, or of a `Failed`."""
+    """Return the path, kind and reason of a `wire.values.Unpicklable`, another exception, or a `Failed`."""
     path = str(getattr(error, "path", ""))
     kind = str(getattr(error, "kind", type(error).__name__))
     text = getattr(error, "reason", None) or getattr(error, "message", None) or error

@@ -1,4 +1,4 @@
-"""The translation of pools' ends and providers' failures into errors that users can catch."""
+"""Translate the ends of pools and the failures of providers into errors that users can catch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ...providers import errors as provider
 from ..api import errors
 from ..api.printable import plainly, sentence
 
-BlockEnd = Literal["unstarted", "failed", "finished"]  # whether the pool's block began, and ended without an error
+# state of the pool's `with` block: not begun, ended with an error, or ended without one
+BlockEnd = Literal["unstarted", "failed", "finished"]
 UNCONFIRMED: dict[BlockEnd, str] = {
     "unstarted": "The pool did not start, and it is not confirmed that the machines that it asked for have ended",
     "failed": "The pool has ended, and it is not confirmed that its machines have ended",
@@ -36,7 +37,7 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
             translated = (
                 provider_error(failure) if isinstance(failure, provider.ProviderError) else no_node_error(failure)
             )
-            for note in getattr(failure, "__notes__", ()):  # causes at other nodes
+            for note in getattr(failure, "__notes__", ()):  # notes about failures on other nodes
                 translated.add_note(note)
             return translated
         case _:
@@ -44,7 +45,7 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
 
 
 def not_ready_error(failed: Exception | None, ready: int, least: int, within_s: float) -> errors.OutriderError:
-    """Return the error for a pool with too few ready nodes. ``failed``: the failure of the last node."""
+    """Return the error for a pool with too few ready nodes. ``failed``: the error of the last failed node."""
     counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
     if failed is None:
         story = f"{counts}, and none has failed: give them longer, by boot_timeout."
@@ -132,7 +133,7 @@ def cleanup_error(trouble: provider.NotGone, block_end: BlockEnd) -> errors.Clea
 
 
 def by_lease(by: float) -> str:
-    """Return, for people, the time by which machines end themselves; ``by``: the unix time."""
+    """Return the time by which machines end themselves, as a text. ``by``: the unix time."""
     return f"by {time.strftime('%H:%M', time.localtime(by + 59))} at the latest, by their lease"
 
 

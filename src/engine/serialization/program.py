@@ -1,5 +1,8 @@
-"""The program that a worker calls for a task: plugins' environment first, then the user's function in their sessions.
-For several items of a map the function is a chunk. Nodes import this module, so it imports nothing of clients alone.
+"""The program that a worker runs for a task: set the plugins' environment, then call the user's function in their
+sessions.
+
+For several items of a map, the function is a `Chunk`. Nodes import this module, so it imports nothing that only clients
+need.
 """
 
 from __future__ import annotations
@@ -45,12 +48,12 @@ def build(
     describe: Callable[[Watch], Script] | None = None,
     watch: Watch | None = None,
 ) -> bytes:
-    """Return a pickled `Program`, for `wire.messages.Define`. Functions of ``__main__`` have their present globals.
+    """Return a pickled `Program`, for `wire.messages.Define`. Functions of ``__main__`` get their present globals.
 
     Args:
-        plugins: The pool's; the function's own are added.
-        describe: Returns the description of this program's script for workers, from the pickle's dependencies.
-        watch: Notes what the pickle depends on.
+        plugins: The pool's plugins; those of the function are added.
+        describe: Returns the description of this process's script for workers, from the pickle's dependencies.
+        watch: Records what the pickle depends on.
 
     Raises:
         SerializationError: the function or a plugin refers to an unpicklable object, which the error names.
@@ -67,7 +70,7 @@ def build(
             watch.code = code + (setup or b"")
             modules = {type(plugin).__module__ for plugin in chosen}
             extras = function_pickling.dumps(chosen, "plugins", *modules) if chosen else b""
-    except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
+    except Exception as error:  # noqa: BLE001  a __reduce__ may raise anything
         raise pickling_error(error, function.__name__, "The function") from cause_of(error)
     script = None if describe is None else describe(watch)
     program = Program(function.__name__, code, extras, isinstance(function, StreamCompute), script)
@@ -81,7 +84,7 @@ def code_of(function: Decorated[...], watch: Watch) -> tuple[bytes, bytes | None
 
 
 class Program:
-    """A function with its plugins, as kept by a worker. Unpickling it unpickles nothing of the user's."""
+    """A function with its plugins, as a worker keeps it. Unpickling the program unpickles no object of the user."""
 
     __slots__ = ("_code", "_function", "_generators", "_name", "_names", "_plugins", "_script", "_streams")
     _has_lasting_loop = False
@@ -93,17 +96,18 @@ class Program:
         self._streams = streams
         self._script = script
         self._function: Callable[..., Any] | None = None
-        self._names: list[script_modules.Record] = []  # of the script's modules, sent with the function
+        # records about the script's modules that were sent with the function
+        self._names: list[script_modules.Record] = []
         self._generators: list[random_streams.Used] = []  # random number generators that the function uses
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Program, (self._name, self._code, self._plugins, self._streams, self._script)
 
     def __call__(self, load: Load) -> Any:
-        """Run it once in this process: its value, or (a generator) an iterator that must be closed.
+        """Run the program once in this process. Return its value, or for a generator an iterator that must be closed.
 
-        The order is the point: environment, sessions, function, arguments, call. A framework reads its environment when
-        it is imported, and is set up before it is first used: unpickling the function or its arguments may do both.
+        The order matters: environment, sessions, function, arguments, call. A framework reads its environment when it
+        is imported, and must be set up before its first use; unpickling the function or its arguments may do both.
 
         Raises:
             LoadError: the function cannot be unpickled here.
@@ -119,7 +123,7 @@ class Program:
                     return self._awaited(self._called(call))
                 except SystemExit as end:
                     return _value_of_exit(end)
-        function = self._loaded()  # the same without plugins, 2 us quicker
+        function = self._loaded()  # the case without plugins, which saves 2 us
         args, kwargs = load()
         if self._generators or random_streams.lasting:
             self._begin_streams()
@@ -180,7 +184,7 @@ class Program:
             args, kwargs = load()
             if self._generators or random_streams.lasting:
                 self._begin_streams()
-            stack.push(_note_raised)  # the first to end
+            stack.push(_note_raised)  # pushed last, so that it is the first to exit
             yield partial(function, *args, **kwargs)
 
     def _loaded(self) -> Callable[..., Any]:
@@ -198,7 +202,9 @@ class Program:
             random_streams.begin_task([*random_streams.lasting, *self._generators], *task)
 
     def _enter(self, script: Script) -> None:
-        """Make this process's ``__main__`` that of the program's script, with the names that it has sent."""
+        """Make this process's ``__main__`` equal to that of the client's script, with the names that the client has
+        sent.
+        """
         namespace = script_modules.entered(script)
         if self._function is None:
             namespace.update(script)
@@ -219,7 +225,7 @@ class SetUpProgram(Program):
     """A program whose function gets the result of its setup in this process as the first argument."""
 
     __slots__ = ("_setup",)
-    _has_lasting_loop = True  # a setup's result may be bound to the loop
+    _has_lasting_loop = True  # the result of a setup may be bound to the event loop
 
     def __init__(self, *program: Any, setup: bytes) -> None:
         super().__init__(*program)
@@ -233,7 +239,8 @@ class SetUpProgram(Program):
         return super().__call__(partial(self._arguments, load))
 
     def _arguments(self, load: Load) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        # Each thread of a thread worker has a loop of its own: threads cannot share an object that is bound to a loop.
+        # Each thread of a thread worker has its own event loop, and threads cannot share an object that is bound to a
+        # loop.
         thread = 0 if threading.current_thread() is threading.main_thread() or not self._is_async() else get_ident()
         key = self._setup, thread
         state = _states[key] if key in _states else _set_up(*key)
@@ -246,16 +253,18 @@ class SetUpProgram(Program):
         return isinstance(function, AsyncChunk) or any(is_kind(function) for is_kind in kinds)
 
 
-_states: dict[tuple[bytes, int], Any] = {}  # (pickle of the setup, thread or 0 for all) -> its result: functions share
-_setting_up: dict[bytes, threading.RLock] = {}  # threads wait for the setup that they need, and for no other
-_LOOK_S = 0.1  # between checks whether a thread that waits for another's setup must end
+# (pickle of the setup, thread; 0: all threads) -> result of the setup, shared by all functions
+_states: dict[tuple[bytes, int], Any] = {}
+# one lock for each setup, so that threads only wait for the setup that they need
+_setting_up: dict[bytes, threading.RLock] = {}
+_LOOK_S = 0.1  # seconds between checks whether a thread that waits for another thread's setup must end
 
 
 def _set_up(setup: bytes, thread: int = 0) -> Any:
     key = setup, thread
     lock = _setting_up.setdefault(setup, threading.RLock())
     try:
-        while not lock.acquire(timeout=_LOOK_S):  # a wait without an end could not be interrupted
+        while not lock.acquire(timeout=_LOOK_S):  # a wait without a timeout could not be interrupted
             pass
         if key not in _states:
             try:
@@ -269,16 +278,16 @@ def _set_up(setup: bytes, thread: int = 0) -> Any:
             limits.accept()
         return _states[key]
     finally:
-        try:  # not `suppress`: an interruption may come between its call and the other
+        try:  # not `suppress`: an interruption may come between its call and `release`
             lock.release()
-        except RuntimeError:  # interrupted while it waited
+        except RuntimeError:  # interrupted during the wait for the lock
             pass
 
 
 def _dumped_setup(setup: Callable[[], Any] | None, watch: Watch) -> bytes | None:
     if setup is None:
         return None
-    module = getattr(getattr(setup, "func", setup), "__module__", None)  # a partial's own is functools
+    module = getattr(getattr(setup, "func", setup), "__module__", None)  # a partial's own module is functools
     return function_pickling.dumps(setup, "setup", *([module] if module else ()), watch=watch)
 
 
@@ -291,7 +300,7 @@ def _wrapped(function: Callable[..., Any], plugin: Plugin, info: InstanceInfo) -
 
 
 def _note_raised(kind: type[BaseException] | None, *_: object) -> None:
-    """Note when the function raised: sessions that end after it, as by leaving a process group, may take long."""
+    """Note when the function raised: sessions that exit after it may take long, as to leave a process group."""
     if kind is not None and (task := current()) is not None:
         task.raised_ns = perf_counter_ns()
 
@@ -309,13 +318,13 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _value_of_exit(end: SystemExit) -> None:
-    """Treat ``sys.exit()`` as a return: it ends a program with success."""
+    """Treat ``sys.exit()`` as a return, as it ends a program with success."""
     if end.code not in (None, 0):
         raise end
 
 
 def _stepped(items: AsyncIterator[Any], *, is_lasting: bool) -> Iterator[Any]:
-    """Iterate here over an async iterator. Closing this generator closes an async generator at once, at any point."""
+    """Iterate over an async iterator synchronously. Closing this generator closes an async generator at once."""
     import asyncio
 
     from ..node import event_loop
@@ -351,12 +360,14 @@ async def _closed(generator: Any) -> None:
 
 
 def _users(error: BaseException, files: tuple[str, ...]) -> TracebackType | None:
-    """Return the traceback from the user's first frame on, without those of ``files`` and of this module above it."""
+    """Return the traceback from the user's first frame on, without the frames of this module and of ``files`` above
+    it.
+    """
     above = (*files, __file__)
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(above):
         trace = trace.tb_next
-    return trace or error.__traceback__  # all of it, when it is asyncio's own error
+    return trace or error.__traceback__  # the whole traceback if the error is asyncio's own
 
 
 class Raised(NamedTuple):
@@ -364,9 +375,9 @@ class Raised(NamedTuple):
 
 
 def _failed(error: Exception) -> Failed:
-    """Return the error in its form for the wire, without a blob: an error too large for a frame becomes its text.
+    """Return the error in its wire form, without a blob: an error too large for a frame becomes its text.
 
-    The locals of its frames are freed.
+    The local variables of its frames are released.
     """
     from ..node.frames import release_frames
 
@@ -379,18 +390,21 @@ def _failed(error: Exception) -> Failed:
 
 class Chunk:
     def __init__(self, function: Callable[[Any], Any], *, alone: bool, goes_on: bool) -> None:
-        """Wrap it. ``alone``: one item each, whose error is the task's. ``goes_on``: continue after failed items."""
+        """Wrap a function.
+
+        ``alone``: each chunk has one item, whose error is the task's. ``goes_on``: continue after failed items.
+        """
         self.function = function
         self.alone, self.goes_on = alone, goes_on
         self.__name__ = getattr(function, "__name__", type(function).__name__)
-        # The module of the user's code, by which `function_pickling` decides how the code travels.
+        # `function_pickling` decides by this module, that of the user's code, how the code is sent.
         self.__module__ = getattr(function, "__module__", "builtins")
-        self.__qualname__ = f"{self.__name__}.<map>"  # and finds nothing of this name there
+        self.__qualname__ = f"{self.__name__}.<map>"  # no name in that module, so that the chunk is never sent by name
 
     def __call__(self, *args: Any) -> list[Any]:
-        """Return the results of the items, the last of ``args``, which follow the result of a setup.
+        """Return the results of the items, which are the last of ``args``, after the result of a setup.
 
-        A failed item has a `Raised` as its result, and is the last unless the chunk goes on.
+        The result of a failed item is a `Raised`. It is the last result, unless the chunk continues after failed items.
         """
         function, items = self._applied(*args)
         left = iter(items)
@@ -398,10 +412,10 @@ class Chunk:
         while len(results) < len(items):
             try:
                 for item in left:
-                    results.append(function(item))  # noqa: PERF401  what came before an error is kept
+                    results.append(function(item))  # noqa: PERF401  results before an error are kept
             except SystemExit as end:
                 results.append(_value_of_exit(end))  # type: ignore[func-returns-value]
-            except Exception as error:  # raised later, in place of the item's result
+            except Exception as error:  # the client raises it later, in place of the item's result
                 if self.alone:
                     raise
                 results.append(Raised(_failed(error)))

@@ -1,4 +1,4 @@
-"""The program's own script and modules, brought to the workers of a pool with functions."""
+"""Send the client's own script and modules to a pool's workers, together with functions."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from ..wire import captured, pickler
 from ..wire.script_modules import MAIN, Script
 from .function_pickling import importable
 
-REST_BYTES = 384 * 1024  # of all names of a script, before compression to a fifth
-EACH_BYTES = 32 * 1024  # of one name
+REST_BYTES = 384 * 1024  # total size of a script's pickled names, before compression to a fifth
+EACH_BYTES = 32 * 1024  # size of one pickled name, at most
 _CACHED = type(cache(len))
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
-SOURCES_BYTES = 1 << 20  # of the texts of files that nodes lack
-_TOKEN = f"{os.getpid()}-{os.urandom(4).hex()}"  # of this program, by which workers recognise its modules
+SOURCES_BYTES = 1 << 20  # total size of the texts of files that nodes lack
+_TOKEN = f"{os.getpid()}-{os.urandom(4).hex()}"  # identifies this process, so that workers recognise its modules
 
 
 class Scripts:
-    """The description of this program's script for the workers of one pool, with changes to its modules."""
+    """The description of this process's script for the workers of one pool, with changes to its modules."""
 
     def __init__(self) -> None:
         self._first_path = self._path = list(sys.path)
         self._added: tuple[str, ...] = ()
-        self._modules: dict[str, tuple[ModuleType, object]] = {}  # the program's own, each with its spec
+        # modules of the program itself: name -> module and its spec
+        self._modules: dict[str, tuple[ModuleType, object]] = {}
         self._seen = 0
         self._reloads: dict[str, int] = {}
         self._rest = _Rest()
-        self.loaded_by_hand: tuple[str, ...] = ()  # modules of the program's own that no import finds
+        self.loaded_by_hand: tuple[str, ...] = ()  # the program's own modules that no import can find
 
     def news(self) -> list[str] | None:
-        """Return the modules that were imported anew since the last call. None: no changes at all.
+        """Return the modules that were imported again since the last call; None: nothing has changed.
 
         An empty list: ``sys.path`` has new folders, or definitions of a notebook have changed.
         """
@@ -68,10 +69,10 @@ class Scripts:
         return reloaded if reloaded or has_path_changed or self._rest.has_changed() else None
 
     def of_function(self, watch: captured.Watch, *, shares_files: bool) -> Script:
-        """Describe the script for a function.
+        """Return the description of this process's script that is sent with a function.
 
         Args:
-            watch: The dependencies of its pickle.
+            watch: The dependencies of the function's pickle, which decide which parts of the script are sent.
             shares_files: Whether nodes see the files of this computer.
         """
         main = vars(sys.modules[MAIN])
@@ -89,13 +90,14 @@ class Scripts:
 
 
 class _Rest:
-    """The functions and classes of a script, pickled one by one: a task may need one that its function does
-    not mention, as when it unpickles an object.
+    """The functions and classes of a script, pickled one by one.
+
+    A task may need a class that its function does not mention, for example to unpickle an object.
     """
 
     def __init__(self) -> None:
         self.data = b""
-        self.may_change = "__file__" not in vars(sys.modules[MAIN])  # a notebook or an interactive session
+        self.may_change = "__file__" not in vars(sys.modules[MAIN])  # True for a notebook or an interactive session
         self._of: dict[str, tuple[object, captured.Watch, bytes | None]] = {}
 
     @property
@@ -103,7 +105,7 @@ class _Rest:
         return tuple(dict.fromkeys(file for _, watch, _ in self._of.values() for file in watch.files))
 
     def has_changed(self) -> bool:
-        """Return whether a definition of a notebook that was pickled has been replaced. It takes 0.1 us for each."""
+        """Return whether a pickled definition of a notebook has been replaced. It takes 0.1 us for each definition."""
         if not self.may_change:
             return False
         get = vars(sys.modules[MAIN]).get
@@ -130,7 +132,7 @@ class _Rest:
             self.data = zlib.compress(pickle.dumps(pickles, 5), 1) if pickles else b""
 
     def with_constants(self, main: dict[str, Any]) -> bytes:
-        """Return the pickles with those of constants, for code that finds names by their texts."""
+        """Return the pickles, including those of constants, for code that looks names up by text."""
         pickles = {name: data for name, (_, _, data) in self._of.items()}
         for name, value in list(main.items()):
             if type(value) in _PLAIN and not name.startswith("_"):
@@ -139,7 +141,7 @@ class _Rest:
 
 
 def _chosen(pickles: dict[str, bytes | None]) -> Iterator[tuple[str, bytes]]:
-    """Yield the pickles, the smallest first, up to `REST_BYTES` in all."""
+    """Yield the pickles, smallest first, up to `REST_BYTES` in total."""
     left = REST_BYTES
     usable = ((name, data) for name, data in pickles.items() if data is not None)
     for name, data in sorted(usable, key=lambda each: len(each[1])):
@@ -160,7 +162,7 @@ class _TooLarge(Exception):
 
 
 class _Limited:
-    """A file that takes at most `EACH_BYTES`."""
+    """A file that accepts at most `EACH_BYTES`."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -193,7 +195,7 @@ def _pickled(value: object, watch: captured.Watch, others: dict[int, str]) -> by
         pickler.write(
             file, lambda: pickler.Pickler(file, file.buffer, code=True, watch=watch, others=others).dump(value)
         )
-    except Exception:  # noqa: BLE001 - whatever a __reduce__ raises, and `_TooLarge`
+    except Exception:  # noqa: BLE001 - a __reduce__ may raise anything; also `_TooLarge`
         return None
     return b"".join(file.parts)
 
@@ -211,7 +213,7 @@ def _texts(files: Iterable[str], *, shares_files: bool) -> dict[str, str]:
 
 
 def _is_code(name: str, module: ModuleType) -> bool:
-    """Return whether a module has code of the program's own. Compiled modules make others, without files, too."""
+    """Return whether a module contains the program's own code. Compiled modules also create modules without files."""
     if name == "__mp_main__" or module.__name__ != name:
         return False
     kinds = FunctionType if module.__dict__.get("__file__") is None else FunctionType | type
@@ -237,7 +239,7 @@ def _is_own(name: str, module: object) -> bool:
         return False
     file = vars(module).get("__file__")
     if not isinstance(file, str):
-        return file is None and module.__spec__ is None  # made by hand
+        return file is None and module.__spec__ is None  # a module created in code
     if file.startswith(_installed()):
         return False
     return name.partition(".")[0] not in {"outrider", *sys.stdlib_module_names}

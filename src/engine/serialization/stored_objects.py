@@ -1,8 +1,8 @@
-"""The client's side of `Ref`: objects that a pool stores apart from the calls that refer to them.
+"""The client's side of `Ref`: objects that a pool stores separately from the calls that refer to them.
 
-A `Ref`, the payload of a call under way and the outcome of a job refer to an object. When the last reference is gone,
-its bytes are freed, wherever they are. A lost object that is recomputed has other bytes in other places, but the same
-name.
+A `Ref`, the payload of a running call, and the outcome of a job hold references to an object. When the last reference
+is gone, all copies of its bytes are freed. A lost object that is recomputed keeps its name, but has other bytes in
+other places.
 """
 
 from __future__ import annotations
@@ -24,35 +24,39 @@ if TYPE_CHECKING:
 
 
 class Home(Protocol):
-    """The node that keeps an object produced there."""
+    """The node that keeps an object produced on it."""
 
     node: NodeId
 
     async def bring(self, at: Whereabouts) -> Received:
-        """Return the bytes. A ConnectionError: the node is lost."""
+        """Return the bytes. Raise a ConnectionError if the node is lost."""
         ...
 
     def let_go(self, name: str) -> None: ...
 
     def forget(self, name: str) -> None:
-        """Drop a copy of what another node keeps."""
+        """Drop a copy of an object that another node keeps."""
         ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Whereabouts:
-    """The places of an object's bytes: ``blob`` here, ``kept_as`` at ``home``, or both. With neither it is lost."""
+    """The places of an object's bytes: ``blob`` on the client, ``kept_as`` at ``home``, or both.
 
-    name: str  # nodes' name for the bytes
+    Without either it is lost.
+    """
+
+    name: str  # name of the bytes on nodes
     sizes: tuple[int, ...] | None
     size_bytes: int
-    small: bytes | None = None  # the bytes, if they travel in frames
+    small: bytes | None = None  # the bytes, if they fit in a frame
     blob: Blob | None = None
     home: Home | None = None
     kept_as: str = ""
-    producer: str = ""  # for people: which task, on which node
-    copies: list[tuple[Home, str]] = field(default_factory=list)  # on other nodes, brought there from ``home``
-    fetching: Any = field(default=None)  # a task that fetches the bytes, for nodes without another way to them
+    producer: str = ""  # the task and node that produced it, to show
+    # (node, name) of copies that were brought from ``home``
+    copies: list[tuple[Home, str]] = field(default_factory=list)
+    fetching: Any = field(default=None)  # the task that fetches the bytes for nodes that cannot get them from ``home``
 
     @property
     def lost(self) -> bool:
@@ -63,23 +67,23 @@ class Whereabouts:
         return f"what {self.producer} has returned, and was kept there, is lost with that node"
 
     def lose(self, home: Home) -> None:
-        """Note the loss of a node that kept the bytes, unless another node keeps the object by now."""
+        """Note that a node that kept the bytes is lost, unless another node keeps them now."""
         if self.home is home:
             self.home = None
 
 
 class StoredObject:
-    """A reference to an object, which many may have; when the last of them goes, the object is freed."""
+    """An object that references share. When the last reference is gone, the object is freed."""
 
     __slots__ = ("__weakref__", "_at", "_successor", "name", "not_again", "origin", "owner")
 
-    is_long_to_load = False  # a job's outcome of this kind is not loaded: see `Received`
+    is_long_to_load = False  # a job's outcome of this kind is never unpickled here: see `Received`
 
     def __init__(self, owner: object, at: Whereabouts, free: Callable[[Whereabouts], None]) -> None:
         """Refer to an object. ``owner``: the pool's objects. ``free``: called in any thread."""
         packing.ever = True
         self.owner, self._at = owner, at
-        self.name = at.name  # its name in pickles
+        self.name = at.name  # the object's name in pickles
         self.origin: Any = None  # the call that produced it, if it may run again: see `client.lineage`
         self.not_again = ""  # why that call may not run again
         self._successor: StoredObject | None = None
@@ -90,7 +94,7 @@ class StoredObject:
         return self._at if self._successor is None else self._successor.at
 
     def is_now(self, successor: StoredObject) -> None:
-        """Take over the bytes of another object, which is freed with this one."""
+        """Take over the bytes of another object, which is freed together with this one."""
         self._successor = successor
 
     def drop(self) -> None:
@@ -101,7 +105,7 @@ class StoredObject:
 
 
 class Keeps(Protocol):
-    """The pool's objects, for the receivers of tasks' results."""
+    """The interface of a pool's objects for code that receives results of tasks."""
 
     def keep(self, at: Whereabouts) -> StoredObject: ...
 
@@ -111,14 +115,14 @@ class Keeps(Protocol):
 
 
 class InThread(threading.local):
-    owner: object = None  # of the call that is being pickled in this thread
-    references: tuple[StoredObject, ...] = ()  # of that call
+    owner: object = None  # owner of the call that is being pickled in this thread
+    references: tuple[StoredObject, ...] = ()  # stored objects that this call refers to
 
 
 class Packing:
-    """The calls that are being pickled, one in a thread, and what they refer to."""
+    """The calls that are being pickled, one per thread, and the objects that they refer to."""
 
-    ever = False  # whether any object has existed: until then calls need no check
+    ever = False  # whether any stored object was ever created; until then, calls need no check
 
     def __init__(self) -> None:
         self._here = InThread()
@@ -127,7 +131,7 @@ class Packing:
         self._here.owner = owner
 
     def end(self) -> tuple[StoredObject, ...]:
-        """Return the objects that the call refers to, each once."""
+        """Return the objects that the call refers to, without duplicates."""
         here = self._here
         here.owner = None
         if not here.references:

@@ -1,4 +1,4 @@
-"""Sources: iterables of the client's that running tasks consume as arguments."""
+"""Iterables on the client that running tasks consume as arguments."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ..node.failure import text_of
 from ..wire import values
 from .client_streams import as_input_error, items_of, marked_blocking
 
-_TEXT_CHARACTERS = 8 * 1024  # of an error that travels as text
+_TEXT_CHARACTERS = 8 * 1024  # limit for an error that is sent as text
 
-# Send one item of a stream to its task. None: there are no more, or (the second, pickled) the next one failed.
+# Sends one item of a stream to its task. First argument None: no more items, or the next item failed with the pickled
+# error in the second argument.
 Give = Callable[[values.Dumped | None, bytes | None], Awaitable[None]]
 
-# Pickle for the nodes of a pool during a block, which gets true if classes may have to be copied.
+# Returns a context in which pickles are for the nodes of a pool. It yields True if classes may have to be copied.
 ForNodes = Callable[[], AbstractContextManager[bool | None]]
 
 
 class Source:
-    """An iterable argument of the client's, consumed by a running task.
+    """An iterable argument on the client that a running task consumes.
 
-    A plain iterator is advanced in a thread of its own, because its ``next`` may block; items keep their order.
+    A plain iterator is advanced in a separate thread, because its ``next`` may block. Items keep their order.
     """
 
     def __init__(self, items: Iterable[Any] | AsyncIterable[Any], for_nodes: ForNodes = nullcontext) -> None:
@@ -33,10 +34,10 @@ class Source:
         self._wanted: asyncio.Queue[int] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        self.fatal: BaseException | None = None  # an error that is no `Exception`, for the call's caller
+        self.fatal: BaseException | None = None  # an error that is not an `Exception`, to be raised in the caller
 
     def wanted(self, count: int, give: Give) -> None:
-        """Give the task ``count`` more items, and None at the end."""
+        """Send the task ``count`` more items, and None at the end."""
         self._wanted.put_nowait(count)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._serve(give))
@@ -47,7 +48,7 @@ class Source:
             self._task.cancel()
 
     async def _serve(self, give: Give) -> None:
-        """Give the items. Report any failure to the task, which would otherwise wait for ever."""
+        """Send the items. Report any failure to the task, which would otherwise wait forever."""
         try:
             await self._give_all(give)
         except BaseException as error:  # the user's iterator failed, or an item cannot be pickled or placed
@@ -57,7 +58,7 @@ class Source:
                 return
             if not isinstance(error, Exception | asyncio.CancelledError):
                 self.fatal = error
-            with suppress(ConnectionError):  # the node is lost, as the call's caller learns
+            with suppress(ConnectionError):  # the node is lost; the caller gets an error for that
                 await give(None, self._error(as_input_error(error)))
 
     async def _give_all(self, give: Give) -> None:
@@ -86,14 +87,15 @@ class Source:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """Pickle the error that the task will raise. If it cannot be pickled or loaded, or is too large for a frame, it
-    becomes its text.
+    """Pickle the error for the task to raise.
+
+    An error that cannot be pickled or loaded, or is too large for a frame, is replaced by its text.
     """
     text = pickle.dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)[:_TEXT_CHARACTERS]}"))
     try:
         pickled = exception_pickle.either(exception_pickle.dumps(error, most_bytes=values.INLINE_BYTES // 2), text)
         if len(pickled) <= values.INLINE_BYTES:
             return pickled
-    except BaseException:  # noqa: BLE001, S110  its class cannot be pickled, or exits as it is
+    except BaseException:  # noqa: BLE001, S110  pickling its class may fail, or call exit()
         pass
     return text

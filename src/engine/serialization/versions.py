@@ -1,4 +1,4 @@
-"""Compare versions, to know whether objects that cross between this program and its nodes mean the same on both."""
+"""Compare versions, to find out whether this process and its nodes understand each other's objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOWHERE = "not installed"
 
 
 class Mismatch(NamedTuple):
-    """A difference in versions. ``serious``: objects that cross cannot be understood."""
+    """A difference in versions. ``serious``: objects of one side cannot be understood by the other."""
 
     what: str
     here: str
@@ -27,9 +27,9 @@ class Mismatch(NamedTuple):
 
 
 def compare(here: Mapping[str, str], there: Mapping[str, str], used: Iterable[str] = ()) -> list[Mismatch]:
-    """Return the differences between two sides' Python, cloudpickle and packages; the serious first.
+    """Return the differences between two sides' Python, cloudpickle and packages, serious ones first.
 
-    ``used``: packages that this program has imported: one that nodes lack matters only then.
+    ``used``: packages that this process has imported. A package that nodes lack matters only if it is in there.
     """
     imported = set(used)
     mismatches = []
@@ -86,7 +86,7 @@ def _judgement(what: str, here: str, there: str | None) -> tuple[bool, str]:  # 
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """2.13.0+cpu -> (2, 13, 0)."""
+    """Return the numbers of a version: 2.13.0+cpu -> (2, 13, 0)."""
     numbers = []
     for part in version.partition("+")[0].split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
@@ -97,7 +97,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def package_versions(kind: str, there: str) -> tuple[tuple[str, str, str], ...]:
-    """Return the package that an exception of type ``kind`` belongs to, with its version here and ``there``."""
+    """Return the package that an exception of type ``kind`` belongs to, with its version here and on the node."""
     package = kind.partition(".")[0] if "." in kind else "builtins"
     if package in sys.stdlib_module_names or package == "__main__":
         return (("Python", platform.python_version(), there),)
@@ -110,5 +110,5 @@ def _distribution_version(package: str) -> str:
 
     try:
         return version(packages_distributions().get(package, [package])[0])
-    except (PackageNotFoundError, ValueError):  # a node may send any name
+    except (PackageNotFoundError, ValueError):  # the name comes from a node, and may be any text
         return NOWHERE if package not in sys.modules else "without a version"

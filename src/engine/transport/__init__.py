@@ -1,8 +1,8 @@
-"""The client's end of each node: the way there, the connection, and orders as frames.
+"""The client's side of each node: the route to the node, the connection, and requests sent as frames.
 
-`route` with `unix_route`, `ssh_route` and `container_route` reaches a node, `connection` keeps the session over
-reconnects, `heartbeat` notices silence, `link` sends orders and returns reports. Large values go by `blob_transfers`
-and, from node to node, by `peer_transfers`; `distribution` and `object_memory` decide (pure).
+`route` with `unix_route`, `ssh_route` and `container_route` reaches a node. `connection` keeps the session over
+reconnects, `heartbeat` notices silence, `link` sends requests and returns reports. `blob_transfers` moves large values
+between client and node, `peer_transfers` from node to node; `distribution` and `object_memory` decide (pure).
 
 Public names: `connection.Connector`, `link.NodeLink`, `plugin_hosts.PluginHosts`, `instance_views.InstanceViews`.
 Open first: `connection.py`, then `link.py`.

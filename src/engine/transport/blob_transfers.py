@@ -1,4 +1,4 @@
-"""The blobs that cross between the client and one node, over as many channels and connections as each takes."""
+"""Transfers of blobs between the client and one node. A transfer may take several channels and connections."""
 
 from __future__ import annotations
 
@@ -14,25 +14,32 @@ from ..wire import messages as wire
 
 T = TypeVar("T")
 
-CHANNEL_TRIES = 8  # for a blob without progress: sshd has its MaxSessions, an executor its memory
-CHANNEL_PAUSE_S = 0.1  # after the first lost channel of a live connection; longer by as much after each further one
+# limit of tries in a row without progress for one blob; a channel may be refused by sshd's MaxSessions, or by an
+# executor that is short of memory
+CHANNEL_TRIES = 8
+# seconds to pause after a lost channel on a live connection, times the number of tries in a row without progress
+CHANNEL_PAUSE_S = 0.1
 
 
 class TransferProgress:
     """A counter of the tries to transfer a blob, and of their progress.
 
-    TRANSFER-1: after ``tries`` tries in a row without progress there is no other.
+    TRANSFER-1: after ``tries`` tries in a row without progress, the transfer is not tried again.
     """
 
     def __init__(self, tries: int, most_bytes: int | None = None) -> None:
-        """Set the limits. ``most_bytes``: the largest size that the blob may have; None: any."""
+        """Set the limits. ``most_bytes``: the largest size that the blob may have; None: any size."""
         self._most, self._most_bytes = tries, most_bytes
         self._farthest = 0
-        self.tries = 0  # since the last progress
-        self.at_bytes = 0  # of the present try
+        self.tries = 0  # tries since the last progress
+        self.at_bytes = 0  # bytes that the present try has moved
 
     def begin(self, last: BaseException | None) -> None:
-        """Begin another try; a RuntimeError: there were enough. ``last``: the error of the try before."""
+        """Begin another try. ``last``: the error of the try before.
+
+        Raises:
+            RuntimeError: `tries` tries in a row made no progress.
+        """
         if self.at_bytes > self._farthest:
             self._farthest, self.tries = self.at_bytes, 0
         if self.tries == self._most:
@@ -50,7 +57,10 @@ class TransferProgress:
 
 
 class Bulk(Protocol):
-    """A carrier of large data over one connection, until that is lost. ``progress`` counts the moved bytes."""
+    """A carrier of large data over one connection, until the connection is lost.
+
+    ``progress`` counts the moved bytes.
+    """
 
     async def put(self, blob: Blob, progress: TransferProgress, at: int, /) -> None:
         """Send a blob, from byte ``at`` on."""
@@ -60,22 +70,24 @@ class Bulk(Protocol):
 
 
 class BlobTransfers:
-    """A node's transfers. Each starts over on the next channel or connection when it loses its own."""
+    """The transfers of one node. A transfer that loses its channel or connection starts over on the next one."""
 
     def __init__(self, bulk: Bulk, *, same_host: bool, send: Callable[[wire.Message], None]) -> None:
         self._bulk, self._same_host, self.send = bulk, same_host, send
         self._attached = self._closed = False
-        self._change: asyncio.Future[None] | None = None  # of the two fields above, if a transfer waits for it
-        self.placed: dict[str, asyncio.Task[None]] = {}  # blobs that are on the node, or on their way there, by name
-        self.tasks: dict[asyncio.Task[None], None] = {}  # dicts without values take less than sets while they are empty
-        self.moving: dict[asyncio.Task[Any], None] = {}  # transfers that have a channel, or are about to have one
+        # set when one of the two fields above changes; None: no transfer waits for that
+        self._change: asyncio.Future[None] | None = None
+        self.placed: dict[str, asyncio.Task[None]] = {}  # by name: blobs that are on the node, or are being sent to it
+        # these dicts have only keys, as an empty dict takes less memory than an empty set
+        self.tasks: dict[asyncio.Task[None], None] = {}
+        self.moving: dict[asyncio.Task[Any], None] = {}  # transfers that have a channel, or will open one at once
 
     def attach(self) -> None:
         self._attached = True
         self._changed()
 
     def detach(self) -> None:
-        """End the running transfers, as their connection is lost: they start over on the next."""
+        """Cancel the running transfers, as their connection is lost. They start over on the next connection."""
         self._attached = False
         for moving in self.moving:
             moving.cancel()
@@ -94,16 +106,20 @@ class BlobTransfers:
             change.set_result(None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` until the node is lost. The loss is reported elsewhere, so its errors are dropped."""
+        """Run ``work`` until the node is lost. Its errors are dropped here: the loss is reported elsewhere."""
         return _kept(self.tasks, work)
 
     async def ensure_placed(self, blob: Blob) -> None:
-        """Return when the node has the blob, whichever call sent it. No other connection would mend its errors."""
+        """Return when the node has the blob, whichever call sent it.
+
+        Errors of the transfer are final: a new connection would not help.
+        """
         while True:
             placing = self.placed.get(blob.name)
             if placing is None:
                 placing = self.placed[blob.name] = self.spawn(self.place(blob))
-            await asyncio.wait([placing])  # not cancelled with this call: other calls wait for it too
+            # this call's cancellation does not cancel `placing`: other calls wait for it too
+            await asyncio.wait([placing])
             error = None if placing.cancelled() else placing.exception()
             if not placing.cancelled() and error is None:
                 return
@@ -113,12 +129,12 @@ class BlobTransfers:
                 raise error
 
     def has(self, blob: Blob) -> bool:
-        """Return whether the node has a blob that was placed there, for certain."""
+        """Return whether the blob was placed on the node, and the transfer is complete."""
         placing = self.placed.get(blob.name)
         return placing is not None and placing.done() and not placing.cancelled() and placing.exception() is None
 
     async def place(self, blob: Blob, at: int = 0) -> None:
-        """Send the node a blob, of which it has ``at`` bytes already."""
+        """Send a blob to the node, which already has its first ``at`` bytes."""
         await self._across_losses(lambda progress: self._place(blob, at, progress))
 
     async def _place(self, blob: Blob, at: int, progress: TransferProgress) -> None:
@@ -129,15 +145,18 @@ class BlobTransfers:
             await self._bulk.put(blob, progress, at)
 
     def drop(self, blob: Blob) -> None:
-        """Have the node drop the blob, if it has it: no attempt will read it any more."""
+        """Have the node drop the blob, if the node has it: no attempt will read the blob any more."""
         placed = self.placed.pop(blob.name, None)
         if placed is not None:
             placed.cancel()
             self.send(wire.Drop((blob.name,)))
 
     def arrived(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
-        """Return a value that is here, or on this computer. A ConnectionError: its executor has gone, with the value.
-        Any other error: there is no room for the value here.
+        """Return a value that is in this process, or in a memory file of an executor on this computer.
+
+        Raises:
+            ConnectionError: the executor has ended, and the value is lost with it.
+            Exception: any other error means that this process has no room for the value.
         """
         if value.blob is None:
             return Received(value.data, value.sizes, duration_us / 1e6)
@@ -150,13 +169,16 @@ class BlobTransfers:
         return Received(mapping, value.sizes, duration_us / 1e6)
 
     async def bring(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
-        """Return a value, wherever it is: here, on this computer, or on the node. A ValueError: it is too large."""
+        """Return a value that is in this process, on this computer, or on the node.
+
+        Raise a ValueError if it is too large.
+        """
         if value.blob is None or self._same_host:
             return self.arrived(value, duration_us, most_bytes)
         return await self.fetch(value, duration_us, most_bytes)
 
     async def bring_kept(self, value: wire.Value) -> Received:
-        """Return a copy of a value that stays on the node. A ConnectionError: the node is lost."""
+        """Return a copy of a value that stays on the node. Raise a ConnectionError if the node is lost."""
         name = value.blob
         assert name is not None, "only what lies in a blob is kept"
         if self._same_host:
@@ -177,13 +199,13 @@ class BlobTransfers:
     async def _across_losses(
         self, transfer: Callable[[TransferProgress], Coroutine[Any, Any, T]], most_bytes: int | None = None
     ) -> T:
-        """Try a transfer until it succeeds, comes no further again and again, or the node is lost."""
+        """Repeat a transfer until it succeeds, makes no progress in `CHANNEL_TRIES` tries, or the node is lost."""
         progress = TransferProgress(CHANNEL_TRIES, most_bytes)
         last: BaseException | None = None
         while True:
             while not self._attached and not self._closed:
                 self._change = self._change or asyncio.get_running_loop().create_future()
-                await asyncio.wait([self._change])  # other transfers may wait for it as well
+                await asyncio.wait([self._change])  # other transfers may wait for this future as well
             if self._closed:
                 raise ConnectionResetError("the node is lost")
             progress.begin(last)
@@ -195,12 +217,12 @@ class BlobTransfers:
             last = None if moving.cancelled() else moving.exception()
             if not moving.cancelled() and not isinstance(last, ConnectionError):
                 return moving.result()
-            if last is not None and self._attached:  # its channel was lost, and not its connection
+            if last is not None and self._attached:  # the transfer lost its channel, but the connection lives
                 await asyncio.sleep(CHANNEL_PAUSE_S * progress.tries)
 
 
 def _kept(tasks: dict[Any, None], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run ``work`` as one of ``tasks``, until it ends. Marks its error as retrieved: asyncio would log it."""
+    """Run ``work`` as one of ``tasks``, until it ends. Retrieve its error, as asyncio logs unretrieved errors."""
     task = asyncio.ensure_future(work)
     tasks[task] = None
 
@@ -214,11 +236,11 @@ def _kept(tasks: dict[Any, None], work: Coroutine[Any, Any, T]) -> asyncio.Task[
 
 
 def is_lost(fetched: asyncio.Task[Received]) -> bool:
-    """Return whether a value will not come, as its node is lost."""
+    """Return whether a value cannot be fetched because its node is lost."""
     return not fetched.cancelled() and isinstance(fetched.exception(), ConnectionError)
 
 
 def refuse_lost(name: str) -> None:
-    """Raise an OSError if the node could not keep a value: then ``name`` is the reason."""
+    """Raise an OSError if the node could not keep the value; ``name`` then has the reason."""
     if name.startswith(wire.LOST):
         raise OSError(errno.EMFILE, plain(name.removeprefix(wire.LOST)))

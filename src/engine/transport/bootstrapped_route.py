@@ -1,4 +1,4 @@
-"""The way to a machine that has no executor before it is reached: its bootstrap, over any kind of connection."""
+"""A route to a machine that has no executor yet: bootstrap the machine, over any kind of connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BootstrappedRoute(Route):
         super().__init__(machine)
         self._node, self._settings = node, settings
         self._executor: Bootstrapped | None = None
-        self._renewal: LeaseRenewal | None = None  # of the machine's lease, until the executor takes over
+        self._renewal: LeaseRenewal | None = None  # renews the machine's lease until the executor does so
 
     @property
     def bootstrapped(self) -> bool:
@@ -44,22 +44,22 @@ class BootstrappedRoute(Route):
             self._renewal = LeaseRenewal(shell, self._machine.lease, self._settings.lease_s, checked=checked)
 
     async def _bootstrap(self, shell: CommandRunner) -> bool:
-        """Put the image and an executor there, unless they are there. Return whether this call did it.
+        """Install the image and start an executor on the machine, unless done. Return whether this call did it.
 
         Raises:
-            BootstrapError: says on which machine it failed.
+            BootstrapError: the bootstrap failed; the error names the machine.
         """
         if self._executor is not None:
             return False
         async with self._settings.bootstraps:
             bootstrap = self._bootstrapped(shell)
-            if self._renewal is not None:  # beside the bootstrap, so that the check takes no time of its own
+            if self._renewal is not None:  # renew the lease during the bootstrap, so that its check takes no extra time
                 bootstrap = self._renewal.during(bootstrap, self._machine.id)
             self._executor = await bootstrap
         return True
 
     async def _bootstrapped(self, shell: CommandRunner) -> Bootstrapped:
-        from ..image.bootstrap import bootstrap  # which pools on this computer do without
+        from ..image.bootstrap import bootstrap  # pools on this computer do not need this import
 
         settings, machine = self._settings, self._machine
         try:
@@ -82,17 +82,17 @@ class BootstrappedRoute(Route):
         self._settings.observe(NodePreparing(self._node, phase.name, phase.text, took_s))
 
     def _bridge(self, to: Sequence[str]) -> tuple[str, ...]:
-        """Return the command on the machine whose streams are a connection to a socket there."""
+        """Return the command that connects its standard streams to a socket on the machine."""
         executor = self._executor
         assert executor is not None, "only machines that were bootstrapped have bridges"
         return (executor.python, "-I", executor.runtime, "bridge", *to)
 
 
 class BridgeOutput:
-    """Skips what a login shell that starts a bridge may print first."""
+    """A filter for a bridge's output: drops what a login shell prints before the bridge starts."""
 
     def __init__(self) -> None:
-        self._skipped: bytearray | None = bytearray()  # None: the bridge has begun
+        self._skipped: bytearray | None = bytearray()  # None: the bridge has started
 
     @property
     def has_begun(self) -> bool:

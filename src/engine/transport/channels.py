@@ -1,4 +1,4 @@
-"""One channel to an executor, whatever carries it: the control channel of a node, or one blob on its way."""
+"""One channel to an executor over any kind of connection: a node's control channel, or a channel for one blob."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from .blob_transfers import TransferProgress
 from .memory_ahead import MemoryAhead
 from .send_ahead import SILENT_S, SendAhead
 
-# Of a blob, between two looks at whether the channel still takes more. sshd takes no larger packets: asyncssh would cut
-# a longer slice, and copy what is left of it each time.
+# A blob is written in slices of this size; before each slice, the code checks whether the channel still accepts data.
+# sshd accepts no larger packets: asyncssh would split a longer slice, and copy the rest of it each time.
 SLICE_BYTES = 32 << 10
-FILLING_S = 0.001  # between looks for more of a blob that is still being copied
-STEP_BYTES = 512 << 10  # in one step of the loop, at 2 ms of encryption
-ANSWER_S = 10.0  # for a node to acknowledge a blob, which takes it no time
-STALL_S = 60.0  # without a byte of a blob, while the node's heartbeats come over the same connection
-TAKEN_S = 300.0  # of a blob to a node: progress of the last 2 MiB shows only when the node has them all
+FILLING_S = 0.001  # seconds between checks for more bytes of a blob that is still being copied
+STEP_BYTES = 512 << 10  # bytes to write in one step of the event loop: their encryption takes 2 ms
+ANSWER_S = 10.0  # seconds for a node to answer a request for a blob, which takes a healthy node no time
+# seconds without a byte of a blob, while heartbeats arrive over the same connection, until the transfer fails
+STALL_S = 60.0
+# seconds for a node to receive a blob: progress of the last 2 MiB shows only when the node has them all
+TAKEN_S = 300.0
 
 
 class Channel(ByteStream):
-    """A channel of either kind: bytes in and out."""
+    """A channel of any kind, for bytes in both directions."""
 
-    # While it is open: a unix socket's transport, or a channel of an SSH connection, which has the same methods.
+    # The transport while the channel is open: that of a unix socket, or an SSH channel, which has the same methods.
     _carrier: asyncio.Transport | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -42,7 +44,7 @@ class Channel(ByteStream):
 
     @property
     def takes(self) -> bool:
-        """Return whether written bytes go anywhere; if not, the notice of the channel's end is on its way."""
+        """Return whether written bytes are still sent. If not, `connection_lost` is about to be called."""
         return self._carrier is not None and not self._carrier.is_closing()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -54,7 +56,7 @@ class Channel(ByteStream):
             self._carrier.close()
 
     def abort(self) -> None:
-        """Close the channel, and drop the bytes that are not written yet."""
+        """Close the channel, and drop the bytes that are not sent yet."""
         if self._carrier is not None:
             self._carrier.abort()
 
@@ -76,16 +78,16 @@ class Listener(Protocol):
 
 
 class Control(Channel):
-    """The control channel: the first message answers the hello, everything after it is the session's."""
+    """The control channel. Its first message answers the hello; all later messages belong to the session."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Both until the session begins: the first message has all facts of the node.
+        # Both fields are in use until the session begins. The first message has all facts of the node.
         self.first: asyncio.Future[wire.Message] | None = asyncio.get_running_loop().create_future()
         self._splitter: Splitter | None = Splitter()
         self.rest = b""
         self._listener: Listener | None = None
-        self.ended = False  # by the executor, and not with the connection
+        self.ended = False  # True: the executor closed the channel; False: the connection was lost
 
     def attach(self, listener: Listener) -> None:
         self._listener = listener
@@ -98,7 +100,7 @@ class Control(Channel):
         if self._listener is not None:
             self._listener.received(data)
         elif self.first is None or self._splitter is None or self.first.done():
-            self.rest += data  # the connection attaches itself a tick after the first message
+            self.rest += data  # the connection calls `attach` one turn of the loop after the first message
         else:
             try:
                 head = self._splitter.first(data)
@@ -115,11 +117,11 @@ class Control(Channel):
             self._listener.cut(cause)
         elif self.first is not None and not self.first.done():
             self.first.set_exception(ConnectionResetError(cause))
-            self.first.exception()  # retrieved, or asyncio would log it if the opening call was cancelled
+            self.first.exception()  # retrieve the error: asyncio would log it if the opening call was cancelled
 
 
 class Farewell:
-    """The last listener of a channel, which waits for its end and ignores what still comes."""
+    """The last listener of a channel: waits for the channel's end and ignores all data."""
 
     def __init__(self) -> None:
         self.heard = asyncio.Event()
@@ -132,20 +134,23 @@ class Farewell:
 
 
 class Transfer(Channel):
-    """A channel for one blob: the node's answer is one frame, and the bytes behind it are the blob."""
+    """A channel for one blob.
 
-    stall_s: float  # seconds without a byte until the channel is given up
-    answer_s: float  # seconds without an answer until then
+    The node's answer is one frame; when the node sends the blob, its bytes follow the frame.
+    """
+
+    stall_s: float  # seconds without a byte after which the transfer fails
+    answer_s: float  # seconds without an answer after which the transfer fails
 
     def __init__(self, progress: TransferProgress) -> None:
         super().__init__()
         self._progress = progress
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._answer: Splitter | None = Splitter()  # until it is complete
+        self._answer: Splitter | None = Splitter()  # parses the answer; None: the answer is complete
 
     @property
     def has_answer(self) -> bool:
-        """Return whether the answer is complete: further bytes are the blob itself."""
+        """Return whether the answer is complete, so that further bytes belong to the blob."""
         return self._answer is None
 
     def begin(self) -> None:
@@ -154,7 +159,8 @@ class Transfer(Channel):
     def release(self) -> None:
         """Drop the references to the blob's memory, at the end of the transfer.
 
-        A channel of asyncssh and its session refer to each other until Python's collector runs, which is seldom.
+        A channel of asyncssh and its session refer to each other until Python's garbage collector runs, which is
+        seldom.
         """
         raise NotImplementedError
 
@@ -171,7 +177,7 @@ class Transfer(Channel):
                     raise LookupError(f"the node does not have what it promised: {answer}")
                 self.answered(answer)
             self.came(data)
-        except Exception as error:  # noqa: BLE001  absurd, or too large: of this blob alone, where its SSH connection would end
+        except Exception as error:  # noqa: BLE001  an invalid answer fails only this blob, not its connection
             self.finish(error)
 
     def answered(self, answer: wire.Have) -> None:
@@ -184,7 +190,7 @@ class Transfer(Channel):
         self.finish(ConnectionResetError(plain(str(exc or "the channel was closed"))))
 
     async def wait(self) -> None:
-        """Return when the transfer has succeeded; raise its error, or that it stalls."""
+        """Return when the transfer has succeeded. Raise its error, or a ConnectionResetError if it stalls."""
         while not self.done.done():
             before = self._answer, self._progress.at_bytes
             limit_s = self.stall_s if self._answer is None else self.answer_s
@@ -199,18 +205,18 @@ class Transfer(Channel):
                 self.done.set_result(None)
             else:
                 self.done.set_exception(error)
-                self.done.exception()  # retrieved, or asyncio would log it if the waiting call was cancelled
+                self.done.exception()  # retrieve the error: asyncio would log it if the waiting call was cancelled
 
 
 class Sending(Transfer):
-    """A blob out, a slice at a time while the channel takes it."""
+    """The transfer of a blob to the node, one slice at a time while the channel accepts data."""
 
-    stall_s = answer_s = TAKEN_S  # the answer comes at the end
+    stall_s = answer_s = TAKEN_S  # the node answers only after the last byte
 
     def __init__(
         self, parts: Sequence[Part], progress: TransferProgress, at: int = 0, filled: Filled | None = None
     ) -> None:
-        """Begin with byte ``at``. ``filled``: how many bytes of the parts are there; None: all."""
+        """Begin with byte ``at``. ``filled``: the number of bytes that the parts contain so far; None: all."""
         super().__init__(progress)
         self._at, self._filled = at, filled
         self._parts = [memoryview(part).cast("B") for part in parts]
@@ -223,7 +229,7 @@ class Sending(Transfer):
         self._silence: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Begin to send; the message that announces the blob was written before."""
+        """Begin to send the blob. The message that announces it was written before."""
         self._begun = True
         self._pump()
 
@@ -261,10 +267,10 @@ class Sending(Transfer):
         self._pump()
 
     def _pump(self) -> None:
-        """Write until the channel takes no more, and at most one step's bytes: a channel with a connection of its own
-        may take megabytes at once.
+        """Write until the channel accepts no more data, but at most `STEP_BYTES`: a channel with a connection of its
+        own may accept megabytes at once.
         """
-        if not self._begun:  # the channel takes bytes; but the message that announces the blob comes first
+        if not self._begun:  # the channel accepts data, but the message that announces the blob must be written first
             return
         left = STEP_BYTES
         while self._parts and not self._paused and left > 0:
@@ -282,7 +288,7 @@ class Sending(Transfer):
                 self._ahead.sent(len(part))
             rest = self._parts[0][SLICE_BYTES:]
             self._parts[:1] = [rest] if rest else []
-            self.write(part)  # which copies it
+            self.write(part)  # copies the slice
             self._progress.moved(len(part))
             self._at += len(part)
             left -= len(part)
@@ -299,14 +305,14 @@ class Sending(Transfer):
         self._pump()
 
     def answered(self, answer: wire.Have) -> None:  # noqa: ARG002
-        self.finish()  # it is all in place
+        self.finish()  # the node has the whole blob
 
     def release(self) -> None:
         self._parts, self._filled = [], None
 
 
 class Receiving(Transfer):
-    """A blob in, straight into its place."""
+    """The transfer of a blob from the node, which is written straight into its final memory."""
 
     stall_s, answer_s = STALL_S, ANSWER_S
 
@@ -335,7 +341,7 @@ class Receiving(Transfer):
             self.finish()
 
     def finish(self, error: Exception | None = None) -> None:
-        self._view.release()  # or the buffer could not be closed
+        self._view.release()  # the buffer cannot be closed while a view of it exists
         super().finish(error)
 
     def release(self) -> None:

@@ -1,19 +1,20 @@
-"""Estimate how far a node's clock is from this program's, by the pings that its connection has anyway. No I/O.
+"""Estimate the offset between a node's clock and the client's, from the heartbeat's pings. No I/O.
 
-A ping that was sent at ``s`` and answered at ``r`` has met the node in between. So the node's time in the answer, less
-the middle of the two, is the difference of the clocks, and wrong by half of the round trip at most, however much longer
-one way took than the other (RFC 5905, section 8, says so of NTP). Of several pings the one with the shortest round trip
-is the most exact, as long as it is new. A ping that is less exact than a later one is forgotten: errors grow alike, so
-it will never be better. So few are kept, and a heartbeat compares no more than these.
+A ping is sent at ``s``, the node adds its time to the answer, and the answer arrives at ``r``. The offset is the node's
+time less the middle of ``s`` and ``r``. Its error is at most half of the round trip, even if one direction took longer
+than the other (RFC 5905, section 8, states this for NTP). Of several recent pings, the one with the shortest round trip
+is the most exact. The errors of all pings grow at the same rate, so a ping that is less exact than a later ping can be
+dropped for good. So only a few pings are kept, and a heartbeat compares only these.
 """
 
 from __future__ import annotations
 
 from ...lazy_named_tuple import NamedTuple
 
-KEPT = 64  # pings back that are looked at: two minutes when there is one each 2 s
-UNANSWERED = 256  # most pings without an answer that are remembered
-DRIFT = 100e-6  # largest drift between two clocks: NTP assumes 15 ppm for a clock that is not set, and slews by 500
+KEPT = 64  # only the last 64 answered pings are used: two minutes at one ping each 2 s
+UNANSWERED = 256  # pings without an answer that are remembered, at most
+# largest drift between two clocks, in seconds per second: NTP assumes 15 ppm for an unset clock, and slews by 500 ppm
+DRIFT = 100e-6
 
 
 class Offset(NamedTuple):
@@ -26,25 +27,26 @@ class Offset(NamedTuple):
 class _Seen(NamedTuple):
     offset: Offset
     at: float  # when the ping was sent
-    turn: int  # how many were answered before it
+    turn: int  # number of pings that were answered before this one
 
 
 class ClockOffset:
-    """The offset of one node's clock. Times are the client's monotonic ones, in seconds; the node's are unix times.
+    """The offset of one node's clock. Times in seconds: monotonic for the client, unix time for the node.
 
-    CLOCK-1: the true offset lies within the error of the estimate, if the node's clock is right by `DRIFT` since the
-    ping that the estimate is from.
-    CLOCK-2: after a step of the node's clock, estimates are from pings after it as soon as one shows the step.
+    CLOCK-1: the true offset lies within the error of the estimate, if the node's clock has drifted by at most `DRIFT`
+    since the ping of the estimate.
+    CLOCK-2: after a step of the node's clock, estimates use only pings after the step, as soon as a ping shows the
+    step.
     """
 
     def __init__(self) -> None:
-        self._sent: dict[int, float] = {}  # number of a ping -> when it was sent
+        self._sent: dict[int, float] = {}  # number of a ping -> time when it was sent
         self._last = 0
-        self._turns = 0  # pings that were answered
-        self._seen: list[_Seen] = []  # newest last; each is more exact than the later ones
+        self._turns = 0  # number of answered pings
+        self._seen: list[_Seen] = []  # newest last; each ping is more exact than all later pings
 
     def ping(self, now: float) -> int:
-        """Note a ping that is sent now; return its number, which no other has."""
+        """Record a ping that is sent now. Return its number, which is unique for this connection."""
         self._last = max(self._last + 1, int(now * 1000))
         self._sent[self._last] = now
         while len(self._sent) > UNANSWERED:
@@ -52,11 +54,12 @@ class ClockOffset:
         return self._last
 
     def pong(self, number: int, clock_s: float, now: float) -> None:
-        """Handle the answer to a ping, with the node's time; an answer to a ping that was not sent is ignored."""
+        """Handle the answer to a ping, with the node's time. An answer to an unknown ping is ignored."""
         sent = self._sent.pop(number, None)
         if sent is None or not clock_s:
             return
-        for earlier in [each for each in self._sent if each < number]:  # their answers were lost with a connection
+        # the answers to earlier pings were lost with a connection
+        for earlier in [each for each in self._sent if each < number]:
             del self._sent[earlier]
         self._turns += 1
         seen = _Seen(Offset(clock_s - (sent + now) / 2, (now - sent) / 2), sent, self._turns)
@@ -65,7 +68,7 @@ class ClockOffset:
         self._seen.append(seen)
 
     def estimate(self, now: float) -> Offset | None:
-        """Return the offset as it is known now; None: no ping was answered yet."""
+        """Return the best estimate of the offset at time ``now``; None: no ping was answered yet."""
         aged = [_aged(each, now) for each in self._seen]
         return min(aged, key=lambda each: each.error_s, default=None)
 
@@ -75,10 +78,12 @@ def _aged(seen: _Seen, now: float) -> Offset:
 
 
 def _says_more(one: Offset, newer: Offset) -> bool:
-    """Return whether a ping is worth keeping beside a newer one: it is not from before a step of the clock."""
+    """Return whether an older ping is still useful: it is more exact than ``newer``, and the clock was not set in
+    between.
+    """
     return one.error_s < newer.error_s and _agree(one, newer)
 
 
 def _agree(one: Offset, other: Offset) -> bool:
-    """Return whether there is an offset within the errors of both."""
+    """Return whether some offset lies within the errors of both."""
     return abs(one.seconds - other.seconds) <= one.error_s + other.error_s

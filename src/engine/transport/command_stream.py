@@ -1,10 +1,10 @@
 """SSH over the standard streams of a command, such as ``srun -u --overlap`` or ``docker exec``.
 
-The command runs on this computer, or on the last host of the login's jump, over a connection that machines share. Its
-streams are the connection's transport: nothing here copies bytes between the two.
+The command runs on this computer, or on the last jump host of the login, over a connection that machines share. Its
+standard streams are the transport of the SSH connection, without a process that copies bytes in between.
 
-asyncssh writes an empty packet before each other one, and Slurm's sockets keep the second of two small pieces until the
-first is acknowledged, which takes 40 ms. So all writes of one turn of the loop are sent together.
+asyncssh writes an empty packet before each packet, and Slurm's sockets delay the second of two small writes until the
+first is acknowledged, which takes 40 ms. So all writes of one turn of the event loop are sent together.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from .ssh import (
 )
 from .unix_route import Interpose
 
-ENDS_S = 1.0  # for a command that carries nothing any more to end, with its reason
-REUSE_S = 1.0  # for a shared connection to open a session: a dead one never does
-TRIES = 4  # full or dead shared connections that are tried; the next one has to do
+ENDS_S = 1.0  # seconds for a command to exit after its connection is lost, so that the error can name the exit status
+REUSE_S = 1.0  # seconds for a shared connection to open a session; a dead connection never does
+TRIES = 4  # shared connections to try; the last one may be new and take any time
 TOGETHER_BYTES = 256 << 10
-SHOWN = 160  # characters of the command, in an error
+SHOWN = 160  # characters of the command to show in an error
 _ITS_OWN = (asyncssh.HostKeyNotVerifiable, asyncssh.PermissionDenied, asyncssh.KeyImportError)
 
 
 class CommandFailed(ConnectionError):
-    """The error for a command that has carried no connection to an SSH server: how it ended, and its stderr."""
+    """The error for a command that did not reach an SSH server: how the command ended, and its stderr."""
 
 
 async def connect(
@@ -59,11 +59,11 @@ async def connect(
     logins: SharedLogins,
     interpose: Interpose | None = None,
 ) -> Connected:
-    """Do as `ssh.connect`, for a machine whose address has a command. Cancel-safe: the command ends.
+    """Connect as `ssh.connect` does, to a machine whose address has a command. A cancelled call ends the command.
 
     Raises:
-        CommandFailed
-        JumpFailed: the host that is to run the command is not reached.
+        CommandFailed: the command did not reach an SSH server.
+        JumpFailed: the host that should run the command was not reached.
     """
     assert machine.address is not None
     way = machine.login
@@ -112,7 +112,7 @@ async def _here(
         sock.close()
         try:
             raise await _story(machine, error, command, "") from error
-        finally:  # also if this call is cancelled meanwhile
+        finally:  # also if this call is cancelled while it waits
             command.end()
     except BaseException:
         sock.close()
@@ -141,7 +141,7 @@ def _once(call: Callable[[], object]) -> Callable[[], None]:
 
 
 class _Together:
-    """A transport that sends all writes of one turn of the loop together."""
+    """A transport that sends all writes of one turn of the event loop together."""
 
     def __init__(self, carrier: Any) -> None:
         self._carrier = carrier
@@ -176,11 +176,11 @@ class _Together:
         return self._carrier.get_extra_info(name, default)
 
 
-# --- a command of this computer ---------------------------------------------------------------------------------------
+# --- a command on this computer ---------------------------------------------------------------------------------------
 
 
 class _Streams:
-    """A stand-in for the connection that asyncssh dials through: the other end of a command's streams."""
+    """A stand-in for the tunnel connection of asyncssh: connects through the socket of a local command."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -209,22 +209,22 @@ class _StreamCarrier(asyncio.Protocol):
         self.connection.connection_lost(exc)
 
 
-# --- a command of a login host ----------------------------------------------------------------------------------------
+# --- a command on a login host ----------------------------------------------------------------------------------------
 
 
 class _Unusable(Exception):
-    """The shared connection opens no session: another one may."""
+    """The error for a shared connection that opens no session. Another connection may open one."""
 
 
 class _Session:
-    """A stand-in for the connection that asyncssh dials through: it runs the command, whose session is the way."""
+    """A stand-in for the tunnel connection of asyncssh: runs the command in an SSH session and connects through it."""
 
     def __init__(self, argv: Sequence[str], shared: SharedLogin, *, patient: bool) -> None:
         self._argv, self._shared, self._patient = argv, shared, patient
         self._carrier: _Carrier | None = None
 
     async def create_connection(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        """Return the session's channel, and the SSH connection that it carries."""
+        """Return the session's channel, and the SSH connection inside it."""
         del host, port
         alone = self._patient or self._shared.users == 1
         carriers: list[_Carrier] = []
@@ -240,7 +240,7 @@ class _Session:
             raise _Unusable from None
         finally:
             for each in carriers:
-                each.wanted = False  # it has begun, or has come too late
+                each.wanted = False  # the session has started, or nobody waits for it any more
         self._carrier = carrier
         return channel, carrier.connection
 
@@ -263,7 +263,7 @@ class _Session:
         return b"" if self._carrier is None else bytes(self._carrier.stderr)
 
     async def status(self, within_s: float) -> int | None:
-        """Return as `LocalCommand.status` does."""
+        """Return the command's exit status, as `LocalCommand.status` does."""
         if self._carrier is None:
             return None
         try:
@@ -281,20 +281,24 @@ class _SessionTransport(_Together):
 
 
 def _hang_up(channel: Any) -> None:
-    """Close a session, and have its command end. Without the signal a command that waits for a host without power would
-    stay on the login host: it reads nothing, so it does not notice the end of its streams.
+    """Close a session, and end its command by a signal.
+
+    Without the signal, a command that waits for a switched-off host would stay on the login host: it reads nothing, so
+    it does not notice that its streams are closed.
     """
-    with suppress(OSError):  # the session is closed already
+    with suppress(OSError):  # the session may be closed already
         channel.send_signal("TERM")
     channel.abort()
 
 
 class _Carrier(asyncssh.SSHClientSession[bytes]):
-    """The session of a command, between the login host's connection and the one that it carries. The inner connection
-    is made when the command has been started: its time-out begins then, and its error has to be awaited.
+    """The session of a command, between the login host's connection and the inner SSH connection.
+
+    The inner connection begins when the command has started, for two reasons: its time-out starts then, and its error
+    must be awaited.
     """
 
-    wanted = True  # the opening call still waits for it
+    wanted = True  # whether the opening call still waits for this session
 
     def __init__(self, factory: Callable[[], Any]) -> None:
         self._factory = factory
@@ -313,7 +317,7 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
         self.data_received(bytes(data))
 
     def session_started(self) -> None:
-        """Begin the inner connection: bytes from before the command was started would be dropped."""
+        """Begin the inner connection. Bytes written before the command starts would be dropped."""
         if not self.wanted:
             return
         self.connection = self._factory()
@@ -328,7 +332,7 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
             del self.stderr[:-SAID_BYTES]
 
     def eof_received(self) -> bool:
-        """Keep the channel open: the command's exit status comes next, before the connection counts as lost."""
+        """Keep the channel open: the command's exit status arrives next."""
         return True
 
     def exit_status_received(self, status: int) -> None:
@@ -344,7 +348,7 @@ class _Carrier(asyncssh.SSHClientSession[bytes]):
             self.connection.connection_lost(exc)
 
 
-# --- why not ----------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 async def _story(machine: Machine, error: Exception, command: LocalCommand | _Session, where: str) -> CommandFailed:

@@ -1,6 +1,6 @@
 """A pool's connections to its nodes.
 
-Each has a control channel with a heartbeat, channels for blobs beside it, and comes back after a loss.
+Each connection has a control channel with a heartbeat, and further channels for blobs. It is resumed after a loss.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ from .route import ExecutorGone, Route
 from .sample_intake import SampleIntake
 from .unix_route import UnixRoute
 
-AGAIN_S = 0.7  # seconds between tries to resume a node whose plugins are being set up
+AGAIN_S = 0.7  # seconds between tries to resume the session of a node while its plugins are set up
 GREETING_S = 10.0
 EVICT_AGAIN_S = 2.0
-UNFIT_S = 10.0  # for an executor that has reported itself unfit to end: its workers have 6 s
-FAREWELL_S = 4.0  # for a host to end its tasks' process trees, and then its executor
+UNFIT_S = 10.0  # seconds for an executor to exit after it reported an internal error; it gives its workers 6 s to end
+FAREWELL_S = 4.0  # seconds for a host to end the process trees of its tasks, and then its executor
 
 
 class Connector:
-    """The `actors.interfaces.Connect` of one pool."""
+    """The implementation of `actors.interfaces.Connect` for one pool."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._connections: dict[NodeId, NodeConnection] = {}
-        self._opening: dict[NodeId, NodeConnection] = {}  # tried and not reached: what was negotiated there stays valid
+        # nodes not reached yet; a new try reuses the object, as results of the last try stay valid
+        self._opening: dict[NodeId, NodeConnection] = {}
         self._evictions: set[asyncio.Task[None]] = set()
         self._forwards = Forwards()
 
@@ -81,14 +82,14 @@ class Connector:
         task.add_done_callback(self._evictions.discard)
 
     async def close(self) -> None:
-        """Close what is open. Nodes that were given up and not reached since end with their lease."""
+        """Close all connections. Nodes that were given up, and not reached since, end with their lease."""
         await self._forwards.close()
         for task in self._evictions:
             task.cancel()
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
     async def stop_forwarding(self) -> None:
-        """Close all ports that `forward` has opened here, with the connections through them."""
+        """Close all local ports that `forward` has opened, and the connections through them."""
         await self._forwards.close()
 
     async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
@@ -104,22 +105,22 @@ class Connector:
 
     @property
     def links(self) -> list[NodeLink]:
-        """The nodes that are reached."""
+        """The links of all reached nodes."""
         return [connection.link for connection in self._connections.values()]
 
     @property
     def facts(self) -> list[NodeFacts]:
-        """The facts of the ready nodes, by rank; in a large pool those of all nodes that are reached."""
+        """The facts of the ready nodes, by rank. In a large pool: the facts of all reached nodes."""
         ready = self._settings.views.facts
         return [connection.facts for connection in self._connections.values()] if ready is None else ready
 
     def cut(self, node: NodeId, cause: str) -> None:
-        """Drop the connection to a node; like any lost connection, it is tried again."""
+        """Drop the connection to a node. The node is tried again, as after any lost connection."""
         if (connection := self._connections.get(node)) is not None:
             connection.cut(cause)
 
     def forget(self, function: bytes) -> None:
-        """Forget a function that no caller has any more, and of which no attempt is under way."""
+        """Forget a function that no caller refers to and no running attempt uses."""
         for connection in self._connections.values():
             connection.link.forget(function)
 
@@ -128,7 +129,7 @@ class Connector:
         return self._settings.checkpoints
 
     def drop(self, blob: Blob) -> None:
-        """Drop a blob that no attempt will read any more, on all nodes."""
+        """Drop a blob on all nodes; no attempt will read it any more."""
         for connection in self._connections.values():
             connection.link.drop(blob)
         blob.close()
@@ -136,27 +137,27 @@ class Connector:
 
 def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Route:
     if machine.inside:
-        from .container_route import route_to_container  # which most pools do without
+        from .container_route import route_to_container  # most pools do not need this import
 
         return route_to_container(node, machine, settings)
     if not machine.ssh:
         return UnixRoute(machine, settings.interpose)
-    from .ssh_route import SSHRoute  # which pools on this computer do without
+    from .ssh_route import SSHRoute  # pools on this computer do not need this import
 
     return SSHRoute(node, machine, settings)
 
 
 class ConnectionOwner(Protocol):
-    """The owner of a pool's connections, as each connection sees it."""
+    """The object that owns a pool's connections, as each connection sees it."""
 
     def closed(self, node: NodeId, /) -> None: ...
 
     def evict(self, connection: NodeConnection, /) -> None:
-        """Register a node that was given up while out of reach: it is ended as soon as it is reached again."""
+        """Register a node that was given up while unreachable. Its tasks are ended as soon as it is reached again."""
 
 
 class NodeConnection:
-    """The `actors.interfaces.Connection` of one node."""
+    """The implementation of `actors.interfaces.Connection` for one node."""
 
     def __init__(
         self,
@@ -188,16 +189,16 @@ class NodeConnection:
         self.link.sampled = SampleIntake(node, settings.setup.get("sample_every"), settings.observe).received
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None
-        self._lost: Lost | None = None  # how the present connection was lost
+        self._lost: Lost | None = None  # how the present connection was lost; None: it lives
         self._watcher: Callable[[Lost], object] | None = None
         self.link.profiles.observe = settings.observe
         self._heartbeat = Heartbeat(self._route, self, same_host=self.on_this_computer, beats=settings.beats)
         self._silence = self._heartbeat.silence
         self.link.answered = self._answered
         self._facts: NodeFacts | None = None
-        self._uploads = 0  # under way
-        self._gone = False  # the executor, for certain
-        self._errs = ""  # its protocol error, for which the node is given up; empty: none
+        self._uploads = 0  # number of running uploads
+        self._gone = False  # whether the executor has certainly ended
+        self._errs = ""  # the executor's protocol error, for which the node is given up; empty: none
 
     @property
     def facts(self) -> NodeFacts:
@@ -222,7 +223,7 @@ class NodeConnection:
             await self._check(facts, raw_facts)
 
     async def set_up_plugins(self) -> None:
-        """Set up the pool's plugins once, through losses of the connection. If that fails, nothing stays open."""
+        """Set up the pool's plugins once, across losses of the connection. If that fails, close everything."""
         plugins = self._settings.plugins
         starting: asyncio.Future[Any] = asyncio.ensure_future(
             plugins.start(self._node, self.link, self.facts, systematic=self.on_this_computer)
@@ -241,7 +242,10 @@ class NodeConnection:
             raise
 
     async def _resumed(self) -> bool:
-        """Resume the session, trying until the result is known. A new session in its place would be refused."""
+        """Resume the session; repeat until the result is known.
+
+        A new session is not an option: the executor would refuse it.
+        """
         while True:
             try:
                 return await self.resume()
@@ -271,7 +275,7 @@ class NodeConnection:
             failed.kind = str(objection).replace(facts.hostname, "")
             raise failed from objection
         rows = tuple(each.row for each in mismatches)
-        if rows and rows not in settings.reported_differences:  # each once for all nodes
+        if rows and rows not in settings.reported_differences:  # report each set of differences once for all nodes
             settings.reported_differences.add(rows)
             settings.observe(VersionsDiffer(node, rows, versions.table(mismatches)))
 
@@ -294,13 +298,16 @@ class NodeConnection:
             lost(self._lost)
 
     def _losing(self) -> asyncio.Future[Any]:
-        """Return a future that has a result when the present connection is lost. It may be cancelled."""
+        """Return a future whose result is set when the present connection is lost. The caller may cancel the future."""
         losing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.watch(lambda lost: None if losing.done() else losing.set_result(lost))
         return losing
 
     async def close(self) -> None:
-        """End the session in order. For a process of ours, do not wait: its provider ends it right after."""
+        """End the session in order.
+
+        For a node on this computer, do not wait: its provider ends the process right after.
+        """
         self._watcher = None
         lost, control = not self._route.reached or self._lost is not None, self._control
         try:
@@ -310,7 +317,8 @@ class NodeConnection:
                 self.link.flush()
                 if not self.on_this_computer:
                     await asyncio.wait([self._losing()], timeout=FAREWELL_S)
-                    lost = control is None or not control.ended  # else the executor may not have received the farewell
+                    # unless the executor closed the channel, it may not have received the farewell
+                    lost = control is None or not control.ended
         finally:
             self.link.close()
             self._owner.closed(self._node)
@@ -320,7 +328,10 @@ class NodeConnection:
             self._owner.evict(self)
 
     async def evict(self) -> None:
-        """End the tasks of a node that was given up while out of reach, as soon as it is reached (or by its lease)."""
+        """Reach a node that was given up while unreachable, and end its tasks.
+
+        Stop trying when its lease has run out.
+        """
         until = time.monotonic() + self._settings.lease_s
         while time.monotonic() < until:
             if await self._evicted():
@@ -328,7 +339,10 @@ class NodeConnection:
             await asyncio.sleep(EVICT_AGAIN_S)
 
     async def _evicted(self) -> bool:
-        """Return whether the executor is gone, ended by this client or not. Its further messages are ignored."""
+        """Try once to end an executor.
+
+        Return True when it has ended, by this call or before. Its messages are ignored.
+        """
         control, farewell = Control(), Farewell()
         try:
             await self._route.reach(again=False)
@@ -339,7 +353,7 @@ class NodeConnection:
                     await farewell.heard.wait()
         except ExecutorGone:
             return True
-        except Exception:  # noqa: BLE001  the edge: it is tried again
+        except Exception:  # noqa: BLE001  any error: the call is repeated
             return False
         finally:
             self.cut("given up")
@@ -348,7 +362,7 @@ class NodeConnection:
     # --- the control channel ------------------------------------------------------------------------------------
 
     async def _greet(self, answered: Callable[[], None] = lambda: None) -> wire.Welcome:
-        """Connect, send the hello, and attach the session to the executor. If that fails, nothing stays open."""
+        """Connect, send the hello, and attach the session to the executor. If that fails, close everything."""
         self.cut("reconnecting")
         self._lost = None
         try:
@@ -361,23 +375,24 @@ class NodeConnection:
             if self._facts is None or welcome.resumed:
                 self._session.resume(welcome.received)
             self._route.greeted()
-        except Exception as error:  # noqa: BLE001  the edge
+        except Exception as error:  # noqa: BLE001  any error is translated below
             self.cut("not reached")
-            if self._facts is None:  # the node was never reached: check again whether there still is an executor
+            if self._facts is None:  # the node was never reached: check again whether it still has an executor
                 self._route.forget()
             failed = await self._route.refused(error)
             raise failed from failed.__cause__ or error
         except BaseException:
             self.cut("not reached")
             raise
-        if self._facts is not None and not welcome.resumed:  # messages to the earlier executor are not for this one
+        # a new executor must not get the messages for the earlier one
+        if self._facts is not None and not welcome.resumed:
             self.cut("its executor started anew")
             return welcome
         control.attach(self)
         self._control = control
         self._answered()
         self.link.attach(control.write)
-        self.ping()  # the first measurement of its clock's offset
+        self.ping()  # a first measurement of the offset of the node's clock
         if control.rest:
             self.received(control.rest)
         self._heartbeat.start()
@@ -421,10 +436,10 @@ class NodeConnection:
             self._answered()
         try:
             self.link.received(data)
-        except ProtocolError as error:  # no byte is garbled on its way, so the node would send the same again
+        except ProtocolError as error:  # TCP does not garble bytes, so the node would send the same message again
             self._errs = f"it sent what is not the protocol: {error}"
             self.cut(self._errs)
-        if self.link.unfit and not self._errs:  # it is about to end; bound the wait for that
+        if self.link.unfit and not self._errs:  # the executor is about to exit; bound the wait for its exit
             self._errs = self.link.unfit
             asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._errs)
 
@@ -438,7 +453,7 @@ class NodeConnection:
     def cut(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
         """Drop the present connection, whatever state it is in.
 
-        Where the way to the machine is lost, the machine counts as silent from now on: nothing more is known of it.
+        If the route to the machine is lost, the machine counts as silent from now on: no further data can arrive.
         """
         if not silent and self._route.way_is_lost:
             silent, early_s = True, SILENCE_S

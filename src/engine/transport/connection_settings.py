@@ -1,4 +1,4 @@
-"""The settings that all connections of a pool have in common."""
+"""The settings that all connections of a pool share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..observe.task_logs import TaskLogs
     from .ssh import PoolKey
 
-BOOTSTRAPS = 50  # at once; the machines that wait are connected to, and their leases renewed
+BOOTSTRAPS = 50  # bootstraps that run at once; machines that wait are connected already, and their leases are renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class ConnectionSettings:
     pool: str
     views: InstanceViews
     key: PoolKey | None  # None: no machine is reached by SSH
-    setup: dict[str, Any]  # the `Hello` message's field
+    setup: dict[str, Any]  # the field `setup` of the `Hello` message
     wanted: Callable[[Machine], requirement_check.Wanted]
     lease_s: float
-    image: Callable[[], Awaitable[Prepared]]  # made once, when the first machine needs it
+    image: Callable[[], Awaitable[Prepared]]  # built once, when the first machine needs the image
     observe: Callable[[Event], object]
     prints: PrintedLines
     logs: TaskLogs
@@ -46,13 +46,18 @@ class ConnectionSettings:
     checkpoints: MemoryCheckpoints = field(default_factory=MemoryCheckpoints)
     uploads: Uploads = field(default_factory=lambda: Uploads(lambda _: None))
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
-    logins: SharedLogins = field(default_factory=SharedLogins)  # to the hosts that run commands for machines
-    reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)  # in packages' versions
+    # connections to the hosts that run commands for machines
+    logins: SharedLogins = field(default_factory=SharedLogins)
+    # version differences of packages that were reported already
+    reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)
     beats: Beats = field(default_factory=Beats)
     interpose: Callable[[], Interpose | None] = lambda: None
-    object_bytes: tuple[int | None, int | None] = (None, None)  # that a node remembers in memory and on its disk
+    # limits for objects that a node keeps, in bytes: in memory, on disk; None: the default
+    object_bytes: tuple[int | None, int | None] = (None, None)
     keys: ContentKeys = field(default_factory=ContentKeys)
-    peers: PeerTransfers | None = None  # None: no object goes from node to node
-    turn: str = ""  # which of the pool's clients this is, where one took it over from another
-    pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()  # keys that its host may show, where it was replaced
-    rotated: Callable[[Machine, tuple[str, ...]], Awaitable[None]] | None = None  # called before they are in use
+    peers: PeerTransfers | None = None  # None: nodes send no objects to each other
+    turn: str = ""  # distinguishes the pool's clients after one took the pool over from another
+    # pinned host keys of a machine whose first key was rotated
+    pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()
+    # called with new host keys before the host uses them
+    rotated: Callable[[Machine, tuple[str, ...]], Awaitable[None]] | None = None

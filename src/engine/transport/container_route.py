@@ -1,7 +1,7 @@
-"""The way into a container: each program in it, and each channel to its executor, is a command on the container's host.
+"""The route into a container: each program and each channel to the executor is a command on the container's host.
 
-All data goes over the streams of ``docker exec -i`` or ``podman exec -i``: the container needs no network, no port and
-no SSH server. The host is this computer, or one that the user's login reaches by SSH.
+All data passes through the streams of ``docker exec -i`` or ``podman exec -i``: the container needs no network, no port
+and no SSH server. The host is this computer, or a host that the user's login reaches by SSH.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .ssh_route import BRIDGES, SSHRoute
 if TYPE_CHECKING:
     import asyncssh
 
-# Errors of Docker and Podman for a container in which nothing can be run any more.
+# Error texts of Docker and Podman for a container that can run no more commands.
 GONE = re.compile(r"no such container|no container with name|is not running|container state improper", re.IGNORECASE)
 
 
@@ -44,7 +44,9 @@ def route_to_container(node: NodeId, machine: Machine, settings: ConnectionSetti
 
 
 class PausedWarning:
-    """Reports once that a container is paused: its node is tried again several times before it counts as lost."""
+    """A warning that a container is paused, sent once, though the node is tried several times before it counts as
+    lost.
+    """
 
     def __init__(self, observe: Callable[[ev.Event], object]) -> None:
         self._observe, self._reported = observe, False
@@ -56,12 +58,16 @@ class PausedWarning:
 
 
 class ContainerShell:
-    """Implements `CommandRunner` in a container, by one that runs commands on its host. ``shell``: returns the runner
-    of commands behind these words. ``paused``: reports once that the container is paused.
+    """A `CommandRunner` inside a container, which uses the runner of the container's host.
+
+    Args:
+        shell: Returns a runner that puts the given words before each command.
+        machine: The container.
+        paused: Reports once that the container is paused.
 
     Raises:
-        ConnectFailed: as `CommandRunner.run`, where the container is gone.
-        ConnectionRefusedError: it is paused.
+        ConnectFailed: raised by `run` if the container is gone.
+        ConnectionRefusedError: raised by `run` if the container is paused.
     """
 
     def __init__(
@@ -84,7 +90,7 @@ class ContainerShell:
         return ended
 
     async def _check_paused(self) -> None:
-        """Raise an error if the container is paused: Podman's words for it are those for one that has ended."""
+        """Raise an error if the container is paused: Podman's error is the same for paused and for ended containers."""
         *program, _, _, name = self._machine.inside  # as in `podman exec -i NAME`
         state = await self._shell(program).run(["inspect", "--format", "{{.State.Status}}", name])
         if state.stdout.strip() == b"paused":
@@ -94,7 +100,7 @@ class ContainerShell:
 
 
 def gone_line(stderr: bytes) -> str:
-    """Return the last line of ``stderr`` if it means that the container is gone; else ""."""
+    """Return the last line of ``stderr`` if it says that the container is gone; else ""."""
     line = one_line(stderr.decode(errors="replace").strip().rpartition("\n")[2])
     return line if GONE.search(line) else ""
 
@@ -104,7 +110,7 @@ def gone(machine: Machine, reason: str) -> ConnectFailed:
 
 
 class HostContainerRoute(SSHRoute):
-    """The way into a container on another host, over an SSH connection of its own to that host."""
+    """The route into a container on another host. Each container has its own SSH connection to the host."""
 
     def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
         super().__init__(node, machine, settings)
@@ -131,11 +137,11 @@ class HostContainerRoute(SSHRoute):
 
 
 class LocalContainerRoute(BootstrappedRoute):
-    """The way into a container on this computer: one process here for each channel."""
+    """The route into a container on this computer, with one local process for each channel."""
 
     def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
         super().__init__(node, machine, settings)
-        self._channels: list[Channel] | None = None  # None: it is not reached
+        self._channels: list[Channel] | None = None  # None: the container is not reached
         self._bridges = asyncio.Semaphore(BRIDGES)
         self._paused = PausedWarning(settings.observe)
 
@@ -148,7 +154,7 @@ class LocalContainerRoute(BootstrappedRoute):
         return ContainerShell(LocalShell, self._machine, self._paused)
 
     async def reach(self, *, again: bool) -> None:
-        if again:  # a first bootstrap itself shows whether the container is there
+        if again:  # a first bootstrap shows by itself whether the container exists
             await self._shell.run(["true"])
         self._channels = []
 
@@ -202,7 +208,7 @@ class LocalContainerRoute(BootstrappedRoute):
 
 
 class _Carrier(asyncio.Protocol):
-    """A channel over a command's streams. The command ends with it."""
+    """A channel over the streams of a command. The command ends with the channel."""
 
     def __init__(self, channel: Channel, command: LocalCommand, machine: Machine) -> None:
         self._channel, self._command, self._machine = channel, command, machine
@@ -230,7 +236,7 @@ class _Carrier(asyncio.Protocol):
 
 
 class _Writer:
-    """The writer of a stream whose command ends when it is closed."""
+    """The writer of a stream over a command. Closing the writer ends the command."""
 
     def __init__(self, writer: asyncio.StreamWriter, command: LocalCommand) -> None:
         self._writer, self._command = writer, command

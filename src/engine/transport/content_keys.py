@@ -1,8 +1,8 @@
-"""The keys of the objects that nodes have: the SHA-256 of the bytes, or at first a provisional key.
+"""The keys of the objects on nodes: the SHA-256 of the bytes, or a provisional key at first.
 
-The SHA-256 of a gigabyte takes most of a second. A large blob with a new fingerprint is on no node, so it is sent at
-once by a provisional key, while it is copied. Its SHA-256 is taken when it has been sent, or when a caller needs it,
-and is its key from then on.
+The SHA-256 of a gigabyte takes most of a second. No node has a large blob whose fingerprint is new, so the blob is sent
+at once under a provisional key, while it is copied. Its SHA-256 is computed after it is sent, or when a caller needs
+it, and then replaces the provisional key.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from ..serialization.payload import KEYED_BYTES, Blob
 if TYPE_CHECKING:
     from .peer_transfers import PeerTransfers
 
-LARGE_BYTES = 16 << 20  # of a smaller blob the SHA-256 takes 10 ms
-SEEN = 4096  # remembered fingerprints: a blob with a forgotten one is sent again
+LARGE_BYTES = 16 << 20  # blobs from this size on may get a provisional key; the SHA-256 of a smaller one takes 10 ms
+SEEN = 4096  # fingerprints that are remembered; a blob whose fingerprint is forgotten is sent again
 
 
 class Keyed(Protocol):
-    """A holder of objects by key: a node."""
+    """A node as a holder of objects by key."""
 
     def rekeyed(self, before: str, key: str) -> None: ...
 
 
 class ContentKeys:
-    """The keys of a pool's objects. It is for the thread of the pool's loop."""
+    """The keys of a pool's objects. Use it only in the thread of the pool's event loop."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[bytes, weakref.ref[Blob]] = OrderedDict()  # the first blob of each fingerprint
+        self._seen: OrderedDict[bytes, weakref.ref[Blob]] = OrderedDict()  # fingerprint -> the first blob that had it
         self._numbers = itertools.count(1)
-        self._settling: dict[str, asyncio.Task[str]] = {}  # by provisional key
+        self._settling: dict[str, asyncio.Task[str]] = {}  # provisional key -> the running computation of the SHA-256
         self._own: set[str] = set()  # provisional keys
         self._copying: set[asyncio.Task[None]] = set()
         self.nodes: weakref.WeakSet[Keyed] = weakref.WeakSet()
         self.peers: PeerTransfers | None = None
 
     async def key_of(self, blob: Blob) -> str:
-        """Return the key by which nodes have a blob, if they have it; empty: the blob has none."""
+        """Return the key under which nodes may have the blob; empty: the blob has no key."""
         if blob.known_key is None:
             if blob.size_bytes > KEYED_BYTES:
                 return ""
@@ -62,13 +62,13 @@ class ContentKeys:
         return key in self._own
 
     async def settle(self, blob: Blob) -> str:
-        """Return the SHA-256 of a blob, which is its key from then on."""
+        """Compute the SHA-256 of a blob, make it the blob's key, and return it."""
         self.begin_to_settle(blob)
         settling = self._settling.get(blob.known_key or "")
         return await (self.key_of(blob) if settling is None else asyncio.shield(settling))
 
     def begin_to_settle(self, blob: Blob) -> None:
-        """Begin to replace a blob's provisional key by its SHA-256."""
+        """Begin to replace a blob's provisional key with its SHA-256."""
         key = blob.known_key
         if key in self._own and key not in self._settling:
             self._settling[key] = settling = asyncio.ensure_future(self._settled(blob, key))
@@ -77,10 +77,10 @@ class ContentKeys:
     def _over(self, key: str, settling: asyncio.Task[str]) -> None:
         del self._settling[key]
         if not settling.cancelled():
-            settling.exception()  # retrieved, or asyncio would log it
+            settling.exception()  # retrieve the error: asyncio would log it
 
     def left(self, node: Keyed) -> None:
-        """Note that a node is lost. After the last node no key is needed any more."""
+        """Note that a node is lost. After the last node, no key is needed any more."""
         self.nodes.discard(node)
         if not self.nodes:
             for task in (*self._settling.values(), *self._copying):

@@ -1,15 +1,17 @@
-"""The way of one large object to the nodes that need it: which node gets it from which. No I/O, no clock.
+"""The routes of one large object to the nodes that need it: which node receives it from which. No I/O, no clock.
 
-Nodes hand an object on while they receive it, so that it leaves the client's computer once. Nodes that need it at the
-same time form a chain; where they are many, a tree, which is less deep.
+Nodes forward an object while they receive it, so that it leaves the client's computer only once. Nodes that need it at
+the same time form a chain, or a tree if there are many, as a tree is less deep.
 
-CHAIN-1: from any node that receives, the way from source to source ends at the client or at a node that has the object.
-CHAIN-2: a node that others could hand the object to does not get it from the client, until `TRIES` hops have broken.
-CHAIN-3: a node hands an object to one other at a time while at most `CHAIN_NODES` take part, and to two if there are
-    more, besides nodes that bypass a broken hop.
-CHAIN-4: a broken hop is not tried again for the object; a hop between nodes that could not connect, for no object.
-CHAIN-5: where `APART` hops could not connect and none ever did, the pool's nodes do not reach each other: all get all
-    from the client.
+CHAIN-1: from each receiving node, the chain of sources ends at the client or at a node that has the object.
+CHAIN-2: a node does not get the object from the client if another node could forward it, until `TRIES` hops to the node
+    have broken.
+CHAIN-3: a node forwards an object to one node at a time while at most `CHAIN_NODES` take part, and to two if more do,
+    not counting nodes that bypass a broken hop.
+CHAIN-4: a broken hop is not tried again for that object. A hop whose nodes could not connect is not tried again for any
+    object.
+CHAIN-5: if `APART` hops could not connect and none ever did, the pool's nodes cannot reach each other: each node gets
+    every object from the client.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ if TYPE_CHECKING:
 CHAIN_NODES = 16
 TRIES = 3
 APART = 3
-_LAST = 1 << 30  # the place of nodes from which a hop has broken: behind all others
+_LAST = 1 << 30  # heap position of nodes whose hop to a receiver has broken: behind all others
 
 
 class Reach:
-    """The nodes of a pool that could not connect to each other."""
+    """A record of which nodes of a pool could not connect to each other."""
 
     def __init__(self) -> None:
         self._failed: set[tuple[NodeId, NodeId]] = set()
@@ -53,24 +55,25 @@ class Reach:
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    depth: int = 0  # hops to a node that had it, or to the client, when it began
-    source: NodeId | None = None  # None: the client, or it has the object
+    depth: int = 0  # hops from the client, or from a node that had the object, when the transfer began
+    source: NodeId | None = None  # None: the client sends the object, or the node has it already
     whole: bool = False
     gone: bool = False
     receivers: set[NodeId] = field(default_factory=set)
-    broken: set[NodeId] = field(default_factory=set)  # sources
-    suspect: bool = False  # a hop from it has broken
+    broken: set[NodeId] = field(default_factory=set)  # sources whose hop to this node has broken
+    suspect: bool = False  # whether a hop from this node has broken
 
 
 class Distribution:
-    """The nodes that have, get or got one object."""
+    """All nodes that have, receive or received one object."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
         self._members: dict[NodeId, _Member] = {}
-        self._places: list[tuple[int, int, NodeId]] = []  # a heap of nodes that have or had room: the least deep first
+        # a heap of nodes that may have room for a receiver, least deep first
+        self._places: list[tuple[int, int, NodeId]] = []
         self._turn = self._here = 0
-        self._each = 1  # receivers of a node at a time
+        self._each = 1  # receivers that a node may have at a time
 
     @property
     def empty(self) -> bool:
@@ -80,12 +83,12 @@ class Distribution:
         return self._members[node].source
 
     def wants(self, node: NodeId) -> NodeId | None:
-        """Return the node that hands the object to this one; None: the client does."""
+        """Return the node that will forward the object to ``node``; None: the client sends it."""
         self._join(node)
         return self._take(node, self._free(node, self._members[node]))
 
     def has(self, node: NodeId) -> None:
-        """Note a node that has the object, or has just received it."""
+        """Note that a node has the object, or has just received it."""
         member = self._members.get(node)
         if member is None or member.gone:
             self._join(node)
@@ -95,9 +98,9 @@ class Distribution:
         self._offer(node)
 
     def broke(self, node: NodeId, *, more: bool = True) -> NodeId | None:
-        """Note that a node gets no more from its source; return its next one. ``more`` False: it is to be the client.
+        """Note that a node's source sends no more. Return the next source; None: the client.
 
-        The broken source is bypassed: its own source comes first.
+        ``more`` False: the next source must be the client. Otherwise the broken source's own source is tried first.
         """
         member = self._members[node]
         broken = member.source
@@ -114,7 +117,7 @@ class Distribution:
         return self._take(node, self._free(node, member))
 
     def left(self, node: NodeId) -> None:
-        """Note that a node is lost, has dropped the object, or needs it no longer."""
+        """Note that a node is lost, has dropped the object, or no longer needs it."""
         member = self._members.get(node)
         if member is not None and not member.gone:
             self._let_go(member, node)
@@ -154,7 +157,7 @@ class Distribution:
         heapq.heappush(self._places, (_LAST if member.suspect else member.depth, self._turn, node))
 
     def _free(self, node: NodeId, member: _Member) -> NodeId | None:
-        """Return the least deep node that has room and may hand the object to this one."""
+        """Return the least deep node that has room and may forward the object to ``node``."""
         passed: list[tuple[int, int, NodeId]] = []
         source: NodeId | None = None
         while self._places and source is None:
@@ -177,7 +180,7 @@ class Distribution:
         return node not in self._way(source)
 
     def _way(self, node: NodeId) -> Iterator[NodeId]:
-        """Yield the nodes that the object passes on its way to a node, up to the first that is gone."""
+        """Yield the node and its chain of sources, up to the first one that has the object or is gone."""
         at: NodeId | None = node
         while at is not None:
             yield at

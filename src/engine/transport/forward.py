@@ -1,4 +1,4 @@
-"""Ports of this computer's loopback interface that lead, over a node's SSH connection, to ports that nodes reach."""
+"""Local ports on the loopback interface that forward, over a node's SSH connection, to ports that the node reaches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ Dial = Callable[[str, int], Awaitable[tuple[Any, Any]]]
 
 
 class Forwards:
-    """The open forwarded ports: one listens for each request, until `close`. A connection lives as long as the SSH
-    connection under it; the next one takes the SSH connection of that time.
+    """The forwarded ports of a pool.
+
+    `open` adds a port, which listens until `close`. A forwarded connection ends with the SSH connection that carries
+    it; the next one uses the node's SSH connection at that time.
     """
 
     def __init__(self) -> None:
@@ -31,7 +33,7 @@ class Forwards:
             await asyncio.wait(self._piping)
 
     async def open(self, dial: Dial, host: str, port: int) -> str:
-        """Return the address of a new port here that leads to ``host:port`` there."""
+        """Return the address of a new local port that leads to ``host:port`` on the node's network."""
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
@@ -50,11 +52,11 @@ class Forwards:
 
 
 async def _joined(near_in: Any, near_out: Any, dial: Dial, host: str, port: int) -> None:
-    import asyncssh  # which pools on this computer do without
+    import asyncssh  # pools on this computer do not need this import
 
     try:
         far_in, far_out = await dial(host, port)
-    except (OSError, asyncssh.Error):  # the connecting program sees a connection that is closed at once
+    except (OSError, asyncssh.Error):  # the local program sees its connection closed at once
         return
     try:
         async with asyncio.TaskGroup() as both:

@@ -1,7 +1,8 @@
-"""Heartbeats of a connection: ping the node, and act on its silence.
+"""Heartbeats of a connection: ping the node, and react to its silence.
 
-After `QUIET_S` of silence another connection is begun beside the present one; after `SILENCE_S` the present one is cut.
-`silence` defines silence; `actors.failure_detector` decides what a cut connection means for the node.
+After `QUIET_S` of silence, a second connection is tried while the present one stays open; after `SILENCE_S`, the
+present one is cut. `silence` defines silence; `actors.failure_detector` decides what a cut connection means for the
+node.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from typing import Protocol
 from .route import Route
 from .silence import SilenceClock
 
-HEARTBEAT_S = 2.0  # between two pings
-QUIET_S = 3.5  # TCP's own pauses double, so a new connection may get through earlier
-SILENCE_S = 6.0  # with the time for reconnecting, a black hole is detected in 9 s; a stall of 3 s has no effect
-TOGETHER_S = 0.125  # beats of all nodes fall on its multiples: for 1,000 nodes the loop wakes up eight times a second
+HEARTBEAT_S = 2.0  # seconds between two pings
+# seconds of silence before a second connection is tried: TCP doubles its retry pauses, so a new one may connect sooner
+QUIET_S = 3.5
+# seconds of silence before the connection is cut: with the reconnect, a dead network is detected in 9 s, and a stall of
+# 3 s has no effect
+SILENCE_S = 6.0
+# beats of all nodes are due at multiples of this time, so for 1,000 nodes the loop wakes up eight times a second
+TOGETHER_S = 0.125
 
 
 class Pinged(Protocol):
-    """The connection of a heartbeat."""
+    """The connection that a heartbeat pings and cuts."""
 
     def ping(self) -> None: ...
 
@@ -28,13 +33,16 @@ class Pinged(Protocol):
 
 
 class Heartbeat:
-    """The heartbeat of one connection. ``same_host``: the node is on this computer, so the network is not the cause."""
+    """The heartbeat of one connection.
+
+    ``same_host``: the node is on this computer, so no network can cause its silence.
+    """
 
     def __init__(self, route: Route, connection: Pinged, *, same_host: bool, beats: Beats) -> None:
         self.silence = SilenceClock()
         self._route, self._connection, self._same_host, self._beats = route, connection, same_host, beats
         self._ping_at = 0.0
-        self.beats_at: float | None = None  # None: it is stopped
+        self.beats_at: float | None = None  # time of the next beat; None: the heartbeat is stopped
 
     def start(self) -> None:
         now = time.monotonic()
@@ -54,7 +62,7 @@ class Heartbeat:
             self._route.begin_no_other()
         else:
             self._route.begin_another(self._reached_anew)
-        if now + TOGETHER_S > self._ping_at:  # else it is too early for a ping: check the silence alone
+        if now + TOGETHER_S > self._ping_at:  # otherwise it is too early for a ping: this beat only checks the silence
             self._connection.ping()
             self._ping_at = now + HEARTBEAT_S
         limit_s = QUIET_S if silent_s < QUIET_S else SILENCE_S
@@ -66,7 +74,7 @@ class Heartbeat:
         self._beats.add(self, at)
 
     def _reached_anew(self) -> None:
-        """Switch to the new connection, unless the present one has come back or was dropped."""
+        """Switch to the new connection, unless the present one received data again or was cut."""
         silent_s = self.silence.lasts(time.monotonic())
         if silent_s < QUIET_S:
             self._route.begin_no_other()
@@ -75,13 +83,13 @@ class Heartbeat:
 
 
 class Beats:
-    """The due beats of a pool's connections. Beats of one moment share one timer of the loop."""
+    """The due beats of all connections of a pool. Beats that are due at the same time share one timer of the loop."""
 
     def __init__(self) -> None:
         self._due: dict[float, list[Heartbeat]] = {}
 
     def add(self, heartbeat: Heartbeat, at: float) -> None:
-        """Have a heartbeat beat at that time of the loop, unless its `beats_at` has changed by then."""
+        """Have a heartbeat beat at time ``at`` of the loop, unless its `beats_at` has changed by then."""
         if (due := self._due.get(at)) is None:
             self._due[at] = due = []
             asyncio.get_running_loop().call_later(at - time.monotonic(), self._ring, at)
@@ -93,11 +101,11 @@ class Beats:
                 continue
             try:
                 heartbeat.beat()
-            except Exception as error:  # noqa: BLE001  the others of this moment beat all the same
+            except Exception as error:  # noqa: BLE001  other heartbeats must still run
                 context = {"message": "a heartbeat of a connection failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
 
 
 def together(at: float, now: float) -> float:
-    """Return when a beat due ``at`` happens: together with other nodes' and not later, unless it is due soon."""
+    """Return the time for a beat that is due ``at``: rounded down to `TOGETHER_S`, unless the beat is due soon."""
     return at if at - now < 2 * TOGETHER_S else at - at % TOGETHER_S

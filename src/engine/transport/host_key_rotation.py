@@ -1,7 +1,7 @@
-"""The replacement of a machine's first host key by one that is made on the machine and never leaves it.
+"""The replacement of a machine's first host key by a key that is made on the machine and never leaves it.
 
-The first key is in the machine's launch data, which others may be able to read. The new key is first made and reported,
-then put in place: a connection that is lost between the two finds one of two keys that are both pinned.
+The first key is in the machine's launch data, which others may be able to read. Rotation first makes and reports the
+new key, then puts it in place: if the connection is lost in between, the next connection sees one of two pinned keys.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from ...providers.base import Machine
 from ..api.errors import BootstrapError
 from ..image.commands import CommandResult, CommandRunner
 
-# As root, or by sudo. Read on stdin by sh, so that no login shell has to quote it. Under systemd a socket may start a
-# server for each connection: then there is nothing to reload.
+# The scripts run as root, directly or by sudo. sh reads them on stdin, so that no login shell must quote them. Under
+# systemd, a socket may start one server for each connection: then no server must be reloaded.
 _MAKE = b"""\
 set -eu
 umask 077
@@ -40,7 +40,7 @@ fi
 
 
 async def make_host_key(shell: CommandRunner, machine: Machine) -> str:
-    """Make a new key on the machine, not in use yet, and return the public one, or raise a BootstrapError."""
+    """Make a new key on the machine, not in use yet, and return its public part. Raise a BootstrapError on failure."""
     ended = await _as_root(shell, _MAKE)
     kind, *rest = ended.stdout.decode(errors="replace").split()[:2] or [""]
     if ended.status != 0 or kind != "ssh-ed25519" or not rest:
@@ -49,7 +49,7 @@ async def make_host_key(shell: CommandRunner, machine: Machine) -> str:
 
 
 async def use_host_key(shell: CommandRunner, machine: Machine) -> None:
-    """Put the new key in use, from the next connection on, or raise a BootstrapError."""
+    """Put the new key in use for all later connections. Raise a BootstrapError on failure."""
     ended = await _as_root(shell, _PLACE)
     if ended.status != 0:
         raise _failed("the new host key could not be put in place", ended, machine)

@@ -1,4 +1,4 @@
-"""Outrider's own tasks run on a node beside its slots: their payloads. `NodeLink.run_beside` sends them."""
+"""The payloads of Outrider's own tasks, which run on a node beside its slots. `NodeLink.run_beside` sends them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def internal_payload(call: PendingCall, code: bytes, *, name: str, output: Values | None = None) -> Payload:
-    """Return a payload. ``code``: the `serialization.program` of its function. ``output``: takes yielded values."""
+    """Return a payload. ``code``: the `serialization.program` of its function. ``output``: receives yielded values."""
     args, kwargs, inputs = call.detach()
     flags = RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE | (RunFlag.STREAM if output is not None else 0)
     return Payload(

@@ -1,4 +1,4 @@
-"""The client checks a machine's lease at the first contact, and renews it until the executor there does.
+"""Check a machine's lease at the first contact, and renew it until the machine's executor does.
 
 An image may take longer to install than the lease lasts.
 """
@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 from ...actors.interfaces import ConnectFailed
 from ..image.commands import CommandRunner
 
-RENEWALS = 4  # renewals in the time of one lease: some may fail
-MOST_S = 15.0  # between renewals: a machine of a dead client may have a shorter lease than this pool's
-CHECK_S = 10.0  # for the answer, which comes before that of a bootstrap unless tries fail
+RENEWALS = 4  # renewals during the time of one lease, so that some may fail
+# seconds between renewals, at most: a machine left by a dead client may have a shorter lease than this pool's
+MOST_S = 15.0
+CHECK_S = 10.0  # seconds for the lease check after a bootstrap; unless tries fail, the check ends before the bootstrap
 
-# The watch makes the file when it is armed, and sees a renewal by the file's inode and time. The argument is the file.
+# The machine creates the lease file when it arms the lease, and detects a renewal by the file's inode and time. The
+# script's argument is the file's path.
 CHECK_LEASE = """\
 seen() { stat -c '%i %y' -- "$1"; }
 before=$(seen "$1") || exit 1
@@ -29,9 +31,9 @@ T = TypeVar("T")
 
 
 class LeaseRenewal:
-    """The renewal of a lease: touch ``file`` on the machine at once, and repeatedly until closed. A failure is silent,
-    and tried again: other work on the same connection will report it.
+    """The renewal of a lease: touches ``file`` on the machine at once, and repeatedly until `close`.
 
+    A failure is not reported, and the renewal is tried again: other work on the same connection reports it.
     ``checked``: the first touch must have an effect. LEASE-1: a machine that cannot end itself is not used.
     """
 
@@ -46,15 +48,20 @@ class LeaseRenewal:
         self._task.cancel()
 
     async def during(self, work: Coroutine[Any, Any, T], machine: str) -> T:
-        """Return the result of ``work``. If the lease turns out not to be armed, cancel the work and refuse the
-        machine: nothing would end it. A TimeoutError: the state of the lease could not be read.
+        """Return the result of ``work``.
+
+        If the lease is not armed, cancel the work and refuse the machine: nothing would end it.
+
+        Raises:
+            ConnectFailed: the lease is not armed.
+            TimeoutError: the state of the lease could not be read.
         """
         doing = asyncio.ensure_future(work)
         try:
             either: list[asyncio.Future[Any]] = [doing, self._armed]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not self._armed.done():
-                doing.result()  # an error of the work comes first
+                doing.result()  # an error of the work is raised before one of the lease
             async with asyncio.timeout(CHECK_S):
                 armed = await asyncio.shield(self._armed)
             if not armed:
@@ -69,16 +76,16 @@ class LeaseRenewal:
             doing.cancel()
             await asyncio.wait([doing])
             if not doing.cancelled():
-                doing.exception()  # retrieved: it was raised, or comes second
+                doing.exception()  # retrieve the error, or asyncio would log it: this error or another one was raised
 
     async def _run(self) -> None:
         while True:
-            with suppress(OSError):  # TimeoutError too
+            with suppress(OSError):  # this includes TimeoutError
                 async with asyncio.timeout(self._every_s):
                     if self._armed.done():
                         await self._shell.run(["touch", "-c", "--", self._file])
                     else:
                         ended = await self._shell.run(["sh", "-c", CHECK_LEASE, "outrider-lease", self._file])
-                        if ended.status is not None:  # else it was killed
+                        if ended.status is not None:  # None: the command was killed
                             self._armed.set_result(ended.status == 0)
             await asyncio.sleep(self._every_s)

@@ -1,4 +1,4 @@
-"""A node as the pool sees it: orders become frames, frames become reports. The connection carries the bytes."""
+"""A node as the pool sees it: turns requests into frames, and frames into reports. The connection carries the bytes."""
 
 from __future__ import annotations
 
@@ -52,13 +52,14 @@ if TYPE_CHECKING:
     from .instance_views import InstanceViews
     from .peer_transfers import PeerTransfers
 
-# Plain numbers: an enumeration's operators cost 1 us.
+# Plain integers: operators of an enumeration cost 1 us.
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)
-FIRST_BESIDE = 1 << 62  # Outrider's own attempts, unknown to the pool actor, whose numbers begin at 1
+# first id of Outrider's own attempts, which the pool actor does not know; ids of the actor begin at 1
+FIRST_BESIDE = 1 << 62
 
 
 class NodeLink(PlainOrders):
-    """The `actors.interfaces.Link` of one node. It survives reconnects: unconfirmed messages are sent again."""
+    """The `actors.interfaces.Link` of one node. It survives reconnects: unacknowledged messages are sent again."""
 
     def __init__(
         self,
@@ -82,36 +83,40 @@ class NodeLink(PlainOrders):
         self._write: Callable[[bytes], object] | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = self._closed = False
-        self.sent_bytes = self.received_bytes = 0  # in frames and blobs, since the node was reached
-        self._unacknowledged = 0  # messages received since the last write
+        self.sent_bytes = self.received_bytes = 0  # bytes in frames and blobs, since the node was first reached
+        self._unacknowledged = 0  # number of messages received since the last write
         self.sampled: Callable[[wire.Sampled], object] = lambda _: None
-        self.answered: Callable[[], object] = lambda: None  # a ping
-        self.unfit = ""  # why its executor ends by itself, in its own words
-        # A dict without values is a set that takes a third of the memory while it is empty, and that Python's collector
-        # does not go through. Most are empty for good, and a pool may have a thousand nodes.
+        self.answered: Callable[[], object] = lambda: None  # called for each answer to a ping
+        self.unfit = ""  # the executor's reason why it ends itself; empty: it does not
+        # A dict without values serves as a set: while empty, it takes a third of the memory, and Python's garbage
+        # collector does not visit it. Most of these stay empty, and a pool may have a thousand nodes.
         self._defined: dict[bytes, None] = {}
         self.orders = self._orders = dict[int, Order]()
-        send = self.send  # one bound method for all users
+        send = self.send  # one bound method, shared by all users
         self.stacks = NodeStacks(self._orders, send)
-        self._recalled: dict[int, None] = {}  # of them, and may come back
+        # attempts of `_orders` that the pool has recalled, and that may be returned
+        self._recalled: dict[int, None] = {}
         self._awaited: dict[int, None] = {}  # attempts whose end `kill_all` waits for
-        self._beside: dict[int, Callable[[Finished | None], None]] = {}  # attempts that the pool's actor does not know
+        # callbacks of attempts that the pool's actor does not know
+        self._beside: dict[int, Callable[[Finished | None], None]] = {}
         self._next_beside = FIRST_BESIDE
         self._pinged = dict[int, tuple[int, ...]]()
         self.in_use = 0
-        self._held_back: dict[int, asyncio.Task[None]] = {}  # attempts whose blob is still on its way
-        self._codes: dict[bytes, Blob] = {}  # of functions too large for a frame
-        self._fetching: dict[int, None] = {}  # attempts that have ended, and whose values are still on their way
+        # attempts that are not sent yet, as their blob is still being sent
+        self._held_back: dict[int, asyncio.Task[None]] = {}
+        self._codes: dict[bytes, Blob] = {}  # blobs of functions that are too large for a frame
+        self._fetching: dict[int, None] = {}  # attempts that have ended, but whose values are still being fetched
         self._transfers = BlobTransfers(bulk, same_host=same_host, send=send)
         self.objects = NodeObjects(node, self._transfers, same_host=same_host, send=send, keys=keys, peers=peers)
         self._checkpoints = checkpoints
         self.replicas = NodeReplicas(node, checkpoints, self._transfers, self.objects, send=send)
         checkpoints.joined(self.replicas)
         self._streams = TaskStreams(node, self._orders, self._transfers)
-        self._items, self._credit = self._streams.fetches, self._streams.credit  # which each end of an attempt looks at
+        # local aliases, as each end of an attempt reads both
+        self._items, self._credit = self._streams.fetches, self._streams.credit
         self.profiles = NodeProfiles(node, self._orders, self._items, send)
 
-    # --- the pool's side ----------------------------------------------------------------------------------------
+    # --- calls by the pool --------------------------------------------------------------------------------------
 
     def run(self, order: Order) -> None:
         payload = cast("Payload", order.task.content)
@@ -135,14 +140,16 @@ class NodeLink(PlainOrders):
         if at_once and (not payload.objects or self.objects.refer_at_once(order.attempt, payload.objects)):
             self._send_run(run)
             if idle:
-                self.flush()  # it begins while we work on; messages to a busy node gather for a tick
+                # send at once, so that the node starts early; messages to a busy node are sent together at the end of
+                # the turn
+                self.flush()
             else:
                 self._schedule()
         else:
             self._held_back[order.attempt] = self._transfers.spawn(self._run_with_blobs(run, payload))
 
     def run_beside(self, payload: Payload, ended: Callable[[Finished | None], None]) -> AttemptId:
-        """Run a task beside the slots, unknown to the actors. ``ended`` is called once; None: the node is lost."""
+        """Run a task beside the slots, without the actors. ``ended`` is called once; None: the node is lost."""
         attempt = AttemptId(self._next_beside)
         self._next_beside += 1
         if self._closed:
@@ -155,7 +162,7 @@ class NodeLink(PlainOrders):
         return attempt
 
     def _separate(self, reports: Sequence[Report]) -> None:
-        """Pass the pool's own reports on, while internal tasks run beside its tasks."""
+        """Take out the reports of internal tasks, and pass all other reports on to the pool."""
         others: list[Report] = []
         for report in reports:
             ended = self._beside.pop(report.attempt, None) if isinstance(report, Finished) else None
@@ -177,7 +184,7 @@ class NodeLink(PlainOrders):
         held_back = self._held_back.pop(attempt, None)
         if held_back is None:
             self.send(wire.Kill(attempt))
-        else:  # the order was never sent
+        else:  # the attempt was never sent
             held_back.cancel()
             if attempt in self._orders:
                 self._over(attempt)
@@ -185,11 +192,11 @@ class NodeLink(PlainOrders):
                 self._loop.call_soon(self._reports, [Finished(attempt, Verdict.KILLED, ended, 0.0)])
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
-        self._recalled |= dict.fromkeys(self._orders.keys() & attempts)  # one may just have ended
+        self._recalled |= dict.fromkeys(self._orders.keys() & attempts)  # an attempt may have ended just before
         self.send(wire.Recall(tuple(attempts)))
 
     async def kill_all(self, below: int, within_s: float) -> None:
-        """End the attempts with ids under ``below`` that are here, and wait until they are gone."""
+        """End all attempts with ids below ``below`` on this node, and wait until they have ended."""
         self._awaited = dict.fromkeys(attempt for attempt in self._orders if attempt < below)
         if not self._awaited:
             return
@@ -202,23 +209,25 @@ class NodeLink(PlainOrders):
         self._transfers.drop(blob)
 
     def forget(self, function: bytes) -> None:
-        """Forget a function that no attempt here uses; another attempt would define it anew."""
+        """Forget a function that no attempt on this node uses; a later attempt would define it again."""
         code = self._codes.pop(function, None)
         if code is not None:
             self._defined.pop(function, None)
             self.drop(code)
             code.close()
 
-    # --- the connection's side ----------------------------------------------------------------------------------
+    # --- calls by the connection --------------------------------------------------------------------------------
 
     def attach(self, write: Callable[[bytes], object]) -> None:
-        """Handle a (new) connection on which the session has been resumed."""
+        """Handle a new connection on which the session has been resumed."""
         self._write = write
         self._transfers.attach()
         self._schedule()
 
     def detach(self) -> None:
-        """Handle the loss of the connection: frames wait in the session, and transfers start over on the next."""
+        """Handle the loss of the connection: frames wait in the session, and transfers start over on the next
+        connection.
+        """
         self._write = None
         self._pinged.clear()
         self.session.lost()
@@ -227,7 +236,8 @@ class NodeLink(PlainOrders):
     def close(self) -> None:
         self._write, self._closed = None, True
         self._transfers.close()
-        self._held_back.clear()  # they are cancelled, and refer to objects for as long as somebody refers to this link
+        # the tasks are cancelled already, but would keep their objects alive as long as this link exists
+        self._held_back.clear()
         self.objects.close()
         self.replicas.close()
         self.stacks.close()
@@ -257,12 +267,14 @@ class NodeLink(PlainOrders):
                 self.sent_bytes += len(data)
                 try:
                     self._write(data)
-                except ConnectionError:  # the channel has just closed: the next one carries it
+                except ConnectionError:  # the channel was closed a moment ago: the next channel sends the data again
                     pass
 
     def received(self, data: bytes) -> None:
-        """Handle one read of the control channel: everything in it is one batch of reports. A ProtocolError: these
-        bytes break the protocol, or have a message that this node may not send.
+        """Handle one read of the control channel, whose messages form one batch of reports.
+
+        Raises:
+            ProtocolError: the bytes violate the protocol, or contain a message that this node may not send.
         """
         self.received_bytes += len(data)
         reports: list[Report] = []
@@ -280,12 +292,12 @@ class NodeLink(PlainOrders):
                 self._reports(reports)
 
     def _runs(self, attempt: int) -> bool:
-        """Return whether the node has the attempt and has not answered: messages about others are ignored."""
+        """Return whether the attempt runs on the node. Messages about all other attempts are ignored."""
         return attempt in self._orders and attempt not in self._held_back and attempt not in self._fetching
 
     def _report(self, message: wire.Message) -> Report | None:  # noqa: PLR0911, PLR0912 (a table)
         match message:
-            case wire.Done(attempt, value, duration_us) if (  # the usual
+            case wire.Done(attempt, value, duration_us) if (  # the most frequent case
                 value.blob is None and not self._items and self._runs(attempt)
             ):
                 self._over(attempt)
@@ -294,7 +306,7 @@ class NodeLink(PlainOrders):
                 return Finished(AttemptId(attempt), Verdict.RETURNED, received, busy_s)
             case wire.Done() | wire.Failed() | wire.Ended():
                 return self._ended(message)
-            case wire.Pong():  # of each heartbeat
+            case wire.Pong():  # the answer to each heartbeat
                 self.ponged(message)
                 self.answered()
             case wire.Started(attempt):
@@ -344,7 +356,10 @@ class NodeLink(PlainOrders):
         return None
 
     def _logged(self, message: wire.Logged) -> None:
-        """Handle what an attempt has logged. Its end is reported when its artifacts are here, as with its items."""
+        """Handle a message about what an attempt has logged.
+
+        The attempt's end is reported after its artifacts have arrived.
+        """
         order = self._orders.get(message.attempt) if self._runs(message.attempt) else None
         if message.blob is None:
             if order is not None:
@@ -357,7 +372,10 @@ class NodeLink(PlainOrders):
             self._streams.fetch_before_end(order.attempt, self._logs.artifact(self.node, order, message, fetch, drop))
 
     def _ended(self, message: wire.Done | wire.Failed | wire.Ended) -> Finished | None:  # noqa: PLR0911 (a table)
-        """Return the report of an attempt's end; None: its value is fetched first, or the node runs no such attempt."""
+        """Return the report of an attempt's end.
+
+        None: its value must be fetched first, or the node runs no such attempt.
+        """
         attempt = message.attempt
         if not self._runs(attempt):
             return None
@@ -376,9 +394,9 @@ class NodeLink(PlainOrders):
             return None
         try:
             received = None if value is None else self._transfers.arrived(value, message.duration_us)
-        except ConnectionError:  # the report of the node's loss follows
+        except ConnectionError:  # the loss of the node is reported next
             return None
-        except Exception as error:  # noqa: BLE001  no memory, say: this task's, and no other's of the same read
+        except Exception as error:  # noqa: BLE001  for example, no memory: only this task fails
             return self._failed(attempt, "fetch", error)
         return self._finished(message, received)
 
@@ -393,7 +411,7 @@ class NodeLink(PlainOrders):
         return True
 
     def _kept(self, message: wire.Done) -> Finished:
-        """Return the report of a result that stays on the node."""
+        """Return the final report of an attempt whose result stays on the node."""
         attempt, sizes, name = message.attempt, message.value.sizes, message.value.blob
         payload = cast("Payload", self._orders[attempt].task.content)
         assert payload.keep is not None, "it stays"
@@ -405,7 +423,10 @@ class NodeLink(PlainOrders):
         return Finished(AttemptId(attempt), Verdict.RETURNED, stored, message.duration_us / 1e6)
 
     def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
-        """Return the report of a result. Its outcome holds the received value alone: ten thousand may wait."""
+        """Return the final report of an attempt.
+
+        To save memory, it holds only the received value: ten thousand may wait.
+        """
         self._over(message.attempt)
         busy_s = message.duration_us / 1e6
         if isinstance(message, wire.Done) and received is not None:
@@ -433,7 +454,7 @@ class NodeLink(PlainOrders):
                 self.send(wire.Refer(run.attempt, names, tuple(wire.Value(b"", None, blob) for blob in blobs)))
             if payload.blob is not None:
                 run = run._replace(args=await self.objects.place_arguments(run.attempt, run.args, payload.blob))
-        except Exception as error:  # noqa: BLE001  no memory, say: the task's, and no other's
+        except Exception as error:  # noqa: BLE001  for example, no memory: only this task fails
             del self._held_back[run.attempt]
             if isinstance(error, ObjectLost):
                 unsent = self._failed(run.attempt, "lost", error)
@@ -443,7 +464,8 @@ class NodeLink(PlainOrders):
         else:
             del self._held_back[run.attempt]
             order = self._orders[run.attempt]
-            if order.world is not None:  # its peers were left out if the view named them, and there may be another now
+            # the view may list other peers by now than when the world was packed
+            if order.world is not None:
                 run = run._replace(world=self._views.world(order.world, order.rank, named=self._named))
             if payload.needs is not None:
                 self.send(wire.Hold(run.attempt, *payload.needs))
@@ -451,7 +473,10 @@ class NodeLink(PlainOrders):
             self._schedule()
 
     async def _define_by_blob(self, payload: Payload) -> None:
-        """Define a function that is too large for a frame. Its blob stays for later workers, until `forget`."""
+        """Define a function that is too large for a frame.
+
+        The node keeps its blob for later workers, until `forget`.
+        """
         blob = self._codes.setdefault(
             payload.function, Blob(f"code-{payload.function.hex()}", [payload.code], len(payload.code))
         )
@@ -463,8 +488,9 @@ class NodeLink(PlainOrders):
     async def _end_later(
         self, message: wire.Done | wire.Failed, value: wire.Value | None, items: set[asyncio.Task[Received]]
     ) -> None:
-        """Report how an attempt ended when its value, and a generator's items, are here. If the node is lost before,
-        its loss is reported instead.
+        """Report the end of an attempt when its value, and all items of a generator, have arrived.
+
+        If the node is lost before, only the loss is reported.
         """
         try:
             if items:
@@ -478,13 +504,13 @@ class NodeLink(PlainOrders):
                 finished = self._finished(message, received)
         except ConnectionError:
             return
-        except Exception as error:  # noqa: BLE001  it will not come: whoever waits for it is told
+        except Exception as error:  # noqa: BLE001  the value is lost: report that to the caller
             finished = self._failed(message.attempt, "fetch", error)
         self._fetching.pop(message.attempt, None)
         self._reports([finished])
 
     def _over(self, attempt: int) -> None:
-        """Forget an attempt that has ended; its streams end with it."""
+        """Remove all state of an attempt that has ended, with its streams."""
         order = self._orders.pop(attempt, None)
         self._recalled.pop(attempt, None)
         self._credit.pop(attempt, None)

@@ -1,4 +1,4 @@
-"""Commands that a command of this computer runs elsewhere, as ``podman exec -i NAME`` does in a container."""
+"""Run commands through a local command, as ``podman exec -i NAME`` runs them in a container."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...providers.local_command import LocalCommand
 from ..image.commands import CommandResult
 
 PIECE_BYTES = 256 << 10
-LAST_BYTES = 64 << 10  # of stdout that nobody listens to
-ENDS_S = 30.0  # for the command to end once its output has
+LAST_BYTES = 64 << 10  # last bytes of stdout that are returned if the caller gives no ``output``
+ENDS_S = 30.0  # seconds for the command to exit after the end of its output
 
 
 class LocalShell:
-    """An `engine.image.commands.CommandRunner` that runs each command by the command ``inside``."""
+    """An `engine.image.commands.CommandRunner` that runs each command through the local command ``inside``."""
 
     def __init__(self, inside: Sequence[str]) -> None:
         self._inside = tuple(inside)
@@ -27,7 +27,7 @@ class LocalShell:
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
     ) -> CommandResult:
-        """See `CommandRunner.run`. If a signal ends a command there, the status is 128 + its number."""
+        """See `CommandRunner.run`. The status of a command that was ended by a signal is 128 + the signal's number."""
         try:
             command = LocalCommand([*self._inside, *argv])
         except OSError as error:
@@ -64,7 +64,7 @@ class LocalShell:
 
 
 async def _feed(writer: asyncio.StreamWriter, stdin: bytes | AsyncIterable[bytes]) -> None:
-    """Write all of ``stdin`` and end it; what is left when the command reads no more is dropped."""
+    """Write all of ``stdin`` and close it. If the command closes its input, drop the rest."""
     with suppress(OSError):
         if isinstance(stdin, bytes):
             writer.write(stdin)

@@ -1,6 +1,7 @@
-"""The user's own way into a host: keys, known hosts and configuration, resolved as ``ssh`` would. Never unchecked.
+"""The user's own SSH access to a host: keys, known hosts and configuration, resolved as ``ssh`` does, and always
+checked.
 
-And why a machine could not be reached by SSH, and what to do next.
+This module also builds the errors for machines that SSH could not reach, with advice.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from ..api.printable import plainly
 from . import unreached
 from .route import because, refusal
 
-CONNECT_S = 10.0  # for each host on the way, if the machine has no ``patience_s``
+CONNECT_S = 10.0  # seconds to connect to each host on the way, if the machine has no ``patience_s``
 ASK_METHODS_S = 5.0
 
 
 async def stops(address: Address, way: Login, host_key: str) -> Sequence[Stop]:
-    """Do as `ssh_stops.stops`, with errors for users' mistakes.
+    """Resolve the hosts on the way as `ssh_stops.stops` does, with errors for users' mistakes.
 
     Raises:
-        SpecError: the configuration, or a host key that was given, cannot work.
+        SpecError: the configuration, or a host key from the user, cannot work.
         asyncssh.Error, OSError, ValueError: a key or a known_hosts file cannot be read.
     """
     if host_key:
@@ -42,7 +43,7 @@ async def stops(address: Address, way: Login, host_key: str) -> Sequence[Stop]:
 
 
 async def jumps(way: Login) -> Sequence[Stop]:
-    """Do as `ssh_stops.jumps`. Errors are those of `stops`."""
+    """Resolve the jump hosts as `ssh_stops.jumps` does. It raises the errors of `stops`."""
     try:
         return await ssh_stops.jumps(way)
     except (ConfigMistake, UnicodeError) as error:
@@ -73,20 +74,21 @@ def _check_host_key(text: str, host: str) -> None:
         ) from error
 
 
-# --- why not ----------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed:  # noqa: PLR0911  a table
-    """Do as `route.refusal`, for what `ssh.connect` raises too."""
+    """Return the error to report, as `route.refusal` does, also for the errors of `ssh.connect`."""
     stop, error = None, plainly(error)
     if isinstance(error, JumpFailed) and error.__cause__ is not None:
         stop, error = error.stop, error.__cause__
     place, by_pool = _place(machine, stop), _by_the_pool(machine, stop)
     match error:
         case asyncssh.HostKeyNotVerifiable() if machine.rotate_host_key:
-            # Until the cloud's first boot has put our key there, its SSH server answers with one of its own.
+            # Until the cloud's first boot has installed our host key, the machine's SSH server shows a key of its own.
             failed = ConnectFailed(story := await _host_key_story(machine, stop, error))
-            failed.__cause__ = HostKeyError(story)  # which the user gets when its time is over
+            # the error that the user gets when the time to reach the machine is over
+            failed.__cause__ = HostKeyError(story)
             return failed
         case asyncssh.HostKeyNotVerifiable():
             return because(HostKeyError(await _host_key_story(machine, stop, error)), systematic=by_pool)
@@ -116,12 +118,12 @@ async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed: 
 async def _unreached(  # noqa: PLR0911  a table
     machine: Machine, stop: Stop | None, error: BaseException, place: str
 ) -> ConnectFailed:
-    """Return the error for a host of the user's own on which no SSH server was reached."""
+    """Return the error for one of the user's own hosts on which no SSH server was reached."""
     assert machine.address is not None
     assert machine.login is not None
     try:
         way = await _way(machine)
-    except (OSError, ValueError, asyncssh.Error):  # perhaps the same error: a file cannot be read any more
+    except (OSError, ValueError, asyncssh.Error):  # perhaps the same error again: a file became unreadable
         return refusal(machine, error, place)
     at = stop or way[-1]
     if unreached.no_such_name(error):
@@ -143,7 +145,7 @@ async def _unreached(  # noqa: PLR0911  a table
 
 
 async def _no_server(at: Stop, error: BaseException, place: str) -> ConnectFailed | None:
-    """Connect to the port once more, to see what listens there; return None if it may be an SSH server."""
+    """Connect to the port once more, to find out what listens there. Return None if it may be an SSH server."""
     if not isinstance(error, ConnectionError | TimeoutError | asyncssh.ConnectionLost):
         return None
     greeting = await unreached.read_greeting(at.host, at.port)
@@ -179,7 +181,7 @@ def _key_story(machine: Machine, place: str, error: str) -> str:
 
 
 def _by_the_pool(machine: Machine, stop: Stop | None) -> bool:
-    """Return whether the failed host is one that the pool logs in to by its own keys and host keys."""
+    """Return whether the pool logs in to the failed host with its own key and host keys, not the user's."""
     address = machine.address
     return machine.login is None or address is None or (bool(address.command) and stop is None)
 
@@ -231,7 +233,8 @@ async def _login_story(machine: Machine, stop: Stop | None, error: BaseException
     assert machine.login is not None
     way = await _way(machine)
     place, stop = _place(machine, stop), stop or way[-1]
-    methods = await _methods(stop) if stop.place == way[0].place else ()  # the others cannot be reached from here
+    # the hosts after the first one cannot be reached directly
+    methods = await _methods(stop) if stop.place == way[0].place else ()
     who = f"{stop.options.username}@{place}"
     if methods and "publickey" not in methods:
         return (

@@ -1,10 +1,9 @@
-"""The memory of an incoming blob: a thread has the kernel allocate it a little ahead of the bytes.
+"""The memory of an incoming blob: a thread has the kernel allocate it a little ahead of the written bytes.
 
-A kernel clears memory when it is touched first, 0.1 s for 1 GB in huge pages. In a virtual machine that gives back what
-it does not use, such pages have to be found by the hypervisor first: up to 3 s for 1 GB, where small pages, of which
-the kernel has kept some, take 0.5.
-
-AHEAD-3: huge pages are taken until some are slow, and then small ones, unless these are slower still.
+A kernel clears memory at the first access, which takes 0.1 s for 1 GB in huge pages. In a virtual machine that returns
+unused memory to its host, the hypervisor must find huge pages first: up to 3 s for 1 GB. There, small pages, of which
+the kernel has kept some, take 0.5 s.
+AHEAD-3: use huge pages until some are slow, then small pages, unless small pages are even slower.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ from contextlib import suppress
 from ...providers.threads import hand
 from ..serialization.own_memory import huge_buffer
 
-READY_BYTES = 32 << 20  # ahead of the written bytes
-STEP_BYTES = 4 << 20  # at a time: other memory calls of this program wait meanwhile
-SLOW = 1e-9  # seconds for a byte: ten times what huge pages take, and twice what small ones do
+READY_BYTES = 32 << 20  # bytes to allocate ahead of the written bytes
+STEP_BYTES = 4 << 20  # bytes to allocate at a time: other memory calls of this process wait meanwhile
+# seconds per byte above which pages are slow: ten times the usual time of huge pages, and twice that of small ones
+SLOW = 1e-9
 _SMALL = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
 
 class PageChoice:
-    """The size of the next pages: huge, or small. No I/O, and no clock."""
+    """The choice of the size of the next pages: huge or small. No I/O, no clock."""
 
     def __init__(self) -> None:
         self.huge = True
-        self._slow_s = 0.0  # seconds for a byte in slow huge pages; 0: none were slow
+        self._slow_s = 0.0  # seconds per byte of slow huge pages; 0: none were slow
         self._chosen = False
 
     def took(self, size_bytes: int, seconds: float) -> None:
@@ -41,20 +41,22 @@ class PageChoice:
 
 
 class MemoryAhead:
-    """The allocation of a `huge_buffer` that is written from its beginning on. When all is written, nothing here refers
-    to its memory, so that the buffer can be closed.
+    """The allocation of a `huge_buffer` that is written from beginning to end.
+
+    After the last byte, this object holds no reference to the memory, so that the buffer can be closed.
     """
 
     def __init__(self, size_bytes: int) -> None:
         self.buffer = huge_buffer(size_bytes)
         self._size = size_bytes
         self._written = 0
-        self._ready = 0 if size_bytes > STEP_BYTES else size_bytes  # which the kernel gives sooner than a thread begins
+        # a small buffer needs no thread: the kernel allocates it faster than a thread starts
+        self._ready = 0 if size_bytes > STEP_BYTES else size_bytes
         self._choice = PageChoice()
         self._busy = False
 
     def written(self, at_bytes: int) -> None:
-        """Handle that the buffer is written up to ``at_bytes``."""
+        """Handle that the first ``at_bytes`` of the buffer are written."""
         self._written = at_bytes
         if self._ready < self._wanted() and not self._busy:
             self._busy = True
@@ -64,9 +66,9 @@ class MemoryAhead:
         return min(self._written + READY_BYTES, self._size)
 
     def _make_ready(self) -> None:
-        from ..wire import large_copy  # ctypes, which few programs need
+        from ..wire import large_copy  # this imports ctypes, which few programs need
 
-        with suppress(ValueError):  # the buffer was filled, read and closed meanwhile
+        with suppress(ValueError):  # the buffer may have been filled, read and closed in the meantime
             while (at := self._next()) < self._wanted():
                 with memoryview(self.buffer)[at : at + STEP_BYTES] as step:
                     if not self._choice.huge and _SMALL is not None:
@@ -78,5 +80,5 @@ class MemoryAhead:
         self._busy = False
 
     def _next(self) -> int:
-        """Return where the memory that is not allocated yet begins; the writer may have been faster."""
+        """Return the offset at which to allocate next; the writer may have overtaken this thread."""
         return max(self._ready, self._written // STEP_BYTES * STEP_BYTES)

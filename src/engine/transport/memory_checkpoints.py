@@ -1,7 +1,7 @@
-"""The checkpoints that the nodes of a pool keep in memory: carried out as `memory_versions` decides.
+"""The checkpoints that the nodes of a pool keep in memory. This module carries out the decisions of `memory_versions`.
 
-A copy goes to another node by shared memory where both are this computer, and else straight from node to node, or
-through this program where the nodes do not reach each other.
+A copy reaches another node by shared memory if both nodes are on this computer. Otherwise it goes directly from node to
+node, or through this process if the nodes cannot reach each other.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .blob_transfers import BlobTransfers
 from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, PartId, Version, VersionId
 from .node_objects import NodeObjects
 
-WAIT_S = 600.0  # for a node to get and verify a part: the client itself may be away for minutes
-BYTES_PER_S = 10e6  # and as much longer for a large part
-PREFIX = "checkpoint:"  # prefix of the blob names from which an attempt resumes
+WAIT_S = 600.0  # seconds for a node to fetch and verify a part; the client may be suspended for minutes
+BYTES_PER_S = 10e6  # a part may take more time than `WAIT_S`: its size divided by this rate
+PREFIX = "checkpoint:"  # prefix of the names of checkpoint blobs
 
 
 class Place(NamedTuple):
@@ -34,11 +34,11 @@ class Place(NamedTuple):
 
 
 class Unavailable(Exception):
-    """The error for a copy of a part that is missing or damaged, or does not come."""
+    """The error for a copy of a part that is missing, damaged or late."""
 
 
 class NodeReplicas:
-    """The copies in memory of one node."""
+    """The in-memory copies of checkpoint parts that one node holds."""
 
     def __init__(
         self,
@@ -52,13 +52,16 @@ class NodeReplicas:
         self.node, self.objects, self.send = node, objects, send
         self._checkpoints, self._transfers = checkpoints, transfers
         self._pending: dict[str, asyncio.Future[parts.Replicated]] = {}
-        self._paths: dict[str, str] = {}  # of copies of this computer, by blob
+        self._paths: dict[str, str] = {}  # blob -> path of the copy, for nodes on this computer
         self.closed = False
 
-    # --- from the node --------------------------------------------------------------------------------------------
+    # --- messages from the node -----------------------------------------------------------------------------------
 
     def received(self, message: parts.Kept | parts.Stored | parts.Replicated, order: Order | None) -> None:
-        """Handle a node's message. ``order``: of the message's attempt, if the node runs it."""
+        """Handle a node's message.
+
+        ``order``: the order of the message's attempt; None: the node does not run the attempt.
+        """
         match message:
             case parts.Replicated(blob):
                 if (reply := self._pending.pop(blob, None)) is not None and not reply.done():
@@ -81,13 +84,13 @@ class NodeReplicas:
             reply.cancel()
         self._checkpoints.gone(self.node)
 
-    # --- to the node ----------------------------------------------------------------------------------------------
+    # --- requests to the node -------------------------------------------------------------------------------------
 
     async def get(self, name: str, source: NodeReplicas, blob: str, part: Part, *, verify: bool) -> Place:
-        """Copy the ``blob`` of ``source`` to this node as ``name``.
+        """Copy the ``blob`` of ``source`` to this node under the name ``name``.
 
         Raises:
-            Unavailable
+            Unavailable: the copy failed or is damaged.
         """
         digest = part.digest if verify else None
         if self.objects.same_host and source.objects.same_host:
@@ -108,7 +111,7 @@ class NodeReplicas:
         """Have the node verify its copy.
 
         Raises:
-            Unavailable
+            Unavailable: the copy is missing or damaged.
         """
         return await self._ask(parts.Replicate(blob, "", part.size_bytes, part.digest))
 
@@ -116,7 +119,7 @@ class NodeReplicas:
         return await self._transfers.bring_kept(wire.Value(b"", None, blob))
 
     def path(self, blob: str) -> str:
-        return self._paths.get(blob, blob)  # the name of a rank's own copy is its path
+        return self._paths.get(blob, blob)  # for a rank's own copy, the blob's name is its path
 
     def drop(self, blob: str) -> None:
         self._paths.pop(blob, None)
@@ -144,7 +147,7 @@ class NodeReplicas:
 
 
 class Offer(NamedTuple):
-    """The version that the ranks of a generation resume a run from. ``blobs``: by rank, on the rank's node."""
+    """The version of a run from which the ranks of a generation resume. ``blobs``: by rank, on that rank's node."""
 
     run: str
     version: Version
@@ -152,15 +155,17 @@ class Offer(NamedTuple):
 
 
 class MemoryCheckpoints:
-    """The checkpoints in memory of one pool, whose links share this."""
+    """All in-memory checkpoints of one pool, shared by the links of its nodes."""
 
     def __init__(self) -> None:
         self.versions = MemoryVersions()
         self._nodes: dict[NodeId, NodeReplicas] = {}
         self._expected: set[JobId] = set()
         self._numbers = itertools.count(1)
-        self._restoring: dict[JobId, tuple[int, asyncio.Task[list[Offer]]]] = {}  # by job, with the generation
-        self._copying: dict[tuple[NodeId, str], set[asyncio.Task[None]]] = {}  # by the blob that is copied
+        # job -> its generation, and the task that prepares its offers
+        self._restoring: dict[JobId, tuple[int, asyncio.Task[list[Offer]]]] = {}
+        # (node, blob) -> tasks that copy this blob
+        self._copying: dict[tuple[NodeId, str], set[asyncio.Task[None]]] = {}
 
     def joined(self, node: NodeReplicas) -> None:
         self._nodes[node.node] = node
@@ -170,7 +175,7 @@ class MemoryCheckpoints:
             self.versions.lost(node)
 
     def expect(self, job: JobId) -> None:
-        """Keep the states of a job's ranks: all ranks run again when one is lost."""
+        """Keep the states of this job's ranks in memory. All its ranks run again when one is lost."""
         self._expected.add(job)
 
     def expects(self, job: JobId) -> bool:
@@ -184,10 +189,10 @@ class MemoryCheckpoints:
         self.versions.over(job)
         self._carry_out()
 
-    # --- what ranks leave -----------------------------------------------------------------------------------------
+    # --- parts that ranks have left -------------------------------------------------------------------------------
 
     def kept(self, node: NodeReplicas, order: Order, world: World, message: parts.Kept) -> None:
-        if world.nodes[order.rank // world.ranks_per_node] != node.node:  # its generation is over
+        if world.nodes[order.rank // world.ranks_per_node] != node.node:  # the generation of the message is over
             node.drop(message.blob)
             return
         part = Left(message.blob, message.size_bytes, message.digest, message.sharded, copies=message.copies)
@@ -238,26 +243,27 @@ class MemoryCheckpoints:
         except Unavailable:
             to.drop(name)
             self.versions.copied(copy.of, copy.to, None)
-        except asyncio.CancelledError:  # the copy is dropped: a node would wait for it without end
+        except asyncio.CancelledError:
+            # the copy is no longer needed; without the drop, the node would wait for its bytes forever
             to.drop(name)
             raise
         else:
             self.versions.copied(copy.of, copy.to, name)
         self._carry_out()
 
-    # --- what a new generation resumes from -----------------------------------------------------------------------
+    # --- resuming a new generation --------------------------------------------------------------------------------
 
     def may_offer(self, order: Order) -> bool:
         """Return whether the attempt's generation may resume from memory; if so, call `offer`."""
         return order.world is not None and order.world.generation > 1 and order.task.job in self.versions.jobs
 
     async def offer(self, order: Order) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names and blobs from which a rank resumes, once its generation's nodes have all of them."""
+        """Return the names and blobs from which a rank resumes, once all parts are on the generation's nodes."""
         world, job = order.world, order.task.job
         assert world is not None, "it is a rank"
         generation, restoring = self._restoring.get(job, (0, None))
         if restoring is None or generation != world.generation:
-            if restoring is not None:  # it would drop the copies from which this generation resumes
+            if restoring is not None:  # the task of the earlier generation would drop copies that this generation needs
                 restoring.cancel()
             restoring = asyncio.ensure_future(self._restore(job, world))
             self._restoring[job] = world.generation, restoring
@@ -266,7 +272,7 @@ class MemoryCheckpoints:
         except asyncio.CancelledError:
             if not restoring.cancelled():
                 raise
-            offers = []  # the job is over, or this generation
+            offers = []  # the job or this generation has ended
         return (
             tuple(f"{PREFIX}{order.attempt}:{_offer_text(each, order.rank)}" for each in offers),
             tuple(each.blobs[order.rank] for each in offers),
@@ -277,7 +283,7 @@ class MemoryCheckpoints:
         for run in [*self.versions.jobs.get(job, {})]:
             while (version := self.versions.chosen(job, run, world.size)) is not None:
                 places = await self._place(job, run, version, world)
-                if places is None:  # a node of this generation is lost, and with it the generation
+                if places is None:  # a node of this generation is lost, so the generation ends
                     return []
                 if len(places) == world.size:
                     offers.append(Offer(run, version, tuple(places)))
@@ -287,8 +293,9 @@ class MemoryCheckpoints:
         return offers
 
     async def _place(self, job: JobId, run: str, version: Version, world: World) -> list[str] | None:
-        """Bring each node of a generation its ranks' parts, verified; return their blobs by rank. Fewer blobs: a copy
-        was unusable, and is dropped. None: a node is lost.
+        """Copy each part to the nodes of the ranks that need it, and verify it there. Return the blobs by rank.
+
+        Fewer blobs than ranks: a copy was unusable, and is dropped. None: a node is lost.
         """
         wanted = [(world.nodes[rank // world.ranks_per_node], rank % version.ranks) for rank in range(world.size)]
         places = dict.fromkeys(wanted, "")
@@ -305,10 +312,10 @@ class MemoryCheckpoints:
         return [places[each] for each in wanted if places[each]]
 
     async def _have(self, part_id: PartId, part: Part, node: NodeReplicas) -> str:
-        """Bring a node a part, verified; return its blob, or "" if that failed.
+        """Copy a part to a node, and verify it there. Return its blob, or "" on failure.
 
-        A connected node that does not answer holds up all ranks of the generation for a limited time: then the part
-        counts as damaged.
+        A connected node that does not answer delays all ranks of the generation, but only until `WAIT_S` and the time
+        for the part's size are over: then the part counts as damaged.
         """
         if (mine := part.at.get(node.node)) is not None:
             try:
@@ -318,7 +325,8 @@ class MemoryCheckpoints:
                 return ""
         source = next((each for at in part.at if (each := self._nodes.get(at)) is not None), None)
         if source is None:
-            for at in [*part.at]:  # on unknown nodes: else the version would be chosen again and again
+            # its copies are on unknown nodes; without this, the version would be chosen again and again
+            for at in [*part.at]:
                 self.versions.damaged(part_id, at)
             return ""
         name = f"{PREFIX}{next(self._numbers)}"
@@ -336,7 +344,7 @@ class MemoryCheckpoints:
 
 
 async def _in_time(getting: Coroutine[Any, Any, Place], part: Part) -> Place:
-    """Return the result of ``getting``; raise `Unavailable` also if it takes too long."""
+    """Return the result of ``getting``. Raise `Unavailable` also if it takes too long."""
     try:
         async with asyncio.timeout(WAIT_S + part.size_bytes / BYTES_PER_S):
             return await getting

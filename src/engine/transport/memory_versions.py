@@ -1,18 +1,18 @@
-"""The versions of checkpoints that nodes keep in memory: which ones are kept, where, and from which a training resumes.
-
-No I/O, no clock. A rank leaves its part of a version in its node's memory; copies of the part go to the next nodes in
-the generation. A version is *safe* when each rank's part has as many copies as requested, or as there are nodes.
+"""The versions of checkpoints that nodes keep in memory: which are kept, on which nodes, and which one a training
+resumes from. No I/O, no clock. A rank leaves its part of a version in its node's memory; copies of the part go to the
+next nodes in the generation. A version is *safe* when each rank's part has as many copies as requested, or as there are
+nodes.
 
 MEMORY-1: the newest safe version is dropped only when a newer one is safe, or when a new generation resumes elsewhere.
-MEMORY-2: all ranks of a generation are offered the same version of a run, and each part of it is on the rank's node,
-    verified there; or none is offered.
-MEMORY-3: the offer is the newest version with a copy of each part; nothing older than the newest checkpoint in the
-    storage that a rank has reported, and no sharded version if the number of ranks has changed.
+MEMORY-2: all ranks of a generation are offered the same version of a run, with each part verified on the rank's own
+node; or no version is offered.
+MEMORY-3: the offered version is the newest one with a copy of each part. It is not older than the newest checkpoint in
+the storage that a rank has reported, and not sharded if the number of ranks has changed.
 MEMORY-4: the copies of a part are on different nodes.
-MEMORY-5: of one rank in one generation a node keeps at most `MOST` parts: a version that a rank has passed by can never
-    become complete, and is dropped.
+MEMORY-5: a node keeps at most `MOST` parts of one rank in one generation. A version that a rank has skipped can never
+become complete, and is dropped.
 MEMORY-6: each copy is dropped once. When a job is over, none of its copies is left.
-MEMORY-7: a rank gets one message that its part's version is safe, once it is.
+MEMORY-7: when a version is safe, each of its ranks gets one message about that.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from ...actors.interfaces import JobId, NodeId
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 
-MOST = 3  # parts of one rank and generation: it has two slots, and a message may be on its way
-MOST_RUNS = 64  # of one job
+MOST = 3  # parts of one rank and generation: the rank has two slots, and one message may be in flight
+MOST_RUNS = 64  # runs of one job
 
 
 class VersionId(NamedTuple):
-    """Greater is newer. ``again``: how often the ranks have gone back to an earlier step before."""
+    """The order of versions: the greater one is newer.
+
+    ``again``: how often the ranks have returned to an earlier step.
+    """
 
     generation: int
     again: int
@@ -49,12 +52,12 @@ class Left(NamedTuple):
     blob: str
     size_bytes: int
     digest: int
-    sharded: bool  # it has shards of tensors, of which other ranks have the rest
-    copies: int  # requested copies, the rank's own included
+    sharded: bool  # whether the part has shards of tensors, whose other shards are in other ranks' parts
+    copies: int  # requested number of copies, including the rank's own
 
 
 class CopyPart(NamedTuple):
-    """A decision: copy the ``blob`` of ``source`` to ``to``; `copied` gets the result."""
+    """A decision: copy the ``blob`` of ``source`` to ``to``. The caller reports the result to `copied`."""
 
     of: PartId
     source: NodeId
@@ -69,7 +72,7 @@ class DropCopy(NamedTuple):
 
 
 class TellSafe(NamedTuple):
-    """A decision: send the rank that has left ``blob`` on a node the message that its version is safe."""
+    """A decision: send the rank that left ``blob`` on a node the message that the blob's version is safe."""
 
     node: NodeId
     blob: str
@@ -80,8 +83,8 @@ class Part:
     size_bytes: int
     digest: int
     wanted: int
-    at: dict[NodeId, str] = field(default_factory=dict)  # the blobs of its copies
-    left: TellSafe | None = None  # by its rank
+    at: dict[NodeId, str] = field(default_factory=dict)  # node -> blob of its copy
+    left: TellSafe | None = None  # the message for the part's rank once the version is safe
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +100,9 @@ class Version:
         return len(self.parts) == self.ranks and all(len(part.at) >= part.wanted for part in self.parts.values())
 
     def gives(self, ranks: int) -> bool:
-        """Return whether so many ranks can resume from it: rank r from the part of rank ``r % self.ranks``."""
+        """Return whether ``ranks`` ranks can resume from this version: rank r uses the part of rank ``r %
+        self.ranks``.
+        """
         if self.sharded and ranks != self.ranks:
             return False
         needed = range(min(ranks, self.ranks))
@@ -106,15 +111,15 @@ class Version:
 
 @dataclass(slots=True, eq=False)
 class RunVersions:
-    """The versions of one run of a job, and the latest that each rank of the present generation has reported."""
+    """The versions of one run of a job, and the latest version from each rank of the present generation."""
 
     versions: dict[VersionId, Version] = field(default_factory=dict)
     latest: dict[int, VersionId] = field(default_factory=dict)
-    stored: VersionId | None = None  # the newest one that is complete in the storage, as far as is known
+    stored: VersionId | None = None  # the newest version that is known to be complete in the storage
 
 
 class MemoryVersions:
-    """All versions of a pool. What must be done gathers in ``decisions`` until the caller takes it."""
+    """All versions of a pool. ``decisions`` collects the actions for the caller, who carries them out and clears it."""
 
     most = MOST
 
@@ -122,10 +127,10 @@ class MemoryVersions:
         self.decisions: list[CopyPart | DropCopy | TellSafe] = []
         self.jobs: dict[JobId, dict[str, RunVersions]] = {}
 
-    # --- from ranks -----------------------------------------------------------------------------------------------
+    # --- reports of ranks -----------------------------------------------------------------------------------------
 
     def kept(self, part_id: PartId, part: Left, nodes: Sequence[NodeId], each: int) -> None:
-        """Note the part that a rank has left. ``nodes``: its generation's, each of which has ``each`` ranks."""
+        """Note that a rank has left a part. ``nodes``: the nodes of its generation, each with ``each`` ranks."""
         job, run, version, rank = part_id
         node = nodes[rank // each]
         runs = self.jobs.setdefault(job, {})
@@ -138,7 +143,7 @@ class MemoryVersions:
         mine = [known.id for known in of.versions.values() if rank in known.parts]
         mine = [known for known in mine if known.generation == version.generation]
         if of.latest[rank] != version or version in mine or len(mine) == self.most:
-            self.decisions.append(DropCopy(node, part.blob))  # the report of its node is impossible
+            self.decisions.append(DropCopy(node, part.blob))  # a correct node never sends this report: drop its copy
         else:
             known = of.versions.setdefault(version, Version(version, len(nodes) * each))
             known.sharded = known.sharded or part.sharded
@@ -155,7 +160,7 @@ class MemoryVersions:
             of.stored = max(version, of.stored or version)
 
     def copied(self, part_id: PartId, node: NodeId, blob: str | None) -> None:
-        """Note that a node has a copy of a part as ``blob``; None: it could not get one."""
+        """Note that a node has a copy of a part as ``blob``; None: the copy failed."""
         of, part = self.jobs.get(part_id.job, {}).get(part_id.run), self._part(part_id)
         if of is None or part is None or node in part.at:
             if blob is not None:
@@ -167,7 +172,7 @@ class MemoryVersions:
             part.at[node] = blob
         self._settle(of)
 
-    # --- of nodes and jobs ----------------------------------------------------------------------------------------
+    # --- ends of nodes and jobs -----------------------------------------------------------------------------------
 
     def lost(self, node: NodeId) -> None:
         for runs in self.jobs.values():
@@ -181,25 +186,29 @@ class MemoryVersions:
             for version in of.versions.values():
                 self._drop(version)
 
-    # --- a new generation -----------------------------------------------------------------------------------------
+    # --- resuming a new generation --------------------------------------------------------------------------------
 
     def chosen(self, job: JobId, run: str, ranks: int) -> Version | None:
-        """Return the version from which so many ranks resume; None: from the storage, or from the beginning."""
+        """Return the version from which ``ranks`` ranks resume; None: resume from the storage, or start from the
+        beginning.
+        """
         of = self.jobs[job][run]
         newest_first = sorted(of.versions.values(), key=lambda version: version.id, reverse=True)
         choice = next((version for version in newest_first if version.gives(ranks)), None)
         return None if choice is None or (of.stored is not None and choice.id < of.stored) else choice
 
     def damaged(self, part_id: PartId, node: NodeId) -> None:
-        """Note that the copy on a node is damaged or cannot be read: it is dropped."""
+        """Note that the copy on a node is damaged or unreadable, and drop it."""
         part = self._part(part_id)
         if part is not None and (blob := part.at.pop(node, None)) is not None:
             self.decisions.append(DropCopy(node, blob))
 
     def placed(self, part_id: PartId, node: NodeId, blob: str) -> bool:
-        """Note a verified copy of a part, for a rank on that node; return False if the part is wanted no more.
+        """Note a verified copy of a part on the node of a rank that needs it.
 
-        It replaces an unverified copy that has come there meanwhile.
+        Return False if the part is no longer needed.
+
+        The copy replaces an unverified one that has arrived on the node in the meantime.
         """
         part = self._part(part_id)
         before = blob if part is None else part.at.get(node)
@@ -216,7 +225,7 @@ class MemoryVersions:
             for each in [each for each in of.versions if each != version]:
                 self._drop(of.versions.pop(each))
 
-    # --- what is dropped ------------------------------------------------------------------------------------------
+    # --- dropping versions ----------------------------------------------------------------------------------------
 
     def _settle(self, of: RunVersions) -> None:
         for version in of.versions.values():
@@ -230,7 +239,9 @@ class MemoryVersions:
                 self._drop(version)
 
     def _is_passed_by(self, of: RunVersions, version: Version) -> bool:
-        """Return whether a rank has reported a newer version of its generation, and never this one."""
+        """Return whether a rank has skipped this version: it reported a newer one of the same generation, and never
+        this one.
+        """
         return any(
             latest > version.id and latest.generation == version.id.generation and rank not in version.parts
             for rank, latest in of.latest.items()

@@ -1,8 +1,8 @@
-"""The large objects of one node: arguments of its attempts, and results that stay there.
+"""The large objects of one node: arguments of its attempts, and results that stay on the node.
 
-`object_memory` decides what the node remembers; this module sends it there, and has the node drop it or move it to its
-disk. A node of this computer maps the memory that the client or another node has, and remembers nothing. Others are
-brought large objects by other nodes, where these have them and are reached: see `peer_transfers`.
+`object_memory` decides what the node remembers. This module sends objects to the node, and has it drop them or move
+them to its disk. A node on this computer maps memory of the client or of another local node, and remembers nothing.
+Other nodes receive large objects from each other where they can connect: see `peer_transfers`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from ..serialization.stored_objects import StoredObject
     from .peer_transfers import PeerTransfers
 
-MEMORY_SHARE = 8  # of the node's memory
-DISK_TIMES = 4  # as much on its disk
+MEMORY_SHARE = 8  # a node remembers objects of up to one eighth of its memory
+DISK_TIMES = 4  # the disk may hold this many times as much as the memory
 
 
 class ObjectLost(Exception):
-    """The error for an object that exists nowhere any more: the node that kept it is lost."""
+    """The error for an object that no longer exists anywhere: the node that kept it is lost."""
 
 
 class NodeObjects:
-    """The `serialization.stored_objects.Home` of one node."""
+    """The implementation of `serialization.stored_objects.Home` for one node."""
 
     def __init__(
         self,
@@ -54,19 +54,19 @@ class NodeObjects:
         self._transfers, self._send = transfers, send
         # Created on first use: most nodes of a large pool have no large objects.
         self._memory: ObjectMemory | None = None
-        self._limits = 0, 0  # of it
+        self._limits = 0, 0  # limits of `_memory`, in bytes: memory, disk
         self._end: PeerEnd | None = None
-        self.address = ""  # by which other nodes reach this one
+        self.address = ""  # the node's address for other nodes
         self._kept: WeakSet[Whereabouts] | None = None
-        self._number = 0  # of the object that was sent last
+        self._number = 0  # number of the last object that was sent
         self._placing: dict[str, asyncio.Task[None]] = {}
-        self.users: dict[int, list[str]] = {}  # attempts, and what each uses
+        self.users: dict[int, list[str]] = {}  # attempt -> names of the objects that it uses
         self._peers = None if same_host else peers
         self._keys = ContentKeys() if keys is None else keys
         if not same_host:
             self._keys.nodes.add(self)
             self._keys.peers = peers
-        self._shared: dict[str, str] = {}  # what other nodes may have of this one, by name: the key of each
+        self._shared: dict[str, str] = {}  # objects that this node may send to other nodes: name -> key
         self.closed = False
 
     @property
@@ -84,18 +84,18 @@ class NodeObjects:
         return self._end
 
     def limit(self, node_bytes: int, memory_bytes: int | None, disk_bytes: int | None) -> None:
-        """Set how much it may remember and keep. ``node_bytes``: the node's memory. None: a share of that."""
+        """Set how many bytes of objects the node may hold. ``node_bytes``: the node's memory. None: a share of it."""
         memory = node_bytes // MEMORY_SHARE if memory_bytes is None else memory_bytes
         self._limits = memory, DISK_TIMES * memory if disk_bytes is None else disk_bytes
         if self._memory is not None:
             self._memory.limit(*self._limits)
 
-    # --- to the node ----------------------------------------------------------------------------------------------
+    # --- sending to the node --------------------------------------------------------------------------------------
 
     async def place_arguments(self, attempt: int, args: wire.Value, blob: Blob) -> wire.Value:
-        """Send the node a call's large arguments, for as long as the attempt runs; return their references.
+        """Send the node the large arguments of a call, for as long as the attempt runs. Return references to them.
 
-        Large buffers, such as arrays, are sent each by itself: another call with one of them finds it there.
+        Each large buffer, such as an array, is sent as its own object, so that a later call can reuse it.
         """
         pieces = () if self.same_host or args.sizes is None else blob.pieces(args.sizes)
         if not pieces or args.sizes is None:
@@ -113,7 +113,7 @@ class NodeObjects:
         return wire.Value(pickle.dumps(_Pieces(named, args.sizes), 5))
 
     async def place(self, attempt: int, blob: Blob) -> str:
-        """Send the node a blob, for as long as the attempt runs; return its name there."""
+        """Send the node a blob, for as long as the attempt runs. Return its name on the node."""
         key = "" if self.same_host else await self._keys.key_of(blob)
         if not key:
             await self._transfers.ensure_placed(blob)
@@ -123,7 +123,7 @@ class NodeObjects:
         return name
 
     def _send_blob(self, attempt: int, blob: Blob, key: str) -> str:
-        """Begin to send a blob, unless the node has it or it is on its way."""
+        """Begin to send a blob, unless the node has it or is receiving it."""
 
         def send_rest(name: str, at: int) -> Coroutine[Any, Any, None]:
             return self._transfers.place(blob.renamed(name), at)
@@ -149,15 +149,17 @@ class NodeObjects:
         *,
         settle: Callable[[], Awaitable[str]] | None = None,
     ) -> str:
-        """Begin to bring an object there, unless the node has it or it is on its way; return its name there.
-        ``send_rest`` sends it from here, as a blob of that name, from a byte on. ``settle`` returns its SHA-256.
+        """Begin to bring an object to the node, unless the node has it or is receiving it. Return its name on the node.
+
+        ``send_rest(name, at)`` sends it from the client as blob ``name``, from byte ``at`` on. ``settle`` returns its
+        SHA-256.
         """
         known = self.memory.find(key)
         if known is not None:
             name = known
         else:
             self._number += 1
-            name = f"{name}#{self._number}"  # a dropped object of the same name may still be on its way there
+            name = f"{name}#{self._number}"  # a dropped object of the same name may still be arriving
             self.memory.sent(name, size_bytes, key)
             if self._peers is None or not self.serves(size_bytes):
                 bringing = send_rest(name, 0)
@@ -172,7 +174,8 @@ class NodeObjects:
 
     async def _there(self, name: str) -> None:
         if (under_way := self._placing.get(name)) is not None:
-            await asyncio.wait([under_way])  # leaves it alone when we are cancelled: others wait for it too
+            # this call's cancellation does not cancel `under_way`: other calls wait for it too
+            await asyncio.wait([under_way])
             under_way.result()
 
     def _placed(self, name: str, placing: asyncio.Task[None]) -> None:
@@ -183,7 +186,7 @@ class NodeObjects:
         self._carry_out()
 
     def refer_at_once(self, attempt: int, stored: Sequence[StoredObject]) -> bool:
-        """Lend the attempt the objects of its arguments; return False if the node has yet to get one of them."""
+        """Lend the attempt the objects of its arguments. Return False if the node still lacks one of them."""
         blobs = [self._there_at_once(each.at) for each in stored]
         if None in blobs:
             return False
@@ -196,17 +199,17 @@ class NodeObjects:
     def _refer(
         self, attempt: int, stored: Sequence[StoredObject], places: Sequence[Whereabouts], blobs: Sequence[str | None]
     ) -> None:
-        """Lend the attempt the blobs, each with the sizes of the present value: another value may replace it."""
+        """Lend the attempt the blobs, with the sizes of the values as they are now: a value may be replaced later."""
         values = (wire.Value(b"", at.sizes, blob) for at, blob in zip(places, blobs, strict=True))
         self._send(wire.Refer(attempt, tuple(each.name for each in stored), tuple(values)))
 
     def _there_at_once(self, at: Whereabouts) -> str | None:
-        """Return the object's name on the node; None: it is not there, or that is not known without waiting."""
+        """Return the object's name on the node; None: the node lacks it, or to find out would take a wait."""
         if at.home is self:
             return at.kept_as
         blob = at.blob
         if blob is None:
-            name = self.memory.find(at.name)  # brought there from its home
+            name = self.memory.find(at.name)  # a copy that was brought to this node from the object's home
             return None if name in self._placing else name
         if self.same_host:
             return blob.name if self._transfers.has(blob) else None
@@ -214,10 +217,10 @@ class NodeObjects:
         return None if name in self._placing else name
 
     async def refer(self, attempt: int, stored: Sequence[StoredObject]) -> None:
-        """Bring the node the objects of the attempt's arguments.
+        """Bring the objects of the attempt's arguments to the node.
 
         Raises:
-            ObjectLost
+            ObjectLost: an object no longer exists.
         """
         places = [each.at for each in stored]
         self._refer(attempt, stored, places, [await self._bring_there(attempt, at) for at in places])
@@ -236,7 +239,7 @@ class NodeObjects:
         return await self.place(attempt, at.blob)
 
     async def _bring_from(self, home: NodeObjects, peers: PeerTransfers, attempt: int, at: Whereabouts) -> str:
-        """Bring an object of another node straight from there, and through this program only if that fails."""
+        """Bring an object from its home node directly, and through this process only if that fails."""
 
         async def send_rest(name: str, offset: int) -> None:
             await self._bring_here(at)
@@ -252,10 +255,10 @@ class NodeObjects:
         return name
 
     async def _bring_here(self, at: Whereabouts) -> None:
-        """Fetch an object of another node to this computer, for this node and all others that wait for it."""
+        """Fetch an object of another node to this computer, for all nodes that wait for it."""
         home = at.home
         if self.same_host and isinstance(home, NodeObjects) and home.same_host:
-            try:  # its memory stays for as long as a process has it open
+            try:  # a memory file exists as long as any process has it open
                 at.blob = Blob.opened(at.name, at.size_bytes, at.kept_as)
             except (FileNotFoundError, ProcessLookupError):
                 at.lose(home)
@@ -277,10 +280,10 @@ class NodeObjects:
         if at.blob is None:
             at.blob = Blob(at.name, [received.data], at.size_bytes)
 
-    # --- from the node --------------------------------------------------------------------------------------------
+    # --- objects that the node keeps ------------------------------------------------------------------------------
 
     def kept(self, at: Whereabouts, name: str) -> Whereabouts:
-        """Note an object that a task has left there under a name, until it is let go."""
+        """Note an object that a task has left on the node under ``name``. It stays until `let_go`."""
         at.home, at.kept_as = self, name
         if self._kept is None:
             self._kept = WeakSet()
@@ -290,7 +293,12 @@ class NodeObjects:
         return at
 
     async def bring(self, at: Whereabouts) -> Received:
-        """Return an object that the node keeps. A ConnectionError: the node is lost. A LookupError: it has none."""
+        """Return an object that the node keeps.
+
+        Raises:
+            ConnectionError: the node is lost.
+            LookupError: the node does not have the object.
+        """
         return await self._transfers.bring_kept(wire.Value(b"", at.sizes, at.kept_as))
 
     def let_go(self, name: str) -> None:
@@ -302,38 +310,38 @@ class NodeObjects:
         self._carry_out()
 
     def serves(self, size_bytes: int) -> bool:
-        """Return whether this node may send other nodes objects of this size."""
+        """Return whether this node may send objects of this size to other nodes."""
         return self._peers is not None and size_bytes >= LEAST_BYTES
 
     async def copy(self, home: NodeObjects, blob: str, name: str, size_bytes: int) -> bool:
-        """Have the node get a blob straight from another one, as ``name``, which is not remembered here.
+        """Have the node copy a blob directly from another node, as ``name``. The object memory does not track the copy.
 
-        Return whether that succeeded: it fails where nodes do not reach each other.
+        Return whether the copy succeeded. It fails if the nodes cannot reach each other.
         """
         if self._peers is None or home._peers is None:
             return False
         return await self._peers.copy(home, blob, self, name, size_bytes)
 
     def share(self, key: str, name: str) -> None:
-        """Note that this node may send other nodes an object that it keeps."""
+        """Note that this node may send an object that it keeps to other nodes."""
         self._shared[name] = key
 
     def rekeyed(self, before: str, key: str) -> None:
-        """Note that an object has another key from now on."""
+        """Note that an object's key has changed."""
         self.memory.rekeyed(before, key)
         for name, its in self._shared.items():
             if its == before:
                 self._shared[name] = key
 
     def hold(self, name: str) -> None:
-        """Keep an object there until `release`, while another node gets it."""
+        """Keep an object on the node until `release`, while another node copies it."""
         self.memory.used(name)
 
     def release(self, name: str) -> None:
         self.memory.unused(name)
         self._carry_out()
 
-    # --- the node's life ------------------------------------------------------------------------------------------
+    # --- ends of attempts and of the node -------------------------------------------------------------------------
 
     def over(self, attempt: int) -> None:
         """Handle the end of an attempt that used objects."""
@@ -341,7 +349,7 @@ class NodeObjects:
             self.memory.unused(name)
             placing = self._placing.get(name)
             if placing is not None and not any(name in used for used in self.users.values()):
-                placing.cancel()  # nobody waits for it any more
+                placing.cancel()  # nobody waits for this transfer any more
         self._carry_out()
 
     def not_moved(self, name: str) -> None:
@@ -349,7 +357,7 @@ class NodeObjects:
         self._carry_out()
 
     def close(self) -> None:
-        """Handle the node's end: its objects are lost, except copies elsewhere."""
+        """Handle the node's end: its objects are lost, unless they have copies elsewhere."""
         self.closed = True
         self._keys.left(self)
         if self._end is not None:
@@ -380,7 +388,7 @@ class NodeObjects:
 
 
 class _Pieces:
-    """A sequence of pieces that a worker unpickles as the whole value."""
+    """The parts of a value in a form that a worker unpickles as the whole value."""
 
     def __init__(self, pieces: list[tuple[bytes | str, tuple[int, ...]]], sizes: tuple[int, ...]) -> None:
         self._pieces, self._sizes = pieces, sizes
@@ -390,7 +398,7 @@ class _Pieces:
 
 
 def size_of(sizes: tuple[int, ...]) -> int:
-    """Return how many bytes a value takes whose parts have these sizes."""
+    """Return the bytes that a value takes if its parts have these sizes."""
     total = 0
     for size in sizes:
         total += -total % ALIGN_BYTES + size
@@ -398,6 +406,6 @@ def size_of(sizes: tuple[int, ...]) -> int:
 
 
 def _retrieve(fetching: asyncio.Future[Received]) -> None:
-    """Retrieve an error: asyncio would log it if every waiter was cancelled."""
+    """Retrieve an error: asyncio would log it if all waiting calls were cancelled."""
     if not fetching.cancelled():
         fetching.exception()

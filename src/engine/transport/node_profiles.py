@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from ...actors.interfaces import NodeId, Order
     from ..serialization.payload import Payload, Received
 
-MARGIN_S = 80.0  # beyond a profile's time, for a node to answer; it gives its tasks 70
-PINGS, PING_S = 8, 0.05  # at the beginning and the end of a profile: that with the shortest round trip counts
+MARGIN_S = 80.0  # seconds beyond a profile's time for a node to answer; the node gives its tasks 70 s
+# pings at the beginning and at the end of a profile, and the pause between them; the shortest round trip is used
+PINGS, PING_S = 8, 0.05
 PROBLEM_CHARS = 2000
 
 
 class NodeProfiles:
-    """The profiles of one node. ``orders``: its attempts. ``fetches``: running fetches from it, by attempt."""
+    """The profiles of one node. ``orders``: its attempts. ``fetches``: attempt -> running fetches from the node."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class NodeProfiles:
         self._arriving: dict[asyncio.Task[None], tuple[Order, wire.Profiled]] = {}
 
     def ping(self) -> wire.Ping:
-        """Return a ping that is sent now."""
+        """Return a ping for the node, with the present time noted."""
         return wire.Ping(self.clock.ping(time.monotonic()))
 
     def ponged(self, pong: wire.Pong) -> None:
@@ -60,7 +61,7 @@ class NodeProfiles:
             self._waiting.pop((attempt, profile), None)
 
     def received(self, message: wire.Profiled) -> None:
-        """Handle the end of a profile, also of one that a task has taken by itself."""
+        """Handle the end of a profile, including a profile that a task has started itself."""
         waiting = self._waiting.get((message.attempt, message.profile))
         if waiting is not None:
             task = asyncio.get_running_loop().create_task(self._arrive(waiting[0], message))
@@ -78,7 +79,7 @@ class NodeProfiles:
                 future.set_result(self._of(order, profile, "", "its node was lost"))
 
     async def _arrive(self, order: Order, message: wire.Profiled) -> None:
-        """Report the profile when its artifact is in the record."""
+        """Report the profile once its artifact is stored in the record."""
         if fetching := {*self._fetches.get(message.attempt, ())}:
             await asyncio.wait(fetching)
         await self._look_at_clock()

@@ -1,4 +1,4 @@
-"""The client's side of stacks: questions to one node, their answers, and the signs of life of its attempts."""
+"""The client's side of stack traces: requests to one node, its answers, and the last activity of its attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..wire import messages as wire
 if TYPE_CHECKING:
     from ...actors.interfaces import Order
 
-WITHIN_S = 5.0  # for a node to answer; its processes have 1 s each
+WITHIN_S = 5.0  # seconds for a node to answer; its processes have 1 s each
 
 
 @dataclass(slots=True)
@@ -26,25 +26,25 @@ class _Question:
 
 
 class NodeStacks:
-    """The stacks of one node. ``orders``: its attempts; its messages about others are ignored."""
+    """The stack traces of one node. ``orders``: its attempts; messages about other attempts are ignored."""
 
     def __init__(self, orders: Mapping[int, Order], send: Callable[[wire.Message], object]) -> None:
         self._orders, self._send = orders, send
         self._loop = asyncio.get_running_loop()
-        self._last = 0  # number of the last question
+        self._last = 0  # number of the last request
         self._questions: dict[int, _Question] = {}
         self._closed = False
-        self.signs: dict[int, float] = {}  # attempt that is not over -> when it has printed something
+        self.signs: dict[int, float] = {}  # attempt that has not ended -> loop time of its last output
 
     def heard(self, attempt: int) -> None:
-        """Note a sign of life."""
+        """Note that an attempt has sent output."""
         if attempt in self._orders:
             self.signs[attempt] = self._loop.time()
 
     def ask(self, answered: Callable[[Mapping[AttemptId, AttemptSeen]], object], *, quiet_s: float = 0.0) -> None:
-        """Ask for the stacks of all attempts on the node, except those that have taken a step within ``quiet_s``.
+        """Request the stack traces of all attempts on the node, except those that were active within ``quiet_s``.
 
-        ``answered`` is called once, by the loop: when all have answered, after `WITHIN_S`, or when the node is lost.
+        The loop calls ``answered`` once: when all attempts have answered, after `WITHIN_S`, or when the node is lost.
         """
         if self._closed:
             self._loop.call_soon(answered, {})
@@ -58,7 +58,7 @@ class NodeStacks:
     def received(self, message: wire.Stacks) -> None:
         question = self._questions.get(message.number)
         if question is None:
-            return  # the answer is late, or has no question
+            return  # the answer is late, or no request has this number
         if message.attempt is None:
             self._finish(message.number)
         elif message.attempt in self._orders:
@@ -73,7 +73,7 @@ class NodeStacks:
             self._finish(number)
 
     def quiet_s(self, attempt: int) -> float | None:
-        """Return how long ago the attempt has sent a sign of life; None: it has not sent any."""
+        """Return the seconds since the attempt's last output; None: it has sent none."""
         at = self.signs.get(attempt)
         return None if at is None else self._loop.time() - at
 
@@ -84,7 +84,7 @@ class NodeStacks:
 
 
 def _safe(text: str) -> str:
-    """Return a node's text in a form that is safe to show and keep. An honest node has made it safe already."""
-    from ..node.stack_text import bounded  # which few programs need
+    """Return a node's text in a form that is safe to show and store. A correct node has done the same already."""
+    from ..node.stack_text import bounded  # few programs need this import
 
     return bounded(plain(bounded(text)))

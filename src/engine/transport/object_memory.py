@@ -1,15 +1,18 @@
-"""The large objects of a node: those it uses, keeps or remembers, in memory or on disk. No I/O, no clock.
+"""The large objects of a node: those in use, kept, or remembered, in memory or on disk. No I/O, no clock.
 
-A node remembers the objects it was sent, so that none is sent twice, within bounds: the least recently used moves from
-memory to disk, and from there it is dropped. Only the client decides this, so both ends know what is there.
+A node remembers objects that it was sent, so that none is sent twice, within limits: the least recently used object
+moves from memory to disk, and is later dropped from the disk. Only the client decides this, so both sides know what the
+node has.
 
-OBJECT-1: an object in use by an attempt, or on its way, is neither dropped nor moved; a kept one is not dropped.
-OBJECT-2: objects in memory take at most ``memory_bytes``, but for those in use, and kept ones for which the disk has no
-    room.
-OBJECT-3: objects on the disk take at most ``disk_bytes``; none are moved there after the node has said that it is full.
-OBJECT-4: the least recently used goes first.
-OBJECT-5: at most ``most`` objects are there that are neither in use nor kept: each takes a descriptor of the node.
-OBJECT-6: an object is told to be there until it is dropped or has failed to come, and each is dropped once.
+OBJECT-1: an object in use by an attempt or being transferred is neither dropped nor moved. A kept object is not
+    dropped.
+OBJECT-2: objects in memory take at most ``memory_bytes``, not counting objects in use, and kept objects for which the
+    disk has no room.
+OBJECT-3: objects on disk take at most ``disk_bytes``. After the node has reported a full disk, no object is moved
+    there.
+OBJECT-4: the least recently used object is moved or dropped first.
+OBJECT-5: at most ``most`` objects are neither in use nor kept: each takes a file descriptor of the node.
+OBJECT-6: an object is reported as present until it is dropped or its transfer has failed. Each object is dropped once.
 OBJECT-7: a kept object that is let go is dropped when no attempt uses it any more.
 """
 
@@ -22,7 +25,7 @@ from itertools import islice
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 
-MOST = 128  # objects that are only remembered: most processes may have 1024 descriptors
+MOST = 128  # objects that are neither in use nor kept: most processes may have 1024 descriptors
 
 
 class MoveToDisk(NamedTuple):
@@ -37,15 +40,18 @@ class DropObject(NamedTuple):
 class HeldObject:
     name: str
     size_bytes: int
-    key: str | None  # to find it again; None: it is not remembered
+    key: str | None  # the key by which to find the object; None: it is not remembered
     kept: bool  # the only copy of an object that is still referenced
-    uses: int = 0  # by attempts, and by its own transfer
+    uses: int = 0  # number of attempts that use it, plus one during its transfer
     on_disk: bool = False
-    idle_since: int = 0  # a counter, not a time
+    idle_since: int = 0  # value of a counter, not a time
 
 
 class ObjectMemory:
-    """The objects of one node. What must be done gathers in ``decisions`` until the caller takes it."""
+    """The objects of one node.
+
+    ``decisions`` collects the actions for the caller, who carries them out and clears it.
+    """
 
     def __init__(self, memory_bytes: int, disk_bytes: int, most: int = MOST) -> None:
         self.decisions: list[MoveToDisk | DropObject] = []
@@ -54,7 +60,7 @@ class ObjectMemory:
         self._objects: dict[str, HeldObject] = {}
         self._by_key: dict[str, str] = {}
         self._turn = 0
-        self._idle_in_memory: OrderedDict[str, HeldObject] = OrderedDict()  # used longest ago first
+        self._idle_in_memory: OrderedDict[str, HeldObject] = OrderedDict()  # least recently used first
         self._idle_on_disk: OrderedDict[str, HeldObject] = OrderedDict()
         self._remembered = 0  # number of idle objects that are not kept
         self._bytes = [0, 0]  # in memory, on disk
@@ -71,19 +77,19 @@ class ObjectMemory:
         return self._bytes[1]
 
     def limit(self, memory_bytes: int, disk_bytes: int) -> None:
-        """Set the bounds anew, when the node has reported its size."""
+        """Change the limits, once the node has reported its size."""
         self._limits = memory_bytes, disk_bytes
         self._settle()
 
     def find(self, key: str) -> str | None:
-        """Return the name of a remembered object that is there, or on its way."""
+        """Return the name of a remembered object that the node has or is receiving."""
         return self._by_key.get(key)
 
     def has(self, name: str) -> bool:
         return name in self._objects
 
     def sent(self, name: str, size_bytes: int, key: str) -> None:
-        """Note an object that is being sent, and is in use meanwhile: once by its transfer, which `unused` ends."""
+        """Note that an object is being sent. Its transfer counts as one use, which `unused` ends."""
         self._objects[name] = HeldObject(name, size_bytes, key, kept=False, uses=1)
         self._by_key[key] = name
         self._bytes[0] += size_bytes
@@ -96,7 +102,7 @@ class ObjectMemory:
             self._objects[name].key = key
 
     def created(self, name: str, size_bytes: int) -> None:
-        """Note an object that a task has created there, and that is kept until it is let go."""
+        """Note an object that a task has created on the node. It is kept until `let_go`."""
         self._objects[name] = created = HeldObject(name, size_bytes, None, kept=True)
         self._bytes[0] += size_bytes
         self._idle_in_memory[name] = created
@@ -125,7 +131,7 @@ class ObjectMemory:
             self._settle()
 
     def let_go(self, name: str) -> None:
-        """Note that nothing refers to a kept object any more."""
+        """Note that no reference to a kept object is left."""
         held = self._objects.get(name)
         if held is None or not held.kept:
             return
@@ -137,7 +143,7 @@ class ObjectMemory:
             self._settle()
 
     def forget(self, name: str) -> None:
-        """Note that a remembered object will not be asked for any more: it is dropped when no attempt uses it."""
+        """Note that a remembered object will not be requested again. Drop it when no attempt uses it."""
         held = self._objects.get(name)
         if held is None or held.key is None:
             return
@@ -150,14 +156,14 @@ class ObjectMemory:
             self._settle()
 
     def failed(self, name: str) -> None:
-        """Note that an object has not arrived; its part is dropped."""
+        """Note that the transfer of an object has failed, and drop its received part."""
         if (held := self._objects.get(name)) is not None:
             if not held.uses:
                 self._no_longer_idle(held)
             self._drop(held)
 
     def not_moved(self, name: str) -> None:
-        """Note that the node's disk has no room: the object stays in memory, and no other is moved from now on."""
+        """Note that the node's disk is full: this object stays in memory, and no further object is moved."""
         self._disk_is_full = True
         held = self._objects.get(name)
         if held is None or not held.on_disk:
@@ -169,10 +175,10 @@ class ObjectMemory:
         self._bytes[0] += held.size_bytes
         if not held.uses:
             self._idle_in_memory[name] = held
-            self._idle_in_memory.move_to_end(name, last=False)  # it was the next to go
+            self._idle_in_memory.move_to_end(name, last=False)  # it was the next object to move
         self._settle()
 
-    # --- bounds ---------------------------------------------------------------------------------------------------
+    # --- limits ---------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         memory_limit, disk_limit = self._limits
@@ -201,7 +207,7 @@ class ObjectMemory:
             self._let_one_go(held)
 
     def _has_room_on_disk(self, size_bytes: int) -> bool:
-        """Return whether an object may be moved to the disk, after older ones there that may go were dropped."""
+        """Return whether an object may move to the disk. If needed, drop older objects there to make room."""
         room = self._limits[1] - self._bytes[1]
         if self._disk_is_full or size_bytes > room + sum(
             each.size_bytes for each in self._idle_on_disk.values() if not each.kept
@@ -212,7 +218,7 @@ class ObjectMemory:
         return True
 
     def _droppable(self) -> Iterator[HeldObject]:
-        """Yield the oldest of the only remembered objects: on the disk, then in memory."""
+        """Yield the oldest object that is neither in use nor kept: first from the disk, then from memory."""
         for idle in (self._idle_on_disk, self._idle_in_memory):
             yield from islice((held for held in idle.values() if not held.kept), 1)
 

@@ -1,33 +1,35 @@
-"""The ends of packets in the data that arrives over an SSH connection (RFC 4253, 6). No I/O.
+"""Find the ends of packets in data that arrives over an SSH connection (RFC 4253, section 6). No I/O.
 
-asyncssh keeps received data in one buffer, and copies the rest of it twice for each packet that it takes out. A
-read of 256 KiB has eight of sshd's packets: each byte is copied nine times. If a packet comes alone, nothing is left.
+asyncssh keeps received data in one buffer, and copies the remaining data twice for each packet that it takes out. A
+read of 256 KiB contains eight of sshd's packets, so each byte would be copied nine times. If data is passed on one
+packet at a time, no data remains to be copied.
 
-PACKETS-1: the pieces are the received data, in order and without a gap. If ends cannot be found, data passes unchanged.
+PACKETS-1: the pieces are the received data, in order and without gaps. If the ends cannot be found, the data passes
+    unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-TAG_BYTES = 16  # RFC 5647, 5.1
-HANDSHAKE_BYTES = 1 << 18  # data of a server that sends more before it encrypts is not cut
-_NEWKEYS = 21  # RFC 4253, 7.3
+TAG_BYTES = 16  # length of the authentication tag (RFC 5647, section 5.1)
+HANDSHAKE_BYTES = 1 << 18  # limit for a server's unencrypted data; after more, the data is not cut into packets
+_NEWKEYS = 21  # number of the message SSH_MSG_NEWKEYS (RFC 4253, section 7.3)
 
 
 class PacketEnds:
-    """One direction of a connection, from its first byte on."""
+    """One direction of a connection, from its first byte."""
 
     def __init__(self, cipher: Callable[[], str | None]) -> None:
-        """Set ``cipher``, which returns the name of the connection's cipher. It is called once the cipher is agreed."""
+        """Create it. ``cipher`` returns the name of the connection's cipher; it is called once the cipher is agreed."""
         self._cipher = cipher
-        self._handshake: bytes | None = b""  # None: it is over
+        self._handshake: bytes | None = b""  # the received handshake; None: the handshake is complete
         self._seen = True  # whether the ends of packets can be found
-        self._head = b""  # the beginning of a packet, while its length is not complete
-        self._left = 0  # bytes of the present packet
+        self._head = b""  # the first bytes of a packet whose length field is incomplete
+        self._left = 0  # bytes of the present packet that have not arrived
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Cut received data into pieces. Process each piece before the next is requested."""
+        """Cut received data into pieces. The caller must process each piece before it requests the next."""
         if self._handshake is not None:
             yield data
             self._handshake += data
@@ -41,7 +43,7 @@ class PacketEnds:
         end = handshake_end(handshake)
         if end is not None:
             self._handshake = None
-            self._seen = "gcm" in (self._cipher() or "")  # others encrypt the lengths of packets
+            self._seen = "gcm" in (self._cipher() or "")  # other ciphers encrypt the lengths of packets
             for _ in self._cut(handshake[end:]):
                 pass
         elif len(handshake) > HANDSHAKE_BYTES:
@@ -70,9 +72,10 @@ class PacketEnds:
 
 
 def handshake_end(data: bytes) -> int | None:
-    """Return where the last unencrypted packet ends; None: it has not come yet."""
+    """Return the end of the last unencrypted packet; None: that packet has not arrived."""
     at = 0
-    while not data.startswith(b"SSH-", at):  # RFC 4253, 4.2: other lines may come before that of the version
+    # RFC 4253, section 4.2: a server may send other lines before its version line
+    while not data.startswith(b"SSH-", at):
         at = data.find(b"\n", at) + 1
         if not at:
             return None

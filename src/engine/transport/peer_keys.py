@@ -1,4 +1,4 @@
-"""The key with which the nodes of a pool authenticate each other: one pair for all, made here, in memory alone."""
+"""The key pair with which all nodes of a pool authenticate each other. It is made here, and kept in memory only."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from cryptography.x509.oid import NameOID
 
 from ..wire import messages as wire
 
-_FROM = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # nodes' clocks may be wrong; the certificate ends with its pool
+# unlimited validity, as nodes' clocks may be wrong; the certificate is useless after its pool
+_FROM = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 _UNTIL = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
 
 
 def new_keys() -> wire.Keys:
-    """Return a certificate that is signed by its own key, and that key, as PEM. It takes 1 ms."""
+    """Return a self-signed certificate and its private key, as PEM. It takes 1 ms."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "outrider")])
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())

@@ -1,4 +1,4 @@
-"""Large objects from node to node: orders to nodes, and their answers. `distribution` decides the way."""
+"""Send large objects from node to node: requests to nodes, and their answers. `distribution` decides the routes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ if TYPE_CHECKING:
     from ...actors.interfaces import NodeId
     from .node_objects import NodeObjects
 
-LEAST_BYTES = 1 << 20  # the smallest object that goes from node to node: for less, the connection takes as long
-SERVE_S = 5.0  # for a node to report its port
+# smallest object to send from node to node: below this size, to connect takes as long as the transfer
+LEAST_BYTES = 1 << 20
+SERVE_S = 5.0  # seconds for a node to report its port
 
 
 class PeerEnd:
-    """One node's end, as the client sees it: the orders to the node that have no answer yet."""
+    """The client's view of one node in transfers: the requests that the node has not answered."""
 
     def __init__(self, send: Callable[[wire.Message], None], address: str) -> None:
-        """Set the ways to the node. ``address``: for other nodes."""
+        """Create it. ``send`` sends messages to the node. ``address``: the node's address for other nodes."""
         self.send, self.address = send, address
         self.has_keys = self._closed = False
-        self._ports: dict[str, asyncio.Future[int]] = {}  # by ticket
-        self._arrivals: dict[str, asyncio.Future[wire.Arrived]] = {}  # by blob
+        self._ports: dict[str, asyncio.Future[int]] = {}  # ticket -> port
+        self._arrivals: dict[str, asyncio.Future[wire.Arrived]] = {}  # blob -> answer
 
     async def serve(self, ticket: str, blob: str, size_bytes: int) -> int:
-        """Return the port where the node listens. An OSError says why it does not."""
+        """Have the node listen, and return its port. Raise an OSError with the reason if the node cannot listen."""
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ports[ticket] = port
         self.send(wire.Serve(ticket, blob, size_bytes))
@@ -40,14 +41,14 @@ class PeerEnd:
                 await port
             return port.result()
         except TimeoutError:
-            if port.done() and not port.cancelled():  # the answer came while this program stood still
+            if port.done() and not port.cancelled():  # the answer arrived while this process's event loop stalled
                 return port.result()
             raise OSError(f"it did not say where it listens within {SERVE_S:g} s") from None
         finally:
             del self._ports[ticket]
 
     async def arrival(self, blob: str, ask: Callable[[], Awaitable[None] | None]) -> wire.Arrived:
-        """Call ``ask``, and return the node's answer about the blob. A ConnectionError: the node is lost."""
+        """Call ``ask``, and return the node's answer about the blob. Raise a ConnectionError if the node is lost."""
         if self._closed:
             raise ConnectionResetError("the node is lost")
         reply: asyncio.Future[wire.Arrived] = asyncio.get_running_loop().create_future()
@@ -60,7 +61,7 @@ class PeerEnd:
             del self._arrivals[blob]
 
     def received(self, message: wire.Serving | wire.Arrived) -> None:
-        """Handle an answer; answers without an open order are ignored."""
+        """Handle an answer. Ignore answers without an open request."""
         if isinstance(message, wire.Arrived):
             if (reply := self._arrivals.get(message.blob)) is not None and not reply.done():
                 reply.set_result(message)
@@ -76,18 +77,21 @@ class PeerEnd:
         for waiting in unanswered:
             if not waiting.done():
                 waiting.set_exception(ConnectionResetError("the node is lost"))
-                waiting.exception()  # retrieved, or asyncio would log it
+                waiting.exception()  # retrieve the error: asyncio would log it
 
 
 class _Object:
-    """An object, the nodes that have or get it, and its SHA-256 if a node that made it was asked for that."""
+    """An object and the nodes that have or receive it.
+
+    ``digest``: its SHA-256, requested from the node that made it.
+    """
 
     def __init__(self, reach: Reach, key: str) -> None:
         self.way = Distribution(reach)
         self.key = key
         self.places: dict[NodeId, tuple[NodeObjects, str]] = {}
         self.digest: asyncio.Task[str] | None = None
-        self.settle: Callable[[], Awaitable[str]] | None = None  # while its key is not its SHA-256
+        self.settle: Callable[[], Awaitable[str]] | None = None  # returns the SHA-256; None: the key is the SHA-256
 
     async def expected(self) -> str:
         """Return the SHA-256 of the whole object."""
@@ -97,7 +101,7 @@ class _Object:
 
 
 class PeerTransfers:
-    """The objects of a pool that go from node to node. ``observe`` gets an event for every hop that breaks."""
+    """The objects that a pool sends from node to node. ``observe`` receives an event for every broken hop."""
 
     def __init__(self, observe: Callable[[Event], object]) -> None:
         self._observe = observe
@@ -107,7 +111,7 @@ class PeerTransfers:
         self._apart_reported = False
 
     def kept(self, key: str, home: NodeObjects, name: str, size_bytes: int) -> None:
-        """Note the node on which an object was made, before it is sent to another."""
+        """Note the node on which an object was made, before the object is sent to another node."""
         if key not in self._objects:
             self._objects[key] = new = _Object(self._reach, key)
             new.places[home.node] = home, name
@@ -115,7 +119,7 @@ class PeerTransfers:
             new.digest = asyncio.ensure_future(self._digest_at(home, name, size_bytes))
 
     def left(self, key: str, node: NodeId) -> None:
-        """Note that a node has an object no longer, or is lost."""
+        """Note that a node no longer has an object, or is lost."""
         if (left := self._objects.get(key)) is not None and left.places.pop(node, None) is not None:
             left.way.left(node)
             if left.way.empty:
@@ -124,7 +128,7 @@ class PeerTransfers:
                     left.digest.cancel()
 
     def rekeyed(self, before: str, key: str) -> bool:
-        """Note that an object has another key from now on; return False if there is another object by that key."""
+        """Note that an object's key has changed. Return False if another object has the new key."""
         brought = self._objects.get(before)
         if brought is None:
             return True
@@ -144,10 +148,10 @@ class PeerTransfers:
         *,
         settle: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
-        """Bring a node an object as ``name``, from the best source.
+        """Bring an object to a node as ``name``, from the best source. After an error or a cancellation, call `left`.
 
-        ``send_rest`` sends the rest from here, from a byte on. ``settle`` returns its SHA-256, if the key is not that.
-        After an error or a cancellation, call `left`.
+        ``send_rest(at)`` sends the rest from the client, from byte ``at`` on. ``settle`` returns the object's SHA-256,
+        if its key is a provisional one.
         """
         brought = self._objects.setdefault(key, _Object(self._reach, key))
         brought.settle = settle
@@ -173,7 +177,10 @@ class PeerTransfers:
     async def _hop(
         self, brought: _Object, to: NodeObjects, source: NodeId, arrived: wire.Arrived, size_bytes: int
     ) -> wire.Arrived:
-        """Have a node get the bytes it lacks from another one; return how far that came."""
+        """Have a node fetch the missing bytes from another node, which keeps the object meanwhile.
+
+        Return the fetching node's last answer.
+        """
         if source not in brought.places:
             return arrived._replace(reason="it does not have the object any more")
         giver, its_name = brought.places[source]
@@ -184,9 +191,10 @@ class PeerTransfers:
             giver.release(its_name)
 
     async def copy(self, giver: NodeObjects, its_name: str, to: NodeObjects, name: str, size_bytes: int) -> bool:
-        """Have a node get a blob of another one by a single hop, as ``name``; return whether that succeeded.
+        """Have a node copy a blob from another node in a single hop, as ``name``. Return whether that succeeded.
 
-        The copy is not verified. Neither blob is remembered here, or held: if the blob is dropped, the copy fails.
+        The copy is not verified. Neither blob is tracked or held by this class: if the source blob is dropped, the copy
+        fails.
         """
         if not self._reach.allows(to.node, giver.node):
             return False
@@ -213,7 +221,7 @@ class PeerTransfers:
         *,
         kind: type[wire.Pull | wire.Copy] = wire.Pull,
     ) -> wire.Arrived:
-        """Have a node get the bytes it lacks of a blob from another one; return how far that came."""
+        """Have a node fetch the missing bytes of a blob from another node. Return how many bytes it has afterwards."""
         arrived = await self._pulled(giver, its_name, to, before, size_bytes, kind=kind)
         if arrived.have_bytes > before.have_bytes:
             self._reach.connected()
@@ -247,7 +255,10 @@ class PeerTransfers:
     def _rerouted(
         self, brought: _Object, node: NodeId, arrived: wire.Arrived, size_bytes: int, *, more: bool = True
     ) -> NodeId | None:
-        """Return the node's next source for the rest, and report the change. Not reported once all nodes are apart."""
+        """Return the node's next source for the rest, and report the change.
+
+        Once it is known that nodes cannot reach each other, changes are no longer reported.
+        """
         before, was_reported = brought.way.source_of(node), self._apart_reported
         assert before is not None, "a hop has broken"
         source = brought.way.broke(node, more=more)
@@ -259,7 +270,7 @@ class PeerTransfers:
 
     def _give_keys(self, *ends: PeerEnd) -> None:
         if self._keys is None:
-            from .peer_keys import new_keys  # cryptography, which pools on this computer do without
+            from .peer_keys import new_keys  # this imports `cryptography`, which pools on this computer do not need
 
             self._keys = new_keys()
         for end in ends:
@@ -268,7 +279,9 @@ class PeerTransfers:
                 end.send(self._keys)
 
     async def _digest_at(self, home: NodeObjects, name: str, size_bytes: int) -> str:
-        """Return the digest of a node's object; "" if the node has none: then data from there is not used."""
+        """Return the digest of a node's object; "": the node does not have the object, so data from the node is not
+        used.
+        """
         try:
             arrived = await home.end.arrival(name, lambda: home.end.send(wire.Digest(name)))
         except ConnectionError:

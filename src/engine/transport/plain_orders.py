@@ -1,4 +1,4 @@
-"""The orders to a node that become one message each, whatever the node runs."""
+"""Requests to a node that become exactly one message, whatever the node runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PlainOrders:
-    """The base of `NodeLink` with these orders."""
+    """The base class of `NodeLink` for requests that become exactly one message."""
 
     node: NodeId
     stacks: NodeStacks
@@ -30,8 +30,9 @@ class PlainOrders:
     orders: dict[int, Order]
     _held_back: dict[int, asyncio.Task[None]]
     _fetching: dict[int, None]
-    _pinged: dict[int, tuple[int, ...]]  # by the number of a ping: the attempts that the node had before it
-    _named = False  # whether the last view of the node named its peers
+    # number of a ping -> the attempts that had been sent to the node before the ping
+    _pinged: dict[int, tuple[int, ...]]
+    _named = False  # whether the node's last view listed its peers
     _pool_reports: Callable[[Sequence[Report]], None]
 
     session: Session
@@ -60,7 +61,7 @@ class PlainOrders:
         self.send(wire.View(self._views.place(rank, facts, nodes=nodes, accelerators=accelerators)))
 
     def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
-        from ..node.notices.watcher import NAME_CHARS, bounded  # few pools ever have a notice
+        from ..node.notices.watcher import NAME_CHARS, bounded  # few pools receive a preemption notice
 
         seconds = None if notice.seconds is None else bounded(notice.seconds)
         about = None if peer is None else wire.Peer(*peer)
@@ -78,15 +79,16 @@ class PlainOrders:
         self.send(wire.PortsTaken(taken, tuple(port for port in ports if port)))
 
     def ping(self, number: int | None = None) -> None:
-        """Send a ping, by a unique number (default: one of the clock's measurement)."""
+        """Send a ping with a unique number. Default: a number of the clock measurement."""
         number = self.profiles.ping().sent_ms if number is None else number
         self._pinged[number] = tuple(self._sent_attempts())
         self.session.send(wire.Ping(number, self.session.sent))
         self.flush()
 
     def ponged(self, pong: wire.Pong) -> None:
-        """Compare the node's attempts with those it was sent before the ping, without those that have ended by now:
-        earlier ends arrive before the pong. Where the digests differ, send the node the list.
+        """Compare the node's attempts with the attempts that were sent before the ping and have not ended since.
+
+        Reports of earlier ends arrive before the pong. If the digests differ, send the node the list.
         """
         self.profiles.ponged(pong)
         sent = self._pinged.pop(pong.sent_ms, None)

@@ -1,7 +1,7 @@
-"""The client's end of the plugin hosts: processes that run the plugins' halves on the nodes, one for each node.
+"""The client's side of plugin hosts: processes that run the plugins' code on the nodes, one for each node.
 
-A plugin host (see `runtime.plugin_host`) is a task beside the slots, which the pool's actor does not know: it is
-started, messages are passed, and it is ended in order. `api.plugin` has the interfaces of both halves.
+A plugin host (see `runtime.plugin_host`) is a task beside the slots, unknown to the pool's actor. This module starts
+it, exchanges messages with it, and ends it in order. `api.plugin` has the interfaces of both sides.
 """
 
 from __future__ import annotations
@@ -38,38 +38,40 @@ if TYPE_CHECKING:
     from ..serialization.function_pickling import ImportableModules
     from .link import NodeLink
 
-KILL_S = 5.0  # for the tasks of a node to be gone
-STOP_S = 20.0  # for all halves of a node to be taken down
-RETIRE_S = 4.5  # for tasks and halves of a node that the pool does not want any more
-AHEAD = 256  # messages of one node that are not read yet; the largest that plugins here send has a few hundred bytes
-AHEAD_BYTES = 1 << 20  # of all unread messages, as received; a larger message comes alone
+KILL_S = 5.0  # seconds for the tasks of a node to end
+STOP_S = 20.0  # seconds for the plugins' code on a node to stop
+RETIRE_S = 4.5  # seconds for tasks and plugins to end on a node that the pool drops
+AHEAD = 256  # unread messages of one node; the largest message of Outrider's own plugins has a few hundred bytes
+AHEAD_BYTES = 1 << 20  # size of all unread messages of a node, as received; a larger message is held alone
 _END: Any = object()
 
 
 class PluginHosts:
-    """The plugin hosts of a pool: one per connected node, if a plugin of the pool has a half there."""
+    """The plugin hosts of a pool: one per connected node, if a plugin of the pool has code for nodes."""
 
     def __init__(
         self, pool: str, plugins: Sequence[Plugin], node_modules: Callable[[], ImportableModules | None]
     ) -> None:
-        """Set the plugins. ``node_modules``: the modules that nodes can import; called at the first connection."""
+        """Create it. ``node_modules``: returns the modules that nodes can import; called at the first connection."""
         self._pool = pool
         self._node_modules = node_modules
         self._plugins = [plugin for plugin in plugins if type(plugin).node is not Plugin.node]
         self.inboxes = {plugin.name: PluginInbox() for plugin in plugins if type(plugin).attach is not Plugin.attach}
         self._by_node: dict[NodeId, PluginHost] = {}
-        self._stopped = False  # then reports of ended tasks are dropped: their slots are not to be filled again
+        self._stopped = False  # True: reports of ended tasks are dropped, as their slots must not be filled again
 
     @property
     def present(self) -> bool:
         return bool(self._plugins)
 
     async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts:
-        """Set up every half on a connected node; return its facts after that. After a cancellation, started halves end
-        with the executor. ``systematic``: an error here would occur on every node.
+        """Set up all plugins on a connected node, and return its facts afterwards.
+
+        On cancellation, plugins that have started end with the executor. ``systematic``: an error here would occur on
+        every node.
 
         Raises:
-            ConnectFailed: (``fatal``) a plugin cannot be set up there.
+            ConnectFailed: (``fatal``) a plugin cannot be set up on the node.
         """
         if not self._plugins:
             self.publish(Joined(node, facts))
@@ -108,14 +110,14 @@ class PluginHosts:
         self.publish(Left(node))
 
     async def stop(self) -> None:
-        """End the tasks of all nodes, then all halves, as the pool ends. Bounded."""
+        """End the tasks of all nodes, then their plugin hosts, as the pool ends. The time is bounded."""
         self._stopped = bool(self._plugins)
         for inbox in self.inboxes.values():
             inbox.close()
         await asyncio.gather(*(host.stop() for host in self._by_node.values()))
 
     async def retire(self, node: NodeId) -> None:
-        """Do the same on one node that the pool drops, within the time for the end of one connection."""
+        """End the tasks, then the plugin host, of a node that the pool drops. It takes at most `RETIRE_S`."""
         host = self._by_node.get(node)
         if host is not None:
             await asyncio.wait([asyncio.ensure_future(host.stop())], timeout=RETIRE_S)
@@ -126,7 +128,7 @@ class PluginHosts:
             host.outbox.put_nowait((plugin, message))
 
     def publish(self, news: Joined | Left) -> None:
-        """Send all plugins the news of a node that has joined or left, or whose plugin host has ended by itself."""
+        """Send all plugins the event that a node has joined or left, or that its plugin host has ended by itself."""
         for inbox in self.inboxes.values():
             inbox.put(news)
 
@@ -136,7 +138,7 @@ class PluginHosts:
         with function_pickling.for_nodes(self._node_modules()):
             try:
                 packed = function_pickling.dumps(tuple(self._plugins), "plugins", *modules)
-            except Exception as error:  # noqa: BLE001  whatever a __reduce__ raises
+            except Exception as error:  # noqa: BLE001  a __reduce__ may raise anything
                 raise pickling_error(error, "the pool", "A plugin") from cause_of(error)
             code = program.build(plugin_host)
         if len(packed) > values.INLINE_BYTES // 2:
@@ -153,7 +155,7 @@ class PluginHost:
         self._done: asyncio.Future[None] = loop.create_future()
         self._output = Values()
         self._reading: asyncio.Task[None] | None = None
-        self._setting_up = "?"  # the plugin
+        self._setting_up = "?"  # name of the plugin that is being set up
         self._stopping = False
 
     def run(self, code: bytes, plugins: bytes, facts: dict[str, Any]) -> None:
@@ -167,8 +169,9 @@ class PluginHost:
             yield item
 
     def ended(self, report: Finished | None) -> None:
-        """Note that the plugin host's process is over, for whatever reason. It takes effect once all its messages are
-        read. None: its node is lost, and `abandon` follows.
+        """Handle the end of the plugin host's process, once all its messages are read.
+
+        None: the node is lost, and `abandon` is called next.
         """
         if report is None:
             return
@@ -196,10 +199,10 @@ class PluginHost:
         failed = ConnectFailed(message, fatal=True, systematic=self._systematic or systematic)
         failed.__cause__ = reason
         self.ready.set_exception(failed)
-        self.ready.exception()  # retrieved, or asyncio would log it
+        self.ready.exception()  # retrieve the error: asyncio would log it
 
     def abandon(self) -> None:
-        """Forget the process, as its connection is closed for good."""
+        """Forget the process: its connection is closed for good."""
         self._output.end()
         self.outbox.put_nowait(_END)
         for feed in self._payload.inputs:
@@ -220,11 +223,11 @@ class PluginHost:
     async def _read(self) -> None:
         try:
             await self._receive()
-        except Exception as error:  # noqa: BLE001  whatever unpickling raises: the classes may not be here
+        except Exception as error:  # noqa: BLE001  unpickling may raise anything: a class may be missing
             self._unreadable(error)
 
     def _unreadable(self, error: Exception) -> None:
-        """End the node's halves, as if their process had ended by itself."""
+        """End the node's plugin host, as if its process had ended by itself."""
         cannot = f"cannot be read by the client ({type(error).__name__}: {plainly(error)})"
         mend = "a half may send only what can be imported here as well"
         if self.ready.done():
@@ -233,7 +236,7 @@ class PluginHost:
         else:
             message = f"the plugin {self._setting_up} could not be set up: its message {cannot}; {mend}"
             self._fail(message, BootstrapError(message, phase="plugins"), error)
-        self._link.kill(self._attempt)  # it waits for room in an inbox that is not read any more
+        self._link.kill(self._attempt)  # the process waits for room in an inbox that is no longer read
 
     async def _receive(self) -> None:
         async for received in self._output:
@@ -251,7 +254,7 @@ class PluginHost:
 class _Unread:
     count: int = 0
     size_bytes: int = 0
-    room: asyncio.Future[None] | None = None  # set while a sender waits
+    room: asyncio.Future[None] | None = None  # set while a sender waits for room
 
     @property
     def is_full(self) -> bool:
@@ -263,11 +266,11 @@ class _Unread:
 
 
 class PluginInbox:
-    """The news that a plugin's half at the client has not read yet. There is one reader.
+    """The events and messages that a plugin's client side has not read yet. There is one reader.
 
-    INBOX-1: of each node's messages at most `AHEAD` are held, and of at most `AHEAD_BYTES` before the last of them.
-        More messages are held back at the node, which is no fault of the node: a sender cannot know how fast they are
-        read. Nothing is dropped as long as the inbox is open, and a node that sends more only fills its own memory.
+    INBOX-1: of each node, at most `AHEAD` messages are held, and at most `AHEAD_BYTES` before the last of them. Further
+        messages wait at the node, which is no error of the node: a sender cannot know how fast they are read. No
+        message is dropped while the inbox is open, and a node that sends more only fills its own memory.
     """
 
     def __init__(self) -> None:
@@ -276,11 +279,14 @@ class PluginInbox:
         self._closed = False
 
     def put(self, news: Joined | Left) -> None:
-        """Add the pool's own news. This does not wait, since there are few for each node."""
+        """Add an event of the pool itself. This does not wait, as there are few for each node."""
         self._news.put_nowait((news, 0))
 
     async def put_message(self, node: NodeId, message: object, size_bytes: int) -> None:
-        """Add a node's message when there is room; one call for a node at a time. Cancelled: not added."""
+        """Add a node's message when there is room.
+
+        Only one call for a node at a time. If cancelled, nothing is added.
+        """
         while not self._closed and (full := self._unread.get(node)) is not None and full.is_full:
             full.room = asyncio.get_running_loop().create_future()
             await full.room
@@ -302,7 +308,7 @@ class PluginInbox:
         return news
 
     def close(self) -> None:
-        """Drop all further messages, and release waiting senders, as the inbox is not read any more."""
+        """Drop all further messages and release waiting senders, as nobody reads the inbox any more."""
         self._closed = True
         for unread in self._unread.values():
             unread.wake()

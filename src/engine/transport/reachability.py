@@ -1,4 +1,7 @@
-"""Check whether anybody answers this computer while all nodes of a pool are silent; if not, its own network is down."""
+"""Check whether any host responds while all nodes of a pool are silent.
+
+If none does, this computer's network is down.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ from typing import Any
 from ...lazy_named_tuple import NamedTuple
 from ...providers.base import Address, Login, Machine
 
-ANSWER_S = 2.5  # TCP asks again after 1 s: one lost packet is no silence
-AT_MOST = 32  # places that are probed at a time
+ANSWER_S = 2.5  # seconds for an answer: TCP retries after 1 s, so one lost packet does not count as silence
+AT_MOST = 32  # number of hosts to probe at once
 
 
 class Place(NamedTuple):
-    """An SSH server. ``behind``: machines are behind it, so that an answer counts where it lets connections in."""
+    """An SSH server to probe.
+
+    ``behind``: machines are behind it, so a refused connection does not count as an answer.
+    """
 
     host: str
     port: int
@@ -26,10 +32,10 @@ class Place(NamedTuple):
 
 
 async def anybody(machines: Sequence[Machine]) -> bool:
-    """Return whether an SSH port of these machines or their witnesses answers, even with a refusal. Nobody logs in.
+    """Return whether an SSH port of these machines or their witnesses responds, even with a refusal. Nothing logs in.
 
-    If a machine is behind others, the first host on the way is probed, and its refusal is no answer, as nothing behind
-    it can be reached. This computer's own addresses, such as a tunnel's end, prove nothing.
+    For a machine behind other hosts, the first host on the way is probed. A refusal by that host is no answer, as
+    nothing behind it can be reached. This computer's own addresses, such as the end of a tunnel, prove nothing.
     """
     asking = [
         asyncio.ensure_future(answers(place.host, place.port, behind=place.behind)) for place in await _places(machines)
@@ -47,7 +53,7 @@ async def anybody(machines: Sequence[Machine]) -> bool:
 
 
 async def answers(host: str, port: int, *, behind: bool = False) -> bool:
-    """Return whether there is a TCP answer from another computer; ``behind``: other than a refusal. Cancel-safe."""
+    """Return whether another computer answers by TCP; with ``behind``, a refusal does not count. Cancel-safe."""
     loop = asyncio.get_running_loop()
     try:
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -65,16 +71,16 @@ async def answers(host: str, port: int, *, behind: bool = False) -> bool:
 
 
 def _is_here(family: int, address: Any) -> bool:
-    """Return whether the address is one of this computer. An OSError: there is no way to it now."""
+    """Return whether the address belongs to this computer. Raise an OSError if there is no route to the address now."""
     if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
         return True
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        sock.connect(address)  # sends nothing: the kernel chooses the way
+        sock.connect(address)  # sends nothing: the kernel only chooses the route
         return bool(sock.getsockname()[0] == address[0])
 
 
 async def _places(machines: Sequence[Machine]) -> list[Place]:
-    """Return the places to probe, witnesses before nodes."""
+    """Return the servers to probe, witnesses before nodes."""
     ways: dict[Address, Login | None] = {}
     for machine in machines:
         for address in machine.witnesses:
@@ -90,12 +96,12 @@ async def _places(machines: Sequence[Machine]) -> list[Place]:
 
 
 async def _first_stop(address: Address, way: Login | None) -> Place | None:
-    """Return the first host on the way; None: it is a command of this computer, or the configuration is unreadable."""
+    """Return the first host on the way; None: a local command leads there, or the configuration is unreadable."""
     if address.command and (way is None or not way.jump):
         return None
     if way is None or not (way.config or way.jump):
         return Place(address.host, address.port or 22)
-    import asyncssh  # which pools on this computer do without
+    import asyncssh  # pools on this computer do not need this import
 
     from . import login
 

@@ -1,10 +1,11 @@
-"""The part of a blob that a host may send before an acknowledgement. No I/O, and no clock.
+"""The bytes of a blob that a host may send before an acknowledgement. No I/O, no clock.
 
-It is enough for the network, and short as a queue: other data on the connection, such as the result of a short task,
-waits behind data that was sent before it. The window follows the rate; `send_ahead` does so for the other direction.
+The window must be large enough for the network, and small enough as a queue: other data on the connection, such as the
+result of a short task, waits behind data that was sent before it. The window follows the rate; `send_ahead` is the
+counterpart for the other direction.
 
-AHEAD-4: once the rate is known, the window is `QUEUED_S` of it and twice the round trip, but no less than at first, and
-    no more than `MOST_BYTES`, unless it was more at first.
+AHEAD-4: once the rate is known, the window is the bytes of `QUEUED_S` plus two round trips at that rate, at least the
+    initial window, and at most `MOST_BYTES`, unless the initial window was larger.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from __future__ import annotations
 from .send_ahead import Rate
 
 QUEUED_S = 0.004
-MOST_BYTES = 4 << 20  # as `ssh.WINDOW_BYTES`: sshd copies its buffer whenever that grows
+MOST_BYTES = 4 << 20  # as `ssh.WINDOW_BYTES`: sshd copies its buffer each time the buffer grows
 
 
 class ReceiveWindow:
     def __init__(self, window_bytes: int, round_trip_s: float | None) -> None:
-        """Begin with ``window_bytes``, which the host may send at first. ``round_trip_s``: None: unknown."""
+        """Begin with ``window_bytes``, which the host may send at first. ``round_trip_s`` None: unknown."""
         self.bytes = self._least = window_bytes
-        self._left = window_bytes  # of it
+        self._left = window_bytes  # bytes of the window that the host may still send
         self._round_trip_s = round_trip_s
         self._rate = Rate()
 
     def taken(self, count: int, now: float) -> int:
-        """Handle that ``count`` bytes were taken. Return how many more to grant the host; 0: none yet."""
+        """Handle that ``count`` bytes were read. Return the number of bytes to grant the host now; 0: none yet."""
         self._left -= count
         self._follow_rate(count, now)
         if 2 * self._left >= self.bytes:

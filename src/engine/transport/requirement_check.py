@@ -1,4 +1,4 @@
-"""Check whether a host that answered can serve the pool: its hardware, and its versions of packages."""
+"""Check whether a host can serve the pool: its hardware, and its versions of packages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ..api.errors import CapacityError, VersionMismatch
 from ..serialization import versions
 from ..wire.messages import Welcome
 
-NAME_CHARS = 255  # of a host's name (RFC 1035, 2.3.4)
-ACCELERATORS = 256  # of one machine
+NAME_CHARS = 255  # longest name of a host, in characters (RFC 1035, section 2.3.4)
+ACCELERATORS = 256  # accelerators of one machine, at most
 MOST = 2**63 - 1
-SOLD_AS = 0.9  # a machine sold with 16 GB reports 15.3: firmware and kernel use the rest
+# accepted share of the requested memory: a machine sold with 16 GB reports 15.3, as firmware and kernel use the rest
+SOLD_AS = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,10 @@ class Wanted:
 
 
 def facts(welcome: Welcome) -> NodeFacts:
-    """Return the facts in a node's welcome that other nodes get, or that are compared with the requirements. A
-    ValueError: a fact is missing or wrong.
+    """Return the facts of a node's welcome that other nodes receive, or that are compared with the requirements.
+
+    Raises:
+        ValueError: a fact is missing or wrong.
     """
     raw = welcome.facts
     try:
@@ -52,7 +55,7 @@ def facts(welcome: Welcome) -> NodeFacts:
 
 
 def too_small(facts: NodeFacts, raw_facts: Mapping[str, Any], wanted: Wanted) -> CapacityError | None:
-    """Return the error if the node has less than the pool asks for. ``raw_facts``: those of the welcome."""
+    """Return the error if the node has less than the pool requests. ``raw_facts``: the facts of the welcome."""
     cpus, memory_gb = int(raw_facts.get("cpus", 0)), int(raw_facts.get("memory_bytes", 0)) / 1e9
     if cpus < wanted.vcpus:
         return CapacityError(f"The pool asks for {wanted.vcpus} vCPUs per node; {facts.hostname} has {cpus}.")
@@ -71,15 +74,15 @@ def too_small(facts: NodeFacts, raw_facts: Mapping[str, Any], wanted: Wanted) ->
 
 
 def differences(packages: Mapping[str, str]) -> list[versions.Mismatch]:
-    """Return how this program's packages differ from a node's; what matters most comes first."""
-    from ..node.facts import installed_packages  # pools on this computer compare nothing
+    """Return how this process's packages differ from a node's, most important first."""
+    from ..node.facts import installed_packages  # pools on this computer do not need this import
 
     here = installed_packages()
     return versions.compare(here, packages, versions.used(here))
 
 
 def misfit(facts: NodeFacts, mismatches: Sequence[versions.Mismatch], node: NodeId) -> VersionMismatch | None:
-    """Return the error if the node could not unpickle objects of a package that this program has imported."""
+    """Return the error if the node could not unpickle objects of a package that this process has imported."""
     serious = [each for each in mismatches if each.serious and each.what in versions.used([each.what])]
     if not serious:
         return None

@@ -1,4 +1,6 @@
-"""The way to one machine's executor: the base of all ways, and the errors for machines that cannot be reached."""
+"""The route to one machine's executor: the base class of all routes, and the errors for machines that cannot be
+reached.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,23 @@ from ..api.printable import plainly
 from ..wire.codec import ProtocolError
 from .channels import Channel
 
-TRANSFERS = 16  # at a time: each takes a descriptor of the executor and of its forwarder, and all share one way
+# concurrent blob transfers: each takes a descriptor of the executor and of its forwarder, and all share one connection
+TRANSFERS = 16
 
 
 class ExecutorGone(ConnectionError):
-    """The error for a machine that is there while its executor has gone for good: nothing listens at its socket."""
+    """The error for a machine that responds, but whose executor has ended: nothing listens at the executor's socket."""
 
 
 class Route:
-    """The way to one machine, with one connection at most. Methods raise low-level errors, which `refused` explains."""
+    """The route to one machine, with at most one connection.
+
+    Methods raise low-level errors, which `refused` explains.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._transfers: asyncio.Semaphore | None = None  # until there are any
+        self._transfers: asyncio.Semaphore | None = None  # None: there was no transfer yet
 
     @property
     def reached(self) -> bool:
@@ -34,49 +40,54 @@ class Route:
 
     @property
     def bootstrapped(self) -> bool:
-        """Return whether the executor was started by a bootstrap, and may go on while out of reach."""
+        """Return whether a bootstrap started the executor, so that it may run on while the machine is unreachable."""
         return False
 
     @property
     def way_is_lost(self) -> bool:
-        """Return whether a host on the way closed the connection, which proves nothing about the machine."""
+        """Return whether a host on the way closed the connection, which proves nothing about the machine itself."""
         return False
 
     async def reach(self, *, again: bool) -> None:
-        """Connect to the machine. ``again``: it was met before, and there are seconds until it is given up."""
+        """Connect to the machine. ``again``: it was reached before, and will be given up within seconds."""
         raise NotImplementedError
 
     async def prepare(self) -> None:
-        """Start an executor there unless one runs. After an error or a cancellation, call `abort`."""
+        """Start an executor on the machine unless one runs. After an error or a cancellation, call `abort`."""
 
     def greeted(self) -> None:
-        """Handle that the executor has answered: it renews the machine's lease itself from now on."""
+        """Handle the executor's first answer: from now on, the executor renews the machine's lease."""
 
     def forget(self) -> None:
-        """Forget an executor that never answered and may be gone: the next `prepare` starts another one."""
+        """Forget an executor that never answered and may have ended: the next `prepare` starts a new one."""
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Enter before a channel for a blob is opened, and leave when it is closed: there may be few of them."""
+        """Return a context that holds one of the few places for a blob's channel.
+
+        Enter it before the channel is opened.
+        """
         if self._transfers is None:
             self._transfers = asyncio.Semaphore(TRANSFERS)
         return self._transfers
 
     async def open_channel(self, channel: Channel) -> None:
-        """Open a channel to the executor. Cancel-safe. Raises `ExecutorGone` or another OSError."""
+        """Open a channel to the executor. Cancel-safe. Raise `ExecutorGone` or another OSError."""
         raise NotImplementedError
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """Return a reader and a writer of a stream to ``host:port`` as seen from the node, over the present connection.
-        Raises an OSError or an `asyncssh.Error`.
+        """Return a reader and a writer for a TCP stream from the node to ``host:port``, over the present connection.
+
+        Raises:
+            OSError, asyncssh.Error: the connection failed.
         """
         raise ConnectionRefusedError(f"{host}:{port} is reached from here as from a node on this computer")
 
     async def refused(self, error: BaseException) -> ConnectFailed:
-        """Return the public error for ``error``, which one of these methods has raised."""
+        """Return the public error for ``error``, which a method of this class has raised."""
         return refusal(self._machine, error)
 
     def begin_another(self, reached: Callable[[], None]) -> None:
-        """Begin another connection beside one that is silent, if there is none. The next `reach` takes it over."""
+        """Begin a second connection while the present one is silent, unless there is one. The next `reach` uses it."""
 
     def begin_no_other(self) -> None: ...
 
@@ -87,7 +98,7 @@ class Route:
 def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectFailed:  # noqa: PLR0911  a table
     """Return the error that `actors.interfaces.Connect` raises for ``error``. Its cause, if any, is the public error.
 
-    ``place``: how people call the machine.
+    ``place``: the machine's name in the error.
     """
     error, place = plainly(error), place or f"machine {machine.id}"
     match error:
@@ -117,7 +128,7 @@ def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectF
 
 
 def _is_from_outside(error: BaseException) -> bool:
-    """Return whether the network, the system or the other side may be the cause, and not this program."""
+    """Return whether the network, the system or the other side may be the cause, rather than an internal error."""
     libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, OSError | EOFError) or "asyncssh" in libraries
 

@@ -1,4 +1,4 @@
-"""Samples of a node as the pool's events. Samples beyond the requested rate are dropped."""
+"""Convert a node's samples to events of the pool. Samples beyond the requested rate are dropped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...actors.events import GpuSample, NodeSampled
 from ...actors.interfaces import NodeId
 from ..wire.messages import Sampled
 
-MOST_GPUS = 64  # of a node; `node.sampler` sends no more
-BURST = 10  # samples that may come at once, as when a connection was slow
+MOST_GPUS = 64  # GPUs of a node, at most; `node.sampler` sends no more
+BURST = 10  # samples that may arrive at once, for example after the connection was slow
 
 
 class SampleIntake:

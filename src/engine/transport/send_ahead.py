@@ -1,12 +1,15 @@
-"""The part of a blob that is on its way to a host at a time: enough for the network, and short as a queue.
+"""The bytes of a blob that are in flight to a host: enough for the network, but few enough as a queue.
+
+No I/O, no clock.
 
 Other data on the connection, such as the start of a short task, waits behind data that was sent before it. An SSH
-server reports how much of a channel's data it has passed on, as it grows its window again; that window alone, 2 MiB
-with sshd, is 4 ms at 500 MB/s, and 160 ms at 100 Mbit/s. No I/O, and no clock.
+server extends a channel's window when it has passed data on, which shows how much it has passed on. The window alone is
+no limit: sshd's 2 MiB take 4 ms at 500 MB/s, but 160 ms at 100 Mbit/s.
 
-AHEAD-1: once the rate is known, what waits is `QUEUED_S` of it, and twice the round trip; but at least `LEAST_BYTES`,
-    for less a server may report nothing, and at most `MOST_BYTES` for a round trip of 0.
-AHEAD-2: for a server that reports nothing for `SILENT_S` it is twice as much, and so on: it never stops for this.
+AHEAD-1: once the rate is known, the bytes in flight are those of `QUEUED_S` at that rate, at least `LEAST_BYTES`, as a
+    server may report nothing for less, and at most `MOST_BYTES`; plus those of two round trips.
+AHEAD-2: if a server reports nothing for `SILENT_S`, the limit doubles, again and again, so that the transfer never
+    stops.
 """
 
 from __future__ import annotations
@@ -14,21 +17,21 @@ from __future__ import annotations
 import struct
 
 QUEUED_S = 0.002
-LEAST_BYTES, MOST_BYTES = 128 << 10, 512 << 10  # for a round trip of 0
-FASTEST = 600e6  # bytes per second, assumed until the rate is known
+LEAST_BYTES, MOST_BYTES = 128 << 10, 512 << 10  # limits of the bytes in flight, for a round trip of 0
+FASTEST = 600e6  # rate in bytes per second that is assumed until it is measured
 MEASURED_S = 0.02
 SILENT_S = 0.02
-_MIN_RTT_AT = 148  # <linux/tcp.h>: struct tcp_info, tcpi_min_rtt, microseconds
+_MIN_RTT_AT = 148  # offset of tcpi_min_rtt (microseconds) in struct tcp_info of <linux/tcp.h>
 
 
 class Rate:
-    """A meter of the rate at which bytes are taken, over `MEASURED_S` at a time."""
+    """A meter of the rate at which bytes are passed on, in intervals of at least `MEASURED_S`."""
 
     def __init__(self) -> None:
         self._taken, self._since = 0, -1.0
 
     def taken(self, count: int, now: float) -> float | None:
-        """Return the bytes in a second, if they have been measured for long enough."""
+        """Return the rate in bytes per second at the end of an interval; else None."""
         if self._since < 0:
             self._since = now
             return None
@@ -40,7 +43,7 @@ class Rate:
         return rate
 
     def restart(self) -> None:
-        """Handle a pause that is not to count."""
+        """Start a new interval, as a pause must not count."""
         self._since = -1.0
 
 
@@ -59,7 +62,7 @@ class SendAhead:
         self.under_way += count
 
     def taken(self, count: int, now: float) -> None:
-        """Handle that the server has passed on so many bytes, or at first that its window has so many."""
+        """Handle that the server has passed on ``count`` bytes. Its first report is the size of its initial window."""
         count = min(count, self.under_way)
         self.under_way -= count
         rate = self._rate.taken(count, now)
@@ -68,18 +71,18 @@ class SendAhead:
             self.most_bytes = int(queued + 2 * rate * self._round_trip_s)
 
     def silent(self) -> None:
-        """Handle that nothing was passed on for `SILENT_S` while there was no room."""
+        """Handle that the server passed nothing on for `SILENT_S` while the limit was reached."""
         self.most_bytes *= 2
         self._rate.restart()
 
 
 def window(near_bytes: int, round_trip_s: float) -> int:
-    """Return the bytes on their way at once over a connection of which only the round trip is known."""
+    """Return the number of bytes to have in flight over a connection of which only the round trip is known."""
     return int(near_bytes + 2 * FASTEST * round_trip_s)
 
 
 def least_round_trip_s(tcp_info: bytes) -> float | None:
-    """Return the shortest round trip of a TCP connection, as the kernel's ``TCP_INFO`` has it; None: it has none."""
+    """Return the shortest round trip of a TCP connection from the kernel's ``TCP_INFO``; None: it has no value."""
     if len(tcp_info) < _MIN_RTT_AT + 4:
         return None
     (microseconds,) = struct.unpack_from("I", tcp_info, _MIN_RTT_AT)

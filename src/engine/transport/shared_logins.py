@@ -1,4 +1,4 @@
-"""The connections to login hosts: each carries the commands of several machines, as many as the host allows."""
+"""Connections to login hosts. Each carries the commands of several machines, as many as the host allows."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ...lazy_dataclass import dataclass
 from ...providers.base import Login
 
 if TYPE_CHECKING:
-    from .ssh import Connected  # which pools on this computer do without
+    from .ssh import Connected  # pools on this computer do not need this import
 
 
 @dataclass(slots=True, eq=False)
 class SharedLogin:
-    """A shared connection, which closes as soon as it carries nothing."""
+    """A shared connection. It closes as soon as it has no users."""
 
     connected: Connected
     users: int = 0
-    full: bool = False  # the host opens no other session at present: sshd's MaxSessions
-    silent: bool = False  # it has not answered: it may be dead, and gets no further users
+    full: bool = False  # the host opens no more sessions at present: sshd's MaxSessions
+    silent: bool = False  # the host has not answered: the connection may be dead, and gets no new users
 
     @property
     def usable(self) -> bool:
@@ -32,10 +32,13 @@ class SharedLogin:
         return self
 
     def leave(self, *, refused: bool = False) -> None:
-        """End one use. ``refused``: no session could be opened; else one has ended, and there is room for another."""
+        """End one use.
+
+        ``refused``: the host opened no session. Otherwise a session has ended, so there is room for another.
+        """
         self.users -= 1
         self.full = refused and bool(self.users)
-        if not self.users:  # the last session's end is still on its way: close after it
+        if not self.users:  # the end of the last session is still being sent: close after that
             asyncio.get_running_loop().call_soon(self._close)
 
     def _close(self) -> None:
@@ -49,7 +52,7 @@ class _Place:
 
     open: list[SharedLogin] = field(default_factory=list)
     dialling: asyncio.Task[Connected] | None = None
-    waiting: int = 0  # for `dialling`
+    waiting: int = 0  # number of calls that wait for `dialling`
 
 
 class SharedLogins:
@@ -59,11 +62,12 @@ class SharedLogins:
         self._places: dict[Login, _Place] = {}
 
     async def take(self, way: Login, dial: Callable[[], Awaitable[Connected]]) -> SharedLogin:
-        """Return a connection that can carry another command, until `SharedLogin.leave`. If there is none, dial one for
-        all callers that wait meanwhile. Cancel-safe if ``dial`` is.
+        """Return a connection that can carry another command, until `SharedLogin.leave`.
+
+        If there is none, dial one for all callers that wait in the meantime. Cancel-safe if ``dial`` is.
 
         Raises:
-            Exception: what ``dial`` raises.
+            Exception: any error of ``dial``.
         """
         place = self._places.setdefault(way, _Place())
         place.open = [shared for shared in place.open if not shared.connected.connection.is_closed()]
@@ -77,7 +81,7 @@ class SharedLogins:
         try:
             connected = await asyncio.shield(dialling)
         except asyncio.CancelledError:
-            if place.waiting == 1 and place.dialling is dialling:  # no other call waits for it
+            if place.waiting == 1 and place.dialling is dialling:  # no other call waits for this connection
                 place.dialling = None
                 dialling.add_done_callback(_discard)
                 dialling.cancel()
@@ -88,7 +92,7 @@ class SharedLogins:
             raise
         finally:
             place.waiting -= 1
-        if place.dialling is dialling:  # the first caller to see the result
+        if place.dialling is dialling:  # this is the first call to see the result
             place.dialling = None
             place.open.append(SharedLogin(connected))
         for shared in place.open:

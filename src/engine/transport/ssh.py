@@ -1,4 +1,4 @@
-"""One SSH connection to a machine, with its host key checked, and the commands that run over it."""
+"""One SSH connection to a machine, with a verified host key, and commands that run over it."""
 
 from __future__ import annotations
 
@@ -26,23 +26,26 @@ from .receive_window import ReceiveWindow
 from .send_ahead import least_round_trip_s, window
 from .unix_route import Interpose, connected
 
-# For downloads: 50 MB/s at 80 ms round trip, as much as Linux's TCP buffers allow. sshd fills it where the network is
-# slower than the executor, and copies its buffer whenever that grows: 16 MiB took it 3 s of its processor.
+# Receive window of a channel, for downloads: 50 MB/s at a round trip of 80 ms, as much as Linux's TCP buffers allow.
+# sshd fills the window if the network is slower than the executor, and copies its buffer each time it grows: a window
+# of 16 MiB cost sshd 3 s of processor time.
 WINDOW_BYTES = 4 << 20
-NEAR_WINDOW_BYTES = 768 << 10  # for a blob from a host with a round trip near 0: other data waits behind it
+NEAR_WINDOW_BYTES = 768 << 10  # receive window for a blob at a round trip near 0, as other data waits behind the blob
 PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
-ALIVE_S = 15.0  # between probes of a connection that says nothing, as in a long installation; three unanswered end it
-SLICE_BYTES = 256 << 10  # of a command's input and output
-LAST_BYTES = 64 << 10  # of stderr, and of stdout that nobody listens to: what an error shows
-_MSG_IGNORE = 2  # RFC 4253, 11.2
-_MSG_CHANNEL_WINDOW_ADJUST = 93  # RFC 4254, 5.2: a byte, the channel, the bytes to add
-_MSG_CHANNEL_DATA = 94  # the same: a byte, the channel, the length of the data, and the data
+# seconds between probes of a silent connection, for example during a long installation; three unanswered probes end it
+ALIVE_S = 15.0
+SLICE_BYTES = 256 << 10  # bytes of a command's input or output per read or write
+LAST_BYTES = 64 << 10  # last bytes of stderr, and of stdout without an ``output`` callback, to show in errors
+_MSG_IGNORE = 2  # RFC 4253, section 11.2
+_MSG_CHANNEL_WINDOW_ADJUST = 93  # RFC 4254, section 5.2; the packet has a byte, the channel, and the bytes to add
+# RFC 4254, section 5.2; the packet has a byte, the channel, the length of the data, and the data
+_MSG_CHANNEL_DATA = 94
 
 T = TypeVar("T")
 
 
 class Client(Dialling):
-    """An asyncssh client that processes its connection's data a packet at a time."""
+    """An asyncssh client that processes received data one packet at a time."""
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         super().connection_made(conn)
@@ -51,25 +54,30 @@ class Client(Dialling):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Connected:
-    """A connection and those it goes through, which end with it. Forked children do not inherit it."""
+    """A connection and the connections that carry it, which end together. Forked children do not inherit it."""
 
     connection: asyncssh.SSHClientConnection
     hops: Sequence[asyncssh.SSHClientConnection] = ()
-    release: Callable[[], object] | None = None  # called once it is aborted: releases a shared carrier
-    carrier: Connected | None = None  # the connection to the host whose command carries this one, and perhaps others
+    release: Callable[[], object] | None = None  # called after `abort`: releases a shared carrier
+    # the connection to the host whose command carries this connection, and perhaps others
+    carrier: Connected | None = None
 
     def __post_init__(self) -> None:
         keep_here(self)
 
     def fileno(self) -> int:
-        """Return the descriptor of the only socket, which leads to the first host on the way; -1: it is closed."""
+        """Return the descriptor of the only socket, which leads to the first host on the way; -1: the socket is
+        closed.
+        """
         first = self.hops[0] if self.hops else self.connection
         sock = first.get_extra_info("socket")
         return -1 if sock is None else sock.fileno()
 
     @property
     def way_is_lost(self) -> bool:
-        """Return whether the connection to a host on the way is closed, which proves nothing about the machine."""
+        """Return whether the connection to a host on the way is closed, which proves nothing about the machine
+        itself.
+        """
         if any(hop.is_closed() for hop in self.hops):
             return True
         return self.carrier is not None and (self.carrier.connection.is_closed() or self.carrier.way_is_lost)
@@ -83,10 +91,13 @@ class Connected:
 
 
 def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> None:
-    """Have each packet go out alone. asyncssh sends an SSH_MSG_IGNORE before each, which hides the initialization
-    vector of a cipher in CBC mode (RFC 4251, 9.3.1): `CIPHERS` have none to hide.
+    """Stop asyncssh from sending an SSH_MSG_IGNORE before each packet.
+
+    That message hides the initialization vector of a cipher in CBC mode (RFC 4251, section 9.3.1); `CIPHERS` has no
+    such cipher.
     """
-    if "cbc" in (connection.get_extra_info("send_cipher") or ""):  # of the user's own configuration
+    # the user's own configuration may select such a cipher
+    if "cbc" in (connection.get_extra_info("send_cipher") or ""):
         return
     send_packet = connection.send_packet
 
@@ -99,16 +110,16 @@ def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> Non
 
 
 def take_packets_alone(connection: Any) -> None:
-    """Have the connection process its data a packet at a time; `packet_ends` has the reason."""
+    """Have the connection process received data one packet at a time, for the reason that `packet_ends` gives."""
     take, info = connection.data_received, connection.get_extra_info
-    if info("socket") is None:  # a ProxyCommand carries it: its end would not be noticed
+    if info("socket") is None:  # a ProxyCommand carries the connection: its end would not be noticed
         return
     ends = PacketEnds(partial(info, "recv_cipher"))
 
     def received(data: bytes, datatype: int | None = None) -> None:
         for piece in ends.pieces(data):
             take(piece, datatype)
-            if info("socket") is None:  # the connection is closed, perhaps for an error in this packet
+            if info("socket") is None:  # the connection was closed, perhaps because of an error in this packet
                 return
 
     connection.data_received = received
@@ -123,13 +134,13 @@ def round_trip_s(connection: asyncssh.SSHClientConnection) -> float | None:
 
 
 def blob_window(connection: asyncssh.SSHClientConnection) -> int:
-    """Return the window for an incoming blob of the connection, whose round trip is known by then."""
+    """Return the receive window for a blob over this connection, whose round trip is known by then."""
     trip_s = round_trip_s(connection)
     return WINDOW_BYTES if trip_s is None else min(WINDOW_BYTES, window(NEAR_WINDOW_BYTES, trip_s))
 
 
 def tell_taken(channel: Any, taken: Callable[[int], object]) -> None:
-    """Call ``taken`` with the number of a channel's bytes that the server has passed on, at each report."""
+    """Call ``taken`` each time the server reports that it passed on bytes of a channel, with their number."""
     process = channel.process_packet
 
     def processed(kind: int, number: int, packet: Any) -> Any:
@@ -142,7 +153,7 @@ def tell_taken(channel: Any, taken: Callable[[int], object]) -> None:
 
 
 def take_data(channel: Any, take: Callable[[memoryview], object], granted: ReceiveWindow) -> None:
-    """Call ``take`` with the data of each packet of a channel, and grant the server more."""
+    """Call ``take`` with the data of each packet of a channel, and extend the server's window."""
     process = channel.process_packet
 
     def processed(kind: int, number: int, packet: Any) -> Any:
@@ -160,8 +171,9 @@ def take_data(channel: Any, take: Callable[[memoryview], object], granted: Recei
 
 
 def log_no_packets(of: Any) -> None:
-    """Have a connection or a channel of asyncssh format no packet for its debug log, unless that is on: it formats each
-    one before it checks, at a tenth of a packet's cost.
+    """Stop asyncssh from formatting packets for its debug log, unless that log is on.
+
+    asyncssh formats each packet before it checks the log level, which takes a tenth of the time for a packet.
     """
     if not logging.getLogger("asyncssh").isEnabledFor(logging.DEBUG):
         of.log_sent_packet = of.log_received_packet = _ignore
@@ -175,8 +187,9 @@ PoolKey = asyncssh.SSHKey
 
 
 def new_key() -> PoolKey:
-    """Return a pool's own key pair; stored only where its machines outlive their client: see
-    `engine.client.adoption`.
+    """Return a new key pair for a pool.
+
+    The key is stored only if the pool's machines outlive their client: see `engine.client.adoption`.
     """
     return asyncssh.generate_private_key("ssh-ed25519")
 
@@ -188,13 +201,16 @@ def kept_key(text: str) -> PoolKey:
 async def connect(
     machine: Machine, key: asyncssh.SSHKey | None, host_keys: Sequence[str] = (), interpose: Interpose | None = None
 ) -> Connected:
-    """Connect once, bounded by the machine's ``patience_s``, else ``CONNECT_S``, for each host on the way. Cancel-safe.
+    """Connect once. Each host on the way has ``patience_s`` of the machine, or ``CONNECT_S``. Cancel-safe.
 
-    ``key``: the pool's; None: the machine has a login. ``host_keys``: pinned in place of the machine's own, if the pool
-    itself has replaced that.
+    Args:
+        machine: The machine.
+        key: The pool's key; None: the machine has a login.
+        host_keys: Pinned keys that replace the machine's own host key, if the pool has rotated it.
+        interpose: Puts a proxy between the connection and its socket.
 
     Raises:
-        OSError, asyncssh.Error: as asyncssh says it; `asyncssh.HostKeyNotVerifiable` for a wrong host key.
+        OSError, asyncssh.Error: the error of asyncssh; `asyncssh.HostKeyNotVerifiable` for a wrong host key.
     """
     address = machine.address
     if address is None:
@@ -215,7 +231,7 @@ async def connect(
             **with_key(machine, key, host_keys),
         )
     except BaseException:
-        if sock is not None and not client.connected:  # else asyncssh closes it
+        if sock is not None and not client.connected:  # a connected client's socket is closed by asyncssh
             sock.close()
         raise
     send_nothing_to_ignore(connection)
@@ -223,7 +239,7 @@ async def connect(
 
 
 def common(machine: Machine) -> dict[str, Any]:
-    """Return the options of every connection on the way to the machine."""
+    """Return the options for every connection on the way to the machine."""
     within_s = machine.patience_s or CONNECT_S
     options: dict[str, Any] = {
         "compression_algs": None,
@@ -235,17 +251,17 @@ def common(machine: Machine) -> dict[str, Any]:
 
 
 def with_key(machine: Machine, key: asyncssh.SSHKey, host_keys: Sequence[str]) -> dict[str, Any]:
-    """Return the options of a connection to the machine itself, with the pool's key and the pinned host keys alone."""
+    """Return the options for the connection to the machine itself, with only the pool's key and pinned host keys."""
     assert machine.address is not None
     return common(machine) | {
         "encryption_algs": CIPHERS,
         "username": machine.address.user or "root",
         "client_keys": [key],
         "known_hosts": ([asyncssh.import_public_key(each) for each in host_keys or (machine.host_key,)], [], []),
-        "config": None,  # None: the user's files are not read
+        "config": None,  # the user's configuration files are not read
         "agent_path": None,
         "preferred_auth": ["publickey"],
-        "gss_host": None,  # no Kerberos: its key exchange would compare no host key
+        "gss_host": None,  # no Kerberos: its key exchange would not compare the host key
         "gss_kex": False,
     }
 
@@ -266,13 +282,13 @@ async def through(stops: Sequence[Stop], options: dict[str, Any], *, to: Stop | 
 async def hedged(
     begin: Callable[[], Coroutine[Any, Any, T]], discard: Callable[[T], object], *, every_s: float, at_once: int
 ) -> T:
-    """Return the result of the first try that succeeds. Another begins every ``every_s``, up to ``at_once`` of them: a
-    connection that is begun without a network notices the network late, as TCP tries again after 1, 3 and 7 s.
+    """Return the result of the first try that succeeds. Every ``every_s`` another try begins, up to ``at_once``.
 
-    The others are cancelled, and late results are discarded. Cancel-safe if ``begin`` is.
+    A connection that was begun without a network notices the network late, as TCP retries after 1, 3 and 7 s. The other
+    tries are cancelled, and late results are discarded. Cancel-safe if ``begin`` is.
 
     Raises:
-        Exception: the first try's failure, if none had succeeded by then.
+        Exception: the error of the try that failed first, if no try had succeeded by then.
     """
     tries: list[asyncio.Task[T]] = []
     taken: asyncio.Task[T] | None = None
@@ -298,7 +314,7 @@ def discard_result(discard: Callable[[T], object], over: asyncio.Future[T]) -> N
 
 
 async def opened(opening: Coroutine[Any, Any, T], close: Callable[[T], object]) -> T:
-    """Return the channel that ``opening`` gives. A cancelled open would leak the channel: a late one is closed."""
+    """Return the channel that ``opening`` returns. A cancelled open would leak the channel, so a late one is closed."""
     task = asyncio.ensure_future(opening)
     try:
         return await asyncio.shield(task)
@@ -310,7 +326,7 @@ async def opened(opening: Coroutine[Any, Any, T], close: Callable[[T], object]) 
 class RemoteShell:
     """An `engine.image.commands.CommandRunner` over SSH. Each command has its own channel.
 
-    ``inside``: a command there that runs each of them, for example in a container.
+    ``inside``: a command on the machine that runs each of these commands, for example in a container.
     """
 
     def __init__(self, connection: asyncssh.SSHClientConnection, inside: Sequence[str] = ()) -> None:
@@ -323,7 +339,10 @@ class RemoteShell:
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
     ) -> CommandResult:
-        """See `CommandRunner.run`. Cancelled, it closes the channel: the command's input ends and its output breaks."""
+        """See `CommandRunner.run`.
+
+        On cancellation, the channel closes: the command's input ends and its output breaks.
+        """
         try:
             session = self._connection.open_session(shlex.join([*self._inside, *argv]), encoding=None)
             streams = await opened(session, lambda late: late[0].channel.close())
@@ -344,12 +363,13 @@ class RemoteShell:
 
 
 async def _feed(command: asyncssh.SSHWriter[bytes], stdin: bytes | AsyncIterable[bytes]) -> None:
-    """Write all of ``stdin`` as fast as the command takes it; what is left when the command ends is dropped."""
+    """Write all of ``stdin`` as fast as the command reads. When the command ends, drop the rest."""
     async for part in _slices(stdin) if isinstance(stdin, bytes) else stdin:
         try:
             command.write(part)
             await command.drain()
-        except (OSError, asyncssh.Error):  # it reads no more, or the connection was lost, which `_end` reports
+        except (OSError, asyncssh.Error):
+            # the command closed its input, or the connection was lost, which `_end` reports
             return
     command.write_eof()
 

@@ -1,6 +1,6 @@
-"""The way to a machine by SSH: connect, bootstrap an executor if there is none, and open channels to its socket.
+"""The route to a machine by SSH: connect, bootstrap an executor if there is none, and open channels to its socket.
 
-A channel is forwarded to the socket; or it leads to a bridge, a command whose standard streams are that socket.
+SSH forwards a channel to the socket, or runs a bridge: a command that connects its standard streams to the socket.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ from .ssh import RemoteShell
 if TYPE_CHECKING:
     from ..image.commands import CommandRunner
 
-ANEW_S, TRIES = 0.7, 5  # to reach a known node: begin another try beside one that hangs
+# to reach a known node: seconds until a further try begins while others hang, and the number of tries
+ANEW_S, TRIES = 0.7, 5
 ROTATE_S = 30.0
-BRIDGES = 8  # for blobs at a time: sshd's MaxSessions is 10, and the control channel is one
-_NOT_CONNECTED = 2  # SSH_OPEN_CONNECT_FAILED, RFC 4254 5.1
+BRIDGES = 8  # concurrent channels for blobs: sshd's MaxSessions is 10, and the control channel takes one
+_NOT_CONNECTED = 2  # SSH_OPEN_CONNECT_FAILED (RFC 4254, section 5.1)
 
 
 class SSHRoute(BootstrappedRoute):
     def __init__(self, node: NodeId, machine: Machine, settings: ConnectionSettings) -> None:
         super().__init__(node, machine, settings)
         self._ssh: ssh.Connected | None = None
-        self._bridged: bool | None = None  # the host's SSH server does not forward sockets; None: not tried yet
-        self._bridges: asyncio.Semaphore | None = None  # until there are any
-        self._host_keys = settings.pinned(machine)  # replace the machine's own key, once that was rotated
+        # True: the host's SSH server does not forward sockets, so bridges are used; None: not tried yet
+        self._bridged: bool | None = None
+        self._bridges: asyncio.Semaphore | None = None  # None: no bridge was used yet
+        # pinned keys that replace the machine's own host key after its rotation
+        self._host_keys = settings.pinned(machine)
         self._nudge: asyncio.Task[object] | None = None
-        self._another: asyncio.Task[ssh.Connected] | None = None  # to replace a silent one
+        self._another: asyncio.Task[ssh.Connected] | None = None  # a second connection, to replace a silent one
 
     @property
     def reached(self) -> bool:
@@ -91,7 +94,7 @@ class SSHRoute(BootstrappedRoute):
             self._ssh.abort()
             self._ssh = None
 
-    # --- another connection, beside one that is silent ------------------------------------------------------------
+    # --- a second connection beside a silent one ------------------------------------------------------------------
 
     def begin_another(self, reached: Callable[[], None]) -> None:
         if self._another is None and not self._machine.on_this_computer:
@@ -107,12 +110,12 @@ class SSHRoute(BootstrappedRoute):
         if another is not self._another or another.cancelled():
             return
         if another.exception() is not None:
-            self._another = None  # the next heartbeat begins another
+            self._another = None  # the next heartbeat begins a new one
         else:
             reached()
 
     async def _dial_anew(self) -> ssh.Connected:
-        """Connect again soon after the network is back: there are seconds until the node is given up."""
+        """Connect again soon after the network is back: the node is given up within seconds."""
         return await ssh.hedged(self._dial, ssh.Connected.abort, every_s=ANEW_S, at_once=TRIES)
 
     async def _dial(self) -> ssh.Connected:
@@ -120,13 +123,13 @@ class SSHRoute(BootstrappedRoute):
         assert key is not None, "a pool that has machines with SSH has a key"
         machine, interpose = self._machine, self._settings.interpose()
         if machine.address is not None and machine.address.command:
-            from . import command_stream  # which most pools do without
+            from . import command_stream  # most pools do not need this import
 
             logins = self._settings.logins
             return await command_stream.connect(machine, key, self._host_keys, logins, interpose)
         return await ssh.connect(machine, key, self._host_keys, interpose)
 
-    # --- what is seen to before an executor is spoken to ------------------------------------------------------------
+    # --- host key rotation, before the executor is used -------------------------------------------------------------
 
     async def _rotate(self, shell: CommandRunner) -> None:
         machine = self._machine
@@ -158,7 +161,7 @@ class SSHRoute(BootstrappedRoute):
         return self._bridges
 
     async def open_channel(self, channel: Channel) -> None:
-        """Open a channel to the executor's socket; by a command there, if the server forbids forwarding."""
+        """Open a channel to the executor's socket, by a bridge command if the server forbids forwarding."""
         try:
             await ssh.opened(self._opened(channel), lambda _: channel.close())
         except asyncssh.Error as error:
@@ -172,12 +175,12 @@ class SSHRoute(BootstrappedRoute):
             try:
                 await connection.create_unix_connection(lambda: _SSHChannel(channel), path, **how)
             except asyncssh.ChannelOpenError as error:
-                if connection.is_closed():  # asyncssh uses the code of servers where nothing listens
+                if connection.is_closed():  # asyncssh reports the code that servers send when nothing listens
                     raise ConnectionResetError("the connection was lost") from plainly(error)
                 if self._bridged is False and error.code == _NOT_CONNECTED:
                     raise ExecutorGone(str(plainly(error))) from error
-                # sshd says "open failed" where it forbids forwarding, as where nobody listens: whether sockets are
-                # forwarded shows the first time, when the executor has just answered the bootstrap.
+                # sshd reports "open failed" both if it forbids forwarding and if nothing listens. The first channel
+                # shows whether sockets are forwarded, as the executor has just answered the bootstrap.
                 if executor is None or self._bridged is False:
                     raise
                 self._bridged = True
@@ -191,7 +194,7 @@ class SSHRoute(BootstrappedRoute):
         return shlex.join([*self._machine.inside, *self._bridge(to)])
 
     async def _open_bridge(self, channel: Channel, to: Sequence[str]) -> None:
-        """Open a channel to a command there that bridges it to a socket."""
+        """Open a channel to a command on the machine that bridges to a socket."""
         bridge = self._bridge_command(to)
         await self._connection.create_session(lambda: _SSHChannel(channel, bridged=True), bridge, **self._how(channel))
 
@@ -206,7 +209,7 @@ class SSHRoute(BootstrappedRoute):
 
 
 class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[bytes]):
-    """An SSH channel that carries one of ours. A command's standard error is dropped."""
+    """An SSH channel that carries a `Channel`. A command's standard error is dropped."""
 
     def __init__(self, channel: Channel, *, bridged: bool = False) -> None:
         self._channel = channel
@@ -224,7 +227,7 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
 
     def _take(self, data: memoryview) -> None:
         if isinstance(self._channel, Receiving) and self._channel.has_answer:
-            self._channel.data_received(data)  # it is written to its place: no copy
+            self._channel.data_received(data)  # the data is written to its final place without a further copy
         else:
             self.data_received(bytes(data))
 
@@ -243,6 +246,6 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
 
 
 async def _nudged(shell: CommandRunner) -> None:
-    """Run a command, so that sshd sets TCP_NODELAY: else a connection that only forwards answers in bursts of 42 ms."""
+    """Run a command, so that sshd sets TCP_NODELAY. A connection that only forwards would answer in bursts of 42 ms."""
     with suppress(ConnectionError, asyncssh.Error):
         await shell.run(["true"])

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class InputStream:
-    """The items that a `streams.Source` gives a task, in order. Their blobs on the node are dropped again."""
+    """The items that a `streams.Source` sends to a task, in order. Their blobs on the node are dropped after use."""
 
     def __init__(self, transfers: BlobTransfers, attempt: int, stream: int) -> None:
         self._transfers, self._attempt, self._stream = transfers, attempt, stream
         self._sent = self._granted = 0
-        self._blobs: deque[tuple[int, Blob]] = deque()  # with the number of their item
+        self._blobs: deque[tuple[int, Blob]] = deque()  # (number of the item, its blob)
 
     async def give(self, item: Dumped | None, error: bytes | None = None) -> None:
         value = None
@@ -38,7 +38,7 @@ class InputStream:
         return wire.Value(b"", item.sizes, blob.name)
 
     def granted(self, count: int) -> None:
-        """Handle that the task takes ``count`` more: of the items before, all but a window's worth have been taken."""
+        """Handle that the task requests ``count`` more items. Of the earlier items, all but `WINDOW` have been used."""
         if self._granted + count - self._sent > WINDOW:
             raise ProtocolError(f"attempt {self._attempt} asks for {count} items more, of at most {WINDOW} on the way")
         self._granted += count

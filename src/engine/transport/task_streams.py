@@ -1,6 +1,6 @@
-"""The streams of one node's tasks: values of generators as they come, arguments as the tasks ask for them.
+"""The streams of one node's tasks: values that generators yield, and arguments that tasks request item by item.
 
-Other data of an attempt on the node, such as its artifacts, is fetched in the same way, before its end is reported.
+Other data of an attempt on the node, such as its artifacts, is also fetched before the attempt's end is reported.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class TaskStreams:
-    """The streams of one node. ``orders``: its attempts; its messages about others are ignored."""
+    """The streams of one node. ``orders``: its attempts; messages about other attempts are ignored."""
 
     def __init__(self, node: NodeId, orders: Mapping[int, Order], transfers: BlobTransfers) -> None:
         self._node, self._orders, self._transfers = node, orders, transfers
-        self.fetches: dict[int, set[asyncio.Task[Received]]] = {}  # by attempt: fetches, running or failed
-        self.credit: dict[int, int] = {}  # values that a running generator may send, and has not
-        self.inputs: dict[tuple[int, int], InputStream] = {}  # by attempt and number of the argument
+        self.fetches: dict[int, set[asyncio.Task[Received]]] = {}  # attempt -> its running or failed fetches
+        self.credit: dict[int, int] = {}  # attempt -> number of values that its generator may still send
+        self.inputs: dict[tuple[int, int], InputStream] = {}  # (attempt, number of the argument) -> its stream
 
     def yielded(self, attempt: int, item: wire.Value) -> None:
-        """Handle a value of a generator. A ProtocolError: the node had no credit for it."""
+        """Handle a value of a generator. Raise a ProtocolError if the node had no credit for the value."""
         order = self._orders.get(attempt)
         if order is None:
-            return  # fenced: no caller waits for it
+            return  # the attempt was fenced: no caller waits for it
         output = cast("Payload", order.task.content).output
         if output is None:
             return
@@ -45,23 +45,24 @@ class TaskStreams:
         output.of(order.rank).push(received, lambda count: self.grant(attempt, count))
 
     def grant(self, attempt: int, count: int) -> None:
-        """Let a generator send ``count`` values more."""
+        """Let a generator send ``count`` more values."""
         if attempt in self._orders:
             self.credit[attempt] = self.credit.get(attempt, 0) + count
             self._transfers.send(wire.Credit(attempt, -1, count))
 
     def wanted(self, attempt: int, stream: int, count: int) -> None:
-        """Handle that a task takes ``count`` items more of an argument."""
+        """Handle that a task requests ``count`` more items of an argument."""
         order = self._orders.get(attempt)
         inputs = () if order is None else cast("Payload", order.task.content).inputs
         if stream not in range(len(inputs)) or not count:
-            return  # fenced, or a node's error (its other messages in this read are handled), or it takes no more
+            # the attempt was fenced, or requests no more, or the node made an error; other messages are still handled
+            return
         feed = self.inputs.setdefault((attempt, stream), InputStream(self._transfers, attempt, stream))
         feed.granted(count)
         inputs[stream].wanted(count, feed.give)
 
     def fetch_before_end(self, attempt: int, work: Coroutine[Any, Any, Received]) -> asyncio.Task[Received]:
-        """Fetch what an attempt has left on the node. It is in `fetches` until it is here: the end waits for it."""
+        """Fetch data that an attempt has left on the node. The attempt's end waits while the fetch is in `fetches`."""
         fetches = self.fetches.setdefault(attempt, set())
         fetching = asyncio.get_running_loop().create_task(work)
         fetches.add(fetching)
@@ -69,7 +70,7 @@ class TaskStreams:
         return fetching
 
     async def bring(self, order: Order, item: wire.Value, most_bytes: int | None = None) -> Received:
-        """Return a value of an attempt that lies in a blob. A ConnectionError: the node is lost."""
+        """Return a value of an attempt that is in a blob. Raise a ConnectionError if the node is lost."""
         try:
             return await self._transfers.bring(item, 0, most_bytes)
         except ConnectionError:

@@ -1,4 +1,4 @@
-"""The way to an executor on this computer: its unix socket. Each channel is a connection of its own."""
+"""The route to an executor on this computer: its unix socket. Each channel has its own connection."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]  # inse
 
 
 class UnixRoute(Route):
-    """The way to an executor that the machine's provider has started on this computer. A second connection would reveal
-    no more about a silent one.
+    """The route to an executor that the machine's provider started on this computer.
+
+    It has no second connection: that would reveal nothing more about a silent node.
     """
 
     def __init__(self, machine: Machine, interpose: Callable[[], Interpose | None]) -> None:
         super().__init__(machine)
         self._interpose = interpose
-        self._socket: socket.socket | None = None  # of the first channel, once the machine is reached
-        self._channels: list[Channel] | None = None  # None: it is not reached
+        self._socket: socket.socket | None = None  # socket for the first channel, once the machine is reached
+        self._channels: list[Channel] | None = None  # None: the machine is not reached
 
     @property
     def reached(self) -> bool:
@@ -48,7 +49,7 @@ class UnixRoute(Route):
         self._socket = None
         try:
             sock = sock or await self._connected()
-        except OSError as error:  # nothing listens any more, or this program has no descriptor left: tried again
+        except OSError as error:  # nothing listens any more, or this process has no free descriptor: try again
             raise ConnectionResetError(f"there is no other connection to the node ({error})") from error
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=sock)
         if channels is not self._channels:
@@ -67,12 +68,12 @@ class UnixRoute(Route):
 
 
 def connected(path: str) -> socket.socket:
-    """Return a socket that is connected to ``path``, if this program's user listens there.
+    """Return a socket that is connected to ``path``, if a process of this process's user listens there.
 
-    Its path may be longer than the 107 bytes of ``sun_path``: the directory's descriptor leads to it.
+    The path may be longer than the 107 bytes of ``sun_path``: the code connects through a descriptor of its directory.
 
     Raises:
-        OSError: also at once, without a wait, if no connection is accepted at present.
+        OSError: nothing listens, or no connection is accepted at present; the call never waits.
     """
     sock = socket.socket(socket.AF_UNIX)
     sock.setblocking(False)

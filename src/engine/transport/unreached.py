@@ -1,4 +1,4 @@
-"""Explain why no SSH server is reached at a host and a port: its name, the way there, and what answers instead."""
+"""Explain why no SSH server was reached at a host and port: its name, the network, or another service that responds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import suppress
 
 from ..api.printable import plain
 
-SAY_S = 1.0  # for the server at a port to send a greeting
-SHOWN = 60  # characters of the greeting
+SAY_S = 1.0  # seconds for a server to send its greeting
+SHOWN = 60  # characters of the greeting to show
 NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 _NO_WAY = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT}
 _OURS = b"SSH-%b-Outrider\r\n" % b"2.0"
 
 
 def no_such_name(error: BaseException) -> bool:
-    """Return whether the host's name does not exist, as far as this computer knows."""
+    """Return whether the host's name does not exist, according to this computer's resolver."""
     return isinstance(error, socket.gaierror) and error.errno in NO_SUCH_NAME
 
 
@@ -28,7 +28,7 @@ def is_refused(error: BaseException) -> bool:
 
 
 def story(error: BaseException, place: str, host: str, port: int) -> str:
-    """Return why ``place`` could not be reached, and what to check; empty: nothing is known but the error."""
+    """Return why ``place`` could not be reached, and what to check; empty: only the error is known."""
     code = _code(error) if isinstance(error, OSError) else None
     match error:
         case socket.gaierror():
@@ -46,7 +46,7 @@ def story(error: BaseException, place: str, host: str, port: int) -> str:
 
 
 def _code(error: OSError) -> int | None:
-    """Return the error's number; if several addresses of a host were tried, the number that all have."""
+    """Return the error's number. If several addresses were tried, return the number that all their errors share."""
     if error.errno is not None:
         return error.errno
     codes = {int(each) for each in re.findall(r"\[Errno (\d+)\]", str(error))}
@@ -54,9 +54,9 @@ def _code(error: OSError) -> int | None:
 
 
 async def read_greeting(host: str, port: int) -> str | None:
-    """Return the greeting at a port that should be an SSH server's. Cancel-safe.
+    """Return the greeting at a port that should belong to an SSH server. Cancel-safe.
 
-    Empty: no greeting. None: it is an SSH server, or nothing listens there.
+    Empty: no greeting. None: it is an SSH server, or nothing listens.
     """
     received, writer = b"", None
     try:

@@ -1,4 +1,4 @@
-"""The progress of large uploads, all together, reported if they last longer than a second."""
+"""The total progress of large uploads, reported if they take longer than a second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPORT_EACH_S = 0.5
 
 @dataclass(slots=True)
 class Upload:
-    """One blob on its way to one node. ``sent_bytes``: of the present try."""
+    """A running upload of one blob to one node. ``sent_bytes``: returns the bytes sent by the present try."""
 
     node: int
     size_bytes: int
@@ -28,7 +28,7 @@ class Upload:
 
 @dataclass(slots=True)
 class Wave:
-    """Overlapping uploads: each began before the earlier ones had all ended. No clock and no I/O."""
+    """A set of overlapping uploads: each began before all earlier ones had ended. No clock, no I/O."""
 
     began_at: float
     nodes: set[int] = field(default_factory=set)
@@ -47,7 +47,7 @@ class Wave:
         self.total_bytes += upload.size_bytes
 
     def end(self, upload: Upload, *, whole: bool) -> None:
-        """End an upload. An incomplete one begins anew, or is not needed any more: it does not count."""
+        """End an upload. An incomplete upload does not count: it starts over, or is not needed any more."""
         self._moving.remove(upload)
         if whole:
             self._done_bytes += upload.size_bytes
@@ -64,7 +64,7 @@ class Wave:
 
 
 class Uploads:
-    """The uploads of a pool, to whichever node. ``observe`` gets an event each half second while large ones last."""
+    """The uploads of a pool, to all nodes. ``observe`` receives an event every half second while large uploads run."""
 
     def __init__(self, observe: Callable[[Event], object], now: Callable[[], float] = time.monotonic) -> None:
         self._observe, self._now = observe, now

@@ -1,4 +1,4 @@
-"""The verdict on an attempt that ended without an answer of its function."""
+"""The verdict on an attempt that ended before its function returned or raised."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from ...actors.interfaces import Verdict
 from ..wire import messages as wire
 
-_FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # the signals that end the processes of a machine
+_FROM_OUTSIDE = {signal.SIGTERM, signal.SIGKILL}  # signals that the system or a user sends to end a machine's processes
 
 
 def verdict(ended: wire.Ended) -> Verdict:
@@ -18,7 +18,8 @@ def verdict(ended: wire.Ended) -> Verdict:
             return Verdict.TIMED_OUT
         case wire.Cause.SIGNAL if ended.code in _FROM_OUTSIDE:
             return Verdict.TERMINATED
-        case wire.Cause.EXIT if ended.code - 128 in _FROM_OUTSIDE:  # as shells and handlers say it
+        # shells and signal handlers exit with 128 + the signal's number
+        case wire.Cause.EXIT if ended.code - 128 in _FROM_OUTSIDE:
             return Verdict.TERMINATED
         case _:
             return Verdict.DIED

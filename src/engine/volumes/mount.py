@@ -1,4 +1,4 @@
-"""The mount of one volume on this host, kept up until its end; and the kernel's list of mounts."""
+"""The mount of one volume on this host, kept alive until `end`, and the kernel's list of mounts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from .mount_lock import Busy, MountLock
 
 _CHECK_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
 _UNMOUNTED_S, _BUSY_S = 10.0, 1.5
-_ENDED_S = 1.0  # times three, still less than a pool waits for its nodes to end
+# seconds of each of three waits for rclone's end; together they are shorter than a pool's wait for the end of its nodes
+_ENDED_S = 1.0
 _POLL_S = 0.02
 _UNMOUNT_POLL_S = 0.05
 _AGAIN_S = 2.0
@@ -34,7 +35,7 @@ _libc = ctypes.CDLL(None)
 
 
 class MountFailed(Exception):
-    """The volume cannot be mounted here. ``log``: the output that explains why."""
+    """The error for a volume that cannot be mounted. ``log``: the output that explains the reason."""
 
     def __init__(self, reason: str, log: Sequence[str] = ()) -> None:
         super().__init__(reason)
@@ -42,7 +43,10 @@ class MountFailed(Exception):
 
 
 class VolumeMount:
-    """``order``: the order to this host; ``volume``: one of its volumes; see `image.installer.volumes`."""
+    """The mount of one volume.
+
+    ``order``: the installer's request; ``volume``: one of its volumes. See `image.installer.volumes`.
+    """
 
     def __init__(self, order: Mapping[str, Any], volume: Mapping[str, Any]) -> None:
         self._order, self._volume = order, volume
@@ -52,11 +56,11 @@ class VolumeMount:
         self._env = rclone.environment(volume, order["login"])
         self._running: subprocess.Popen[bytes] | None = None
         self._output: deque[str] = deque(maxlen=_OUTPUT_LINES)
-        self._created_folders: list[str] = []  # folders, the upper ones first
+        self._created_folders: list[str] = []  # created folders, outermost first
         self._due_at = 0.0
 
     def begin(self) -> None:
-        """Mount the volume, or share another pool's mount of it; it is mounted when this returns."""
+        """Mount the volume, or share another pool's mount of it. The volume is mounted on return."""
         if objection := mount_path.objection(self.mount):
             raise MountFailed(f"{self._volume['mount']} is {self.mount} there, and that {objection}")
         try:
@@ -71,7 +75,7 @@ class VolumeMount:
             raise MountFailed(f"another pool has been busy with {self.mount} for minutes") from None
 
     def check(self) -> None:
-        """Mount again if the mount is gone: rclone, or the other pool's supervisor that ran it, may be killed."""
+        """Mount again if rclone, or the other pool's supervisor that ran rclone, was killed."""
         if self._running is not None and self._running.poll() is None:
             return
         if time.monotonic() < self._due_at or (self._running is None and not self._lock.own()):
@@ -83,7 +87,7 @@ class VolumeMount:
             self._start()
 
     def end(self) -> bool:
-        """End this pool's use of the volume. False where other pools still use our mount: call again later."""
+        """End this pool's use of the volume. Return False if other pools still use this mount: call again later."""
         try:
             with self._lock.alone():
                 if self._lock.leave() and self._lock.own():
@@ -98,16 +102,17 @@ class VolumeMount:
 
     @property
     def _identity(self) -> list[Any]:
-        """The settings that identify the mount; pools with exactly the same share it."""
+        """The settings that identify the mount. Pools with exactly equal settings share it."""
         wanted = self._volume
         same = [wanted[name] for name in ("source", "read_only", "region", "endpoint", "cache_bytes")]
-        key = wanted["credentials"].get("AWS_ACCESS_KEY_ID", "")  # the key itself is written to no file
+        # hashed, as the key itself must not be written to a file
+        key = wanted["credentials"].get("AWS_ACCESS_KEY_ID", "")
         return [*same, hashlib.sha256(key.encode()).hexdigest(), self._order["uid"]]
 
     # --- mounting -------------------------------------------------------------------------------------------------
 
     def _mount(self) -> None:
-        self._created_folders = self._lock.read_facts().get("made", [])  # folders made by an owner that has died
+        self._created_folders = self._lock.read_facts().get("made", [])  # folders that an owner created before it died
         try:
             self._check_store()
             self._remove_dead_mount()
@@ -122,7 +127,9 @@ class VolumeMount:
             raise
 
     def _check_store(self) -> None:
-        """Check that the store answers, accepts the credentials and has the bucket: list a name that does not exist."""
+        """Check that the store answers, accepts the credentials and has the bucket, by listing a name that does not
+        exist.
+        """
         source = self._volume["source"]
         argv = [self._order["rclone"], "lsf", "--max-depth", "1", rclone.remote(self._volume, ".outrider-is-here")]
         try:
@@ -174,14 +181,14 @@ class VolumeMount:
         argv = [order["rclone"], "mount", rclone.remote(self._volume), self.mount]
         running = subprocess.Popen(  # noqa: S603
             argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            start_new_session=True, preexec_fn=partial(_end_with, os.getpid()),  # noqa: PLW1509 - one thread forks here
+            start_new_session=True, preexec_fn=partial(_end_with, os.getpid()),  # noqa: PLW1509 - only one thread forks in this process
         )  # fmt: skip
         self._running = running
         threading.Thread(target=self._collect_output, args=(running,), daemon=True).start()
         deadline = time.monotonic() + _MOUNTED_S
         while not is_rclone(self.mount):
             if running.poll() is not None:
-                time.sleep(_POLL_S)  # its last lines may still be on their way
+                time.sleep(_POLL_S)  # the last output lines may still arrive
                 why = self._output[-1] if self._output else "it does not say why"
                 raise MountFailed(f"rclone cannot mount {self.mount}: {why}", self._output)
             if time.monotonic() > deadline:
@@ -189,7 +196,10 @@ class VolumeMount:
             time.sleep(_POLL_S)
 
     def _check_contents(self) -> None:
-        """Refuse an empty read-only volume: its prefix is wrong. A slow listing counts as not empty."""
+        """Refuse an empty read-only volume, as its prefix must be wrong.
+
+        If the listing is slow, assume that it is not empty.
+        """
         seen: list[bool | None] = []
         looking = threading.Thread(target=_look_into, args=(self.mount, seen), daemon=True)
         looking.start()
@@ -199,7 +209,7 @@ class VolumeMount:
         if seen == [False] and self._volume["read_only"]:
             raise MountFailed(f"there is nothing in {self._volume['source']}")
 
-    # --- ending ---------------------------------------------------------------------------------------------------
+    # --- unmounting -----------------------------------------------------------------------------------------------
 
     def _unmount(self) -> None:
         if self._running is not None:
@@ -223,7 +233,7 @@ class VolumeMount:
 
 
 def _look_into(folder: str, seen: list[bool | None]) -> None:
-    """Append whether there is anything in ``folder``; None: it cannot be read."""
+    """Append to ``seen`` whether ``folder`` has any entry; None: it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             seen.append(next(entries, None) is not None)
@@ -232,7 +242,7 @@ def _look_into(folder: str, seen: list[bool | None]) -> None:
 
 
 def _ended(running: subprocess.Popen[bytes]) -> None:
-    """Wait for rclone to end, which it does when nothing is mounted any more; signal it if it does not."""
+    """Wait for rclone to end, as it does after its mount is gone. If it does not end, send it a signal."""
     for number in (signal.SIGTERM, signal.SIGKILL, None):
         try:
             running.wait(_ENDED_S)
@@ -244,7 +254,10 @@ def _ended(running: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel send SIGTERM to this process, which becomes rclone and so unmounts, when ``parent`` ends."""
+    """Have the kernel send SIGTERM to this process when ``parent`` ends.
+
+    The process becomes rclone, which then unmounts.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
@@ -255,13 +268,14 @@ def _end_with(parent: int) -> None:
 
 class MountEntry(NamedTuple):
     point: str
-    kind: str  # "fuse.rclone"
+    kind: str  # such as "fuse.rclone"
     source: str
 
 
 def parse(mounts: str) -> list[MountEntry]:
-    """Parse text in the form of ``/proc/self/mounts``, proc(5). Later mounts hide earlier ones."""
-    lines = (line.split(" ") for line in mounts.split("\n"))  # not splitlines: names may have what it splits at
+    """Parse text in the format of ``/proc/self/mounts``, see proc(5). Later mounts hide earlier ones."""
+    # not splitlines, as names may contain other line separators
+    lines = (line.split(" ") for line in mounts.split("\n"))
     return [MountEntry(_plain(words[1]), words[2], _plain(words[0])) for words in lines if len(words) >= 6]
 
 
@@ -271,7 +285,7 @@ def _plain(written: str) -> str:
 
 
 def mount_at(point: str) -> MountEntry | None:
-    """The mount that is visible at the path ``point``."""
+    """Return the visible mount at the path ``point``."""
     text = os.fsdecode(Path("/proc/self/mounts").read_bytes())
     return next((mount for mount in reversed(parse(text)) if mount.point == point), None)
 
@@ -284,14 +298,17 @@ def is_rclone(point: str) -> bool:
 def is_dead(point: str) -> bool:
     """Return whether the process behind the mount is gone."""
     try:
-        os.statvfs(point)  # always asks the process; the kernel caches the answer of stat for a second
+        os.statvfs(point)  # statvfs always asks the process, while the kernel caches the answer of stat for a second
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
 
 
 def unmount(point: str) -> str:
-    """Unmount all of rclone at ``point``, where users may see it for a little longer; the error, or ""."""
+    """Unmount all mounts of rclone at ``point``.
+
+    Return the error, or "". After a lazy unmount, users may see it for a while.
+    """
     deadline = time.monotonic() + _BUSY_S
     problem, lazily = "", False
     while True:
@@ -306,7 +323,7 @@ def unmount(point: str) -> str:
 
 
 def _unmount_once(point: str, *, lazily: bool) -> str:
-    """Return the error, or "". Only root, or with fusermount the user who mounted it, can unmount."""
+    """Unmount once, and return the error, or "". Only root, or the user who mounted it with fusermount, can unmount."""
     if os.geteuid() == 0:
         argv = ["umount", *(["-l"] if lazily else []), "--", point]
     else:

@@ -1,7 +1,8 @@
-"""Locks on a mount folder of this host, which several pools may use; the last one to leave unmounts it.
+"""Locks on a mount folder of this host that several pools may use. The last pool that leaves unmounts the folder.
 
-Three lock files, all released by the kernel when their holder dies: ``lock`` around every change, ``users`` (shared)
-for each pool that uses the mount, ``owner`` for the one whose process mounts it; that one writes its facts into it.
+There are three lock files, and the kernel releases a lock when its holder dies. ``lock`` is held for every change. Each
+pool that uses the mount holds ``users``, shared. The pool whose process mounts the folder holds ``owner``, and writes
+its facts into that file.
 """
 
 from __future__ import annotations
@@ -17,28 +18,32 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/mnt")
-_PATIENCE_S = 120.0  # the holder may be asking a store that does not answer
+_PATIENCE_S = 120.0  # seconds to wait for the lock, as its holder may be waiting for a store that does not answer
 _POLL_S = 0.05
 
 
 class Busy(Exception):
-    """Another process has held the lock for minutes."""
+    """The error for a lock that another process has held for minutes."""
 
 
 class MountLock:
-    """The locks on the folder ``mount``. ``registry`` is where they lie; hosts with one home directory share it."""
+    """The locks on the folder ``mount``.
+
+    ``registry``: the folder of the lock files; hosts with one home folder share it.
+    """
 
     def __init__(self, registry: Path, mount: str) -> None:
-        # Where mounts are visible: in this boot of this kernel, and in this mount namespace.
+        # Mounts are visible only in this boot of this kernel, and in this mount namespace.
         identity = f"{_BOOT.read_text().strip()} {_NAMESPACE.stat().st_ino} {mount}"
         self.name = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:16]
         self._folder = registry / self.name
         self._users = self._owner = -1
 
     def alone(self) -> BinaryIO:
-        """Hold the lock, so that no other pool changes the mount until the file that this returns is closed.
+        """Take the lock, so that no other pool changes the mount. Closing the returned file releases the lock.
 
-        Raises `Busy` if another process keeps it.
+        Raises:
+            Busy: another process holds the lock for too long.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while True:
@@ -66,7 +71,7 @@ class MountLock:
         return True
 
     def read_facts(self) -> dict[str, Any]:
-        """Read the facts that the present or last owner has written; empty if there are none."""
+        """Read the facts that the present or last owner has written; empty: none."""
         try:
             facts: dict[str, Any] = json.loads((self._folder / "owner").read_text())
         except (OSError, ValueError):
@@ -78,7 +83,7 @@ class MountLock:
         os.pwrite(self._owner, json.dumps(facts).encode(), 0)
 
     def leave(self) -> bool:
-        """Stop being a user. Return whether no user is left: the mount must end then, while the lock is held."""
+        """Stop using the mount. Return whether no user is left: then unmount while the lock is held."""
         if self._users >= 0:
             os.close(self._users)
             self._users = -1
@@ -95,7 +100,10 @@ class MountLock:
         self._users = self._owner = -1
 
     def remove(self) -> None:
-        """Remove the lock files, while holding the lock. A process that waits for it notices, and takes a new one."""
+        """Remove the lock files, while holding the lock.
+
+        A process that waits for the lock notices, and takes a new one.
+        """
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         for folder in (self._folder.parent, self._folder.parent.parent):

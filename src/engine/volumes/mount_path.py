@@ -1,17 +1,17 @@
-"""The check of a mount path, without I/O, on the client and again on the host."""
+"""Check a mount path without I/O, on the client and again on the host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 # ruff: noqa: S108 - nothing is written there
-# All below _TREES belongs to the system; the folders in _FOLDERS are shared by everybody's programs.
+# All folders below _TREES belong to the system. The folders in _FOLDERS are shared by many programs.
 _TREES = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
 _FOLDERS = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/var", "/var/lib", "/var/log", "/var/tmp")
 
 
 def objection(path: str) -> str:
-    """Return why nothing can be mounted at ``path``, as the end of a sentence that begins with it; "" if it can."""
+    """Return why nothing can be mounted at ``path``, as the end of a sentence that begins with the path; "": it can."""
     if not path.startswith("/"):
         return "is not absolute: tasks have folders of their own to work in"
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in path):
@@ -27,12 +27,12 @@ def objection(path: str) -> str:
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Return whether ``path`` is ``folder`` or lies below it. Both are absolute and normalised."""
+    """Return whether ``path`` is ``folder`` or below it. Both are absolute and normalised."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def overlap(paths: Sequence[str]) -> tuple[str, str] | None:
-    """Return two of ``paths`` of which the first would hide the second; None if there are none."""
+    """Return two of ``paths``, the first of which would hide the second; None: there are none."""
     ordered = sorted(paths, key=lambda path: path.split("/"))
     for upper, lower in zip(ordered, ordered[1:]):  # noqa: B905, RUF007 - Python 3.8 has neither
         if is_in(lower, upper):

@@ -1,11 +1,11 @@
-"""Keep a node's volumes mounted for as long as its executor lives, in a process of its own, as root where needed.
+"""Keep a node's volumes mounted as long as its executor lives, in a separate process, as root if needed.
 
     python3 -I <runtime> volumes <SOCKET
 
-Its stdin is a socket. It reads one order (a line of JSON), then nothing until the other ends are closed, because the
-installer failed or the executor ended, in whatever way. It answers ``ready`` or ``failed``, and closes its end when
-everything is unmounted and removed. It runs on Python 3.8 and newer, as the installer does, and so do all its
-imports.
+Its stdin is a socket. It reads one request (a line of JSON), and replies ``ready`` or ``failed``. It ends when all
+other ends of the socket are closed, because the installer failed or the executor ended for any reason. It then unmounts
+and removes everything, and closes its own end. Like the installer, this module and all its imports must run on Python
+3.8 or newer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHECK_S = 0.5
 
 
 class _Ended(BaseException):
-    """The supervisor was asked to end while it was still mounting."""
+    """Raised by a signal that ends the supervisor while it is still mounting."""
 
 
 def main() -> int:
@@ -63,7 +63,8 @@ def _supervise(client: socket.socket) -> None:
 
     def end(number: int, _: object) -> None:
         end_signals.append(number)
-        if is_mounting and len(end_signals) == 1:  # otherwise ending would wait for a store that does not answer
+        # otherwise the supervisor could not end while a store does not answer
+        if is_mounting and len(end_signals) == 1:
             raise _Ended
 
     woken, waker = os.pipe()
@@ -94,9 +95,9 @@ def _supervise(client: socket.socket) -> None:
                 mount.check()
         mounted = _end(mounted)
     with suppress(OSError):
-        client.shutdown(socket.SHUT_RDWR)  # a thread is reading it, so closing it is not enough
+        client.shutdown(socket.SHUT_RDWR)  # closing is not enough, as a thread is reading the socket
     client.close()
-    while mounted:  # mounts that another pool uses too
+    while mounted:  # another pool still uses these mounts
         select.select([], [], [], _CHECK_S)
         for mount in mounted:
             mount.check()
@@ -109,11 +110,11 @@ def _end(mounted: list[VolumeMount]) -> list[VolumeMount]:
 
 
 def _end_when_closed(client: socket.socket, main: threading.Thread) -> None:
-    """Make this process end when nobody holds the other end of its socket any more."""
+    """End this process when all other ends of its socket are closed."""
     with suppress(OSError):
         while client.recv(4096):
             pass
-    signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # this wakes the main thread out of any wait
+    signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # the signal wakes the main thread from any wait
 
 
 def _answer(client: socket.socket, kind: str, reason: str = "", log: Sequence[str] = ()) -> None:

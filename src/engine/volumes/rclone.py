@@ -1,5 +1,7 @@
-"""Environments for rclone. All options are in the environment, as anyone on the host can read a process's arguments,
-and a version that does not know an option ignores its variable.
+"""Environments for rclone.
+
+All options are environment variables, for two reasons: any user on the host can read a process's arguments, and an
+rclone version that does not know an option ignores its variable.
 """
 
 from __future__ import annotations
@@ -8,29 +10,34 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-LEAST = (1, 53)  # the version of Debian 11 and Ubuntu 22.04, and the first whose cache keeps parts of files
-SOON = {"RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "2", "RCLONE_TIMEOUT": "10s"}  # fail soon
-NO_BUCKET = 3  # exit code for "directory not found"; rclone's documentation, "Exit code"
+# oldest supported version: that of Debian 11 and Ubuntu 22.04, and the first whose cache keeps parts of files
+LEAST = (1, 53)
+SOON = {"RCLONE_RETRIES": "1", "RCLONE_LOW_LEVEL_RETRIES": "2", "RCLONE_TIMEOUT": "10s"}  # settings to fail soon
+NO_BUCKET = 3  # rclone's exit code for "directory not found"
 
-_LISTS_KEPT_S = {True: 60, False: 5}  # by read_only: a writer wants to see what others write
+# seconds to keep directory lists, by read_only: a writer needs to see the files of others soon
+_LISTS_KEPT_S = {True: 60, False: 5}
 _PASSED_ON = re.compile(r"(https?|all|no)_proxy|AWS_.*", re.IGNORECASE)
-_NOT_PASSED_ON = ("AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")  # rclone fails on the first
+# rclone fails on the first of these variables
+_NOT_PASSED_ON = ("AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def version(output: str) -> tuple[int, int]:
-    """Parse the output of ``rclone version``; (0, 0) if it is something else."""
+    """Parse the output of ``rclone version``; (0, 0): the output is something else."""
     match = re.match(r"rclone v(\d+)\.(\d+)", output)
     return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
 
 def remote(volume: Mapping[str, Any], below: str = "") -> str:
-    """The volume, or the path ``below`` in it, as rclone's commands name it."""
+    """Return the volume, or the path ``below`` in it, in rclone's notation."""
     return ":s3:" + "/".join(filter(None, [volume["bucket"], volume["prefix"], below]))
 
 
 def inherited(environ: Mapping[str, str], home: str) -> dict[str, str]:
-    """Variables of a login that rclone needs for a store and its credentials; sudo does not pass them on to root."""
+    """Return the login's variables that rclone needs for a store and its credentials, as sudo does not pass them to
+    root.
+    """
     kept = {name: value for name, value in environ.items() if _PASSED_ON.fullmatch(name) and name not in _NOT_PASSED_ON}
     kept.setdefault("AWS_SHARED_CREDENTIALS_FILE", f"{home}/.aws/credentials")
     kept.setdefault("AWS_CONFIG_FILE", f"{home}/.aws/config")
@@ -40,7 +47,7 @@ def inherited(environ: Mapping[str, str], home: str) -> dict[str, str]:
 
 
 def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str, str]:
-    """The environment of every rclone command on the volume. ``login``: variables from `inherited`."""
+    """Return the environment for every rclone command on the volume. ``login``: variables from `inherited`."""
     env = {
         **login,
         "RCLONE_CONFIG": "/dev/null",
@@ -70,7 +77,10 @@ def environment(volume: Mapping[str, Any], login: Mapping[str, str]) -> dict[str
 def mounting(
     volume: Mapping[str, Any], env: Mapping[str, str], *, uid: int, gid: int, as_root: bool, cache: str
 ) -> dict[str, str]:
-    """The environment for ``rclone mount``. Only ``uid`` owns and sees the files. ``cache``: a folder."""
+    """Return the environment for ``rclone mount``.
+
+    Only ``uid`` owns and sees the files. ``cache``: the cache folder.
+    """
     folders, files = ("0500", "0400") if volume["read_only"] else ("0700", "0600")
     mounted = {
         **env,
@@ -86,7 +96,7 @@ def mounting(
         "RCLONE_CACHE_DIR": cache,
     }
     if as_root:
-        mounted["RCLONE_ALLOW_OTHER"] = "true"  # otherwise only root could enter; the permissions above still hold
+        mounted["RCLONE_ALLOW_OTHER"] = "true"  # otherwise only root could enter; the permissions above still apply
     if volume["cache_bytes"]:
         mounted["RCLONE_VFS_CACHE_MODE"] = "full"
         mounted["RCLONE_VFS_CACHE_MAX_SIZE"] = f"{volume['cache_bytes']}b"
@@ -96,7 +106,7 @@ def mounting(
 
 
 def reason(source: str, output: str) -> str:
-    """Return the first error that rclone printed, as one line: why the store does not work."""
+    """Return the first error that rclone printed, as one line that explains why the store does not work."""
     lines = [line for line in output.splitlines() if line.strip()]
     line = next((line for line in lines if "ERROR" in line or "Failed" in line), lines[0] if lines else "")
     text = re.sub(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ((ERROR|NOTICE|CRITICAL) *: )?(: )?", "", line)

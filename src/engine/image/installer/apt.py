@@ -1,4 +1,4 @@
-"""Install missing Debian packages, as root or with sudo. Waits for other programs that do so."""
+"""Install missing Debian packages, as root or with sudo. Wait for other programs that install packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from .installation import Failed, Installation, ask, become_root
 
-_LOCK_S = 300  # how long to wait for another installer, such as a fresh machine's unattended upgrades
+_LOCK_S = 300  # seconds to wait for another installer, such as a new machine's unattended upgrades
 _RETRY_S = 2.0
 _QUIETLY = ("env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=a", "APT_LISTCHANGES_FRONTEND=none")
 _OPTIONS = (
@@ -20,7 +20,7 @@ _LOCKED = re.compile(r"could not get lock|unable to (acquire|lock)", re.IGNORECA
 
 
 def missing(packages: Sequence[str]) -> list[str]:
-    """The packages that are not installed, or not in the version asked for."""
+    """Return the packages that are not installed, or not in the requested version."""
     if shutil.which("dpkg-query") is None or shutil.which("apt-get") is None:
         raise Failed("this host has no apt", hint="Image(apt=...) is for Debian and Ubuntu: leave it out for this host")
     return [package for package in packages if not _is_installed(package)]
@@ -30,7 +30,7 @@ def install(installation: Installation, packages: Sequence[str]) -> None:
     become = become_root("apt", f"install by hand: sudo apt-get install {' '.join(packages)}")
     try:
         _apt(installation, become, "update")
-    except Failed as failure:  # one broken source of several need not matter
+    except Failed as failure:  # one of several package sources may be broken without effect
         installation.line(f"{failure.reason}: trying with the package lists that are there")
     install = ("install", "--yes", "--no-install-recommends", "--", *packages)
     try:
@@ -51,7 +51,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _apt(installation: Installation, become: Sequence[str], *arguments: str) -> None:
-    """Run apt-get; wait for the lock of the package lists, as apt itself waits only for dpkg's."""
+    """Run apt-get. Wait for the lock of the package lists, as apt itself waits only for dpkg's lock."""
     deadline = time.monotonic() + _LOCK_S
     while True:
         try:

@@ -1,4 +1,7 @@
-"""The node's Python environment, one per digest: made by uv beside its place, renamed, and never changed after."""
+"""The node's Python environments, one per digest.
+
+uv creates an environment beside its final place. It is then renamed, and never changed.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from . import files
 from .installation import Failed, Installation, try_lock
 from .protocol import Inbox
 
-_REACH_S = 4.0  # enough for two repetitions of a lost SYN, after 1 and 3 s
+_REACH_S = 4.0  # seconds to connect to an index: enough for two TCP retries, after 1 and 3 s
 _POLL_S = 0.2
-# Of a virtual environment: whether it sees the packages of the interpreter that it is made of, and where its own are.
+# Code that prints, in a virtual environment, whether it sees the packages of its base interpreter, and its own package
+# folders.
 _VENV = """
 import sys, sysconfig
 if sys.prefix != sys.base_prefix:
@@ -27,11 +31,11 @@ if sys.prefix != sys.base_prefix:
     print("include-system-site-packages = true" in settings)
     print(*dict.fromkeys(map(sysconfig.get_path, ("purelib", "platlib"))), sep="\\n")
 """
-_OF_VENV = "outrider-venv.pth"  # a file that `site` reads
+_OF_VENV = "outrider-venv.pth"  # name of a file that Python's `site` reads
 
 
 def prepare(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping[str, Any]) -> Path:
-    """Make the environment unless it exists; return its interpreter. ``wanted``: see `install_plan.environment`."""
+    """Create the environment unless it exists. Return its interpreter. ``wanted``: see `install_plan.environment`."""
     place: Path = cache / "envs" / wanted["digest"]
     python = place / "bin" / "python"
     if _works(python):
@@ -42,12 +46,12 @@ def prepare(installation: Installation, inbox: Inbox, cache: Path, wanted: Mappi
             installation.line("another pool is making this environment: waiting for it")
             while not try_lock(lock.fileno()):
                 time.sleep(_POLL_S)
-        if _works(python):  # another pool has made it while we waited
+        if _works(python):  # another pool has created it in the meantime
             return python
         beside = place.with_suffix(".new")
-        for leftover in (beside, place):  # left by a killed installer; left by a Python that was removed
+        for leftover in (beside, place):  # left by a killed installer, or based on a Python that was removed
             shutil.rmtree(leftover, ignore_errors=True)
-        umask = os.umask(0o077)  # private, as later pools run what is there; tasks keep the login's
+        umask = os.umask(0o077)  # keep the files private, as later pools run them; tasks keep the login's umask
         try:
             with installation.incomplete(beside):
                 _make(installation, inbox, cache, wanted, beside)
@@ -58,7 +62,7 @@ def prepare(installation: Installation, inbox: Inbox, cache: Path, wanted: Mappi
 
 
 def _works(python: Path) -> bool:
-    return os.access(python, os.X_OK)  # follows the symlink, whose target may have been removed
+    return os.access(python, os.X_OK)  # this follows the symlink, whose target may have been removed
 
 
 def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping[str, Any], place: Path) -> None:
@@ -92,12 +96,13 @@ def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping
 
 
 def _seen_by(python: str) -> tuple[bool, list[str]]:
-    """Return whether an interpreter sees the packages of its installation, and the package folders of its own.
+    """Return whether an interpreter sees its installation's packages, and the package folders of its virtual
+    environment.
 
-    Only a virtual environment has such folders. An environment made from it is based on the installation below, and
-    would not see them.
+    Without a virtual environment, there are no such folders. An environment created from a virtual environment is based
+    on the underlying installation, and would not see these folders.
     """
-    result = subprocess.run(  # noqa: S603 - the interpreter that the image names
+    result = subprocess.run(  # noqa: S603 - the image's interpreter
         [python, "-I", "-c", _VENV], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
     )
     sees_system, *folders = result.stdout.splitlines() or ["True"]
@@ -105,14 +110,14 @@ def _seen_by(python: str) -> tuple[bool, list[str]]:
 
 
 def _show(folders: Sequence[str], place: Path) -> None:
-    """Add the folders to the environment's search path, behind its own packages."""
+    """Append the folders to the environment's search path, after its own packages."""
     [packages] = place.glob("lib/python*/site-packages")
     lines = [f"import site; site.addsitedir({folder!r})\n" for folder in folders]
     (packages / _OF_VENV).write_text("".join(lines), encoding="utf-8")
 
 
 def _fetch(installation: Installation, inbox: Inbox, store: Path, folder: Path) -> str:
-    """Have the client send the wheels that are missing; return requirements to install from ``folder``."""
+    """Request the missing wheels from the client. Return requirements that install them from ``folder``."""
     installation.send("need", wheels=True)
     answer = inbox.next()
     wheels: Sequence[Sequence[Any]] = answer["wheels"]
@@ -128,7 +133,7 @@ def _fetch(installation: Installation, inbox: Inbox, store: Path, folder: Path) 
 
 
 class _Uv:
-    """The uv binary. Its indexes are passed in the environment, as arguments would show their passwords."""
+    """The uv binary. Its indexes are passed in environment variables, as arguments would show their passwords."""
 
     def __init__(self, installation: Installation, cache: Path, wanted: Mapping[str, Any]) -> None:
         self._installation, self._wanted = installation, wanted
@@ -146,13 +151,13 @@ class _Uv:
     def run(
         self, *arguments: str, stdin: bytes = b"", cwd: Path | None = None, folder: Path | None = None
     ) -> list[str]:
-        """Run uv and return its output. ``folder``: use the wheels in it and nothing else."""
+        """Run uv and return its output. ``folder``: use only the wheels in this folder."""
         env = self._online if folder is None else {**self._base, "UV_FIND_LINKS": str(folder)}
         shown = f"uv {' '.join(arguments)}"
         return self._installation.run([self._binary, *arguments], env=env, cwd=cwd, stdin=stdin, shown=shown)
 
     def has_way_out(self) -> bool:
-        """Return whether one of the indexes, or a proxy, can be reached. Only uv knows which index is its default."""
+        """Return whether an index or a proxy can be reached. uv is asked for its default index, as only uv knows it."""
         if any(self._online.get(name) for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")):
             return True
         indexes = list(self._wanted["indexes"])

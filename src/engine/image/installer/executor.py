@@ -1,4 +1,4 @@
-"""Start the executor on the prepared node, in a directory of the pool's own; end those that were here before."""
+"""Start the executor on the prepared node, in the pool's own directory, and end earlier executors of the pool."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from typing import Any
 
 from .installation import TAIL_LINES, Failed, Installation, try_lock
 
-_SUN_PATH = 104  # bytes of a socket's path that every system accepts, including the final NUL
+_SUN_PATH = 104  # length of a socket's path that every system accepts, in bytes, including the final NUL
 _TAKEOVER_S = 10.0
 
 
 @contextmanager
 def only_installer(directory: Path) -> Iterator[None]:
-    """Be the node's only installer: end one that the client started before its connection was lost."""
+    """Make this process the node's only installer: end an earlier one, which the client started before a connection
+    loss.
+    """
     directory.parent.mkdir(mode=0o700, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
     directory.chmod(0o700)
@@ -38,7 +40,7 @@ def only_installer(directory: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int:
-    """The lock file's descriptor, once nobody else holds the lock; who does is signalled."""
+    """Return a descriptor of the lock file, once this process holds the lock. Signal the present holder to end."""
     began = time.monotonic()
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,7 +64,7 @@ def _locked(path: Path) -> int:
 
 
 def is_running(directory: Path) -> bool:
-    """Return whether the directory's executor runs, which means that everything here is done already."""
+    """Return whether the directory's executor runs. If it does, all steps of the bootstrap are done already."""
     try:
         with (directory / "lock").open("r+b") as file:
             return not try_lock(file.fileno())
@@ -71,7 +73,7 @@ def is_running(directory: Path) -> bool:
 
 
 def end_others(pools: Path, machine: str, own: Path) -> None:
-    """End the executors that this pool has left on this machine, and all their processes."""
+    """End the executors that earlier nodes of this pool left on this machine, and all their processes."""
     for directory in pools.glob(f"{glob.escape(machine)}~*"):
         if directory == own:
             continue
@@ -83,16 +85,17 @@ def end_others(pools: Path, machine: str, own: Path) -> None:
                     f"an executor that this pool had here before does not end (its process id is in {directory}/lock)",
                     hint="end that process there, and try again",
                 )
-            with suppress(OSError, ValueError):  # its fork server then ends its tasks
+            with suppress(OSError, ValueError):  # the executor's fork server then ends its tasks
                 pid = int((directory / "lock").read_text())
-                if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():  # else the pid was used again
+                # False: the pid was reused by another process
+                if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
             time.sleep(0.02)
         _remove(directory)
 
 
 def sweep(pools: Path, host: str) -> None:
-    """Remove directories of executors that were killed by a crash or a power cut of this very host, `this_host`."""
+    """Remove directories of executors that a crash or a power cut of this host (see `this_host`) has ended."""
     with suppress(OSError), os.scandir(pools) as entries:
         for entry in entries:
             directory = Path(entry.path)
@@ -101,14 +104,14 @@ def sweep(pools: Path, host: str) -> None:
 
 
 def this_host() -> str:
-    """Return a unique name of this host among those that share its home folder: many are called localhost.
+    """Return a name for this host that is unique among hosts with the same home folder, as many are called localhost.
 
-    A host without a machine-id has another name after a reboot, and then abandons its old directories.
+    A host without a machine-id gets another name after a reboot, and then abandons its old directories.
     """
     for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
         with suppress(OSError, ValueError):
             machine_id = Path(path).read_text().strip()
-            if len(machine_id) >= 32:  # it may be empty, or "uninitialized"
+            if len(machine_id) >= 32:  # the file may be empty, or contain "uninitialized"
                 return f"{socket.gethostname()} {hashlib.sha256(machine_id.encode()).hexdigest()[:16]}"
     return socket.gethostname()
 
@@ -126,7 +129,7 @@ def _remove(directory: Path) -> None:
 
 
 def socket_path_of(directory: Path) -> Path:
-    """The path of the executor's socket: in the directory, or in /tmp where that path would be too long."""
+    """Return the path of the executor's socket: in the directory, or in /tmp if that path would be too long."""
     path = directory / "executor.sock"
     if len(os.fsencode(path.with_suffix(".new"))) < _SUN_PATH:
         return path
@@ -143,7 +146,10 @@ def start(
     env: Mapping[str, str],
     mounted: socket.socket | None,
 ) -> None:
-    """Start the executor, and wait until its socket accepts connections. It inherits ``mounted``, of the volumes."""
+    """Start the executor, and wait until its socket accepts connections.
+
+    It inherits ``mounted``, the volumes' socket.
+    """
     path = socket_path_of(directory)
     if path.parent != directory:
         _make_private(path.parent)
@@ -168,7 +174,7 @@ def start(
 
 
 def _make_private(directory: Path) -> None:
-    """Make a private folder below one that everybody can write to, or fail."""
+    """Create a private folder inside a folder that everybody can write to. Raise an error if that fails."""
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     status = directory.lstat()

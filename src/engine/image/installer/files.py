@@ -1,4 +1,4 @@
-"""The user's own files on the node: stored by content, and laid out anew for each pool."""
+"""The user's own files on the node: stored by content, and copied to a new tree for each pool."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .installation import Installation
 from .protocol import Inbox
 
 _CHUNK_BYTES = 1 << 20
-_KEPT_S = 30 * 86400  # files that no pool has used for so long are deleted
+_KEPT_S = 30 * 86400  # seconds without use after which a file is deleted
 
 
 def receive(installation: Installation, inbox: Inbox, store: Path, wanted: Mapping[str, int]) -> None:
-    """Make sure that each of ``wanted`` (size by SHA-256) is in ``store``; the client sends those that are missing."""
+    """Ensure that ``store`` has each of ``wanted`` (SHA-256 -> size). The client sends the missing files."""
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     missing = [name for name, size in wanted.items() if not _has(store / name, size)]
     if not missing:
@@ -34,7 +34,9 @@ def receive(installation: Installation, inbox: Inbox, store: Path, wanted: Mappi
 
 
 def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
-    """Make the folder ``tree`` of exactly these ``(path, sha256, size, is_executable)``: beside it, then renamed."""
+    """Create the folder ``tree`` with exactly these ``(path, sha256, size, is_executable)``, then rename it to its
+    place.
+    """
     beside = tree.with_name(f"{tree.name}.new")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(mode=0o700)
@@ -42,7 +44,7 @@ def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
     for path, name, _, executable in entries:
         target, source = beside / path, store / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)  # not linked, as a task may write into its file
+        shutil.copyfile(source, target)  # a copy, not a link, as a task may write to its file
         if executable:
             target.chmod(0o755)
         os.utime(source, (now, now))
@@ -51,7 +53,7 @@ def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
 
 
 def forget(store: Path) -> None:
-    """Delete files that have not been used for a long time, and those that a killed installer received in part."""
+    """Delete files that were not used for a long time, and partial files of a killed installer."""
     limit = time.time() - _KEPT_S
     with suppress(OSError), os.scandir(store) as entries:
         for entry in entries:
@@ -60,7 +62,7 @@ def forget(store: Path) -> None:
 
 
 def _has(path: Path, size: int) -> bool:
-    """Return whether the file has the content that its name says: it may be torn after a power cut."""
+    """Return whether the file has the content for its name. After a power cut it may be incomplete."""
     try:
         return path.stat().st_size == size and _sha256(path) == path.name
     except OSError:

@@ -1,4 +1,4 @@
-"""An installation reports to the client, runs commands (as root where needed), and ends them when it ends itself."""
+"""A run of the installer: reports to the client, runs commands (as root if needed), and ends them when it ends."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from . import protocol
 TAIL_LINES = 40
 LINE_CHARACTERS = 500
 _KEPT_LINES = 10_000
-_GRACE_S = 2.0  # for processes of root: only their sudo can end them, and only by SIGTERM
-_ANSWERED_S = 30.0  # for a command that only prints facts, at once
-_TRAILING_S = 1.0  # for the last output of a command that has ended; a process left behind may hold the pipe open
+_GRACE_S = 2.0  # seconds to wait for processes of root: only their sudo can end them, and only by SIGTERM
+_ANSWERED_S = 30.0  # time limit in seconds for a command that only prints facts
+# seconds to wait for the last output of a command that has ended; a process left behind may hold the pipe open
+_TRAILING_S = 1.0
 
 
 class Failed(Exception):
-    """A phase of the bootstrap failed. ``log``: the end of its command's output."""
+    """The error for a failed phase of the bootstrap. ``log``: the last output lines of its command."""
 
     def __init__(
         self, reason: str, *, command: str = "", exit_status: int | None = None, log: Sequence[str] = (), hint: str = ""
@@ -40,17 +41,18 @@ class Failed(Exception):
 
 
 class Installation:
-    """One run of the installer. ``out`` goes to the client; nothing else may write to it."""
+    """One run of the installer. ``out``: the descriptor for frames to the client; nothing else may write to it."""
 
     def __init__(self, out: int) -> None:
         self._out = out
-        self._sending = threading.RLock()  # reentrant, because signal handlers report too
+        self._sending = threading.RLock()  # reentrant, because signal handlers also send frames
         self._secrets: list[str] = []
         self._over = False
         self.phase = "probe"
         self.scratch: list[Path] = []  # folders that are removed if the bootstrap fails
-        self.held: list[socket.socket] = []  # sockets that are shut down if the bootstrap fails, to end who reads them
-        process.adopt_orphans()  # so that processes left behind by commands can be ended too
+        # sockets to shut down if the bootstrap fails, which ends the processes that read them
+        self.held: list[socket.socket] = []
+        process.adopt_orphans()  # so that processes left behind by commands can also be ended
 
     def hide(self, secrets: Sequence[str]) -> None:
         self._secrets = sorted(secrets, key=len, reverse=True)
@@ -93,10 +95,10 @@ class Installation:
         shown: str = "",
         pass_on: Sequence[socket.socket] = (),
     ) -> list[str]:
-        """Run a command; report its output line by line, and return it. ``pass_on``: sockets that it inherits."""
+        """Run a command, and report and return its output by line. ``pass_on``: sockets that the command inherits."""
         command = shown or shlex.join(argv)
         try:
-            running = subprocess.Popen(  # noqa: S603 - commands of the user, and ours
+            running = subprocess.Popen(  # noqa: S603 - the user's and Outrider's commands
                 argv,
                 env=None if env is None else dict(env),
                 cwd=cwd,
@@ -112,7 +114,7 @@ class Installation:
         listening = threading.Thread(target=self._listen, args=(running, lines), daemon=True)
         listening.start()
         if running.stdin is not None:
-            with suppress(BrokenPipeError):  # the exit status says why
+            with suppress(BrokenPipeError):  # the exit status tells the reason
                 running.stdin.write(stdin)
                 running.stdin.close()
         status = running.wait()
@@ -126,7 +128,10 @@ class Installation:
         return list(lines)
 
     def _listen(self, running: subprocess.Popen[bytes], lines: deque[str]) -> None:
-        """Collect and report the output. Of a progress bar only the last state of its line counts."""
+        """Collect and report the output.
+
+        If a line was overwritten, as by a progress bar, only its last state counts.
+        """
         assert running.stdout is not None
         with running.stdout as output:
             for raw in output:
@@ -136,9 +141,9 @@ class Installation:
                     self.line(text)
 
     def end(self, reason: str, *, timed_out: bool = False) -> None:
-        """End this process, because the client is gone or the time is up, unless the result has been sent.
+        """End this process because the client is gone or the time is over, unless the result was sent.
 
-        It works even while another thread is stuck writing to a dead connection.
+        This works even while another thread is blocked by writing to a dead connection.
         """
         os.set_blocking(self._out, False)
         if self._sending.acquire(timeout=_GRACE_S):
@@ -152,12 +157,12 @@ class Installation:
                 self._sending.release()
         try:
             self.clear()
-        finally:  # a defect there would end this thread alone, and the main one wait for ever
+        finally:  # an internal error in `clear` would end only this thread, and the main thread would wait forever
             os._exit(1)
 
     @contextmanager
     def incomplete(self, folder: Path) -> Iterator[None]:
-        """Remove ``folder`` when the block is left, however that happens, unless it was renamed meanwhile."""
+        """Remove ``folder`` at the end of the block, also after an error, unless it was renamed."""
         self.scratch.append(folder)
         try:
             yield
@@ -166,16 +171,17 @@ class Installation:
             self.scratch.remove(folder)
 
     def clear(self) -> None:
-        """End every process that we started, and remove unfinished folders."""
+        """End every process that this installation started, and remove unfinished folders."""
         me = os.getpid()
         for held in self.held:
             with suppress(OSError):
-                held.shutdown(socket.SHUT_RDWR)  # unlike close, this reaches a thread that is reading it
+                held.shutdown(socket.SHUT_RDWR)  # unlike close, this also wakes a thread that reads the socket
         for pid in process.descendants(me):
             with suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
-        while (left := _alive(me)) and time.monotonic() < deadline + _GRACE_S:  # no longer: root's processes may resist
+        # a limited wait, as processes of root may not end
+        while (left := _alive(me)) and time.monotonic() < deadline + _GRACE_S:
             for pid in left if time.monotonic() >= deadline else ():
                 process.kill_tree(pid)
             time.sleep(0.02)
@@ -197,7 +203,7 @@ def try_lock(fd: int) -> bool:
 
 
 def ask(argv: Sequence[str], *, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
-    """Run a command that only prints facts, at once; any exit status is accepted."""
+    """Run a command that only prints facts. Any exit status is accepted."""
     command = shlex.join(argv)
     try:
         return subprocess.run(  # noqa: S603
@@ -217,7 +223,10 @@ def ask(argv: Sequence[str], *, stdin: int = subprocess.DEVNULL) -> subprocess.C
 
 
 def become_root(what: str, otherwise: str) -> list[str]:
-    """The prefix of a command that needs root. ``what`` needs it; ``otherwise``: another way out, for the error."""
+    """Return the prefix for a command that needs root.
+
+    ``what``: the action; ``otherwise``: an alternative, for the error.
+    """
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") is None:

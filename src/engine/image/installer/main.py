@@ -1,8 +1,8 @@
-"""The bootstrap's half on the node: it reads a plan, carries it out, and reports progress. Idempotent.
+"""The bootstrap's program on the node: reads a plan, carries it out, and reports progress. Idempotent.
 
     python3 -I <runtime> install
 
-It runs on Python 3.8 and newer, and so does all that it imports: it brings the right Python.
+This module and all its imports must run on Python 3.8 or newer, as it installs the right Python.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .protocol import Inbox
 
 
 def main() -> NoReturn:
-    """Exit with 0 when the executor runs. By `os._exit`, as a normal exit waits a second for the thread on stdin."""
+    """Exit with 0 when the executor runs. Use `os._exit`, as a normal exit waits a second for the thread on stdin."""
     os._exit(0 if _bootstrapped() else 1)
 
 
 def _bootstrapped() -> bool:
     out = os.dup(1)
-    os.dup2(2, 1)  # anything else that is printed must not look like a frame
+    os.dup2(2, 1)  # other output must not be mistaken for a frame
     installation = Installation(out)
     signal.signal(signal.SIGTERM, lambda *_: installation.end("it was ended by signal"))
-    os.write(out, b"\n")  # a login may have printed a line without its end
+    os.write(out, b"\n")  # the login shell may have printed an unfinished line
     installation.send("hello")
     inbox = Inbox(sys.stdin.buffer, lambda: installation.end("the client has gone"))
     try:
@@ -46,7 +46,7 @@ def _bootstrapped() -> bool:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         installation.fail(Failed(f"{error.strerror or error}{where}"))
-    except Exception as error:  # noqa: BLE001 - the edge: a defect of ours is reported like any failure
+    except Exception as error:  # noqa: BLE001 - an internal error is reported like any failure
         log = traceback.format_exc().splitlines()
         hint = "this is a defect of Outrider: report it with the lines below"
         installation.fail(Failed(f"the installer failed: {type(error).__name__}: {error}", log=log, hint=hint))
@@ -63,7 +63,7 @@ def _carry_out(installation: Installation, inbox: Inbox, plan: Mapping[str, Any]
     executor.sweep(directory.parent, host)
     executor.end_others(directory.parent, plan["machine"], directory)
     with executor.only_installer(directory):
-        if not executor.is_running(directory):  # a running executor keeps its directory, even if we fail
+        if not executor.is_running(directory):  # a running executor keeps its directory, even if this bootstrap fails
             installation.scratch.append(directory)
         (directory / "host").write_text(host)
         python = Path(plan["python"])
@@ -102,7 +102,7 @@ def _start(installation: Installation, inbox: Inbox, plan: Mapping[str, Any], py
 
 
 def _environment(plan: Mapping[str, Any], python: Path, tree: Path) -> dict[str, str]:
-    """The environment of the commands that the image runs, and of the executor with its tasks."""
+    """Return the environment variables for the image's commands, and for the executor with its tasks."""
     folders = [*(str(tree / folder) for folder in plan["paths"]), plan["runtime"]]
     env = {**os.environ, "OUTRIDER_INCLUDES": str(tree), "OUTRIDER_PATH": os.pathsep.join(folders)}
     if plan["environment"] is not None or (python.parent.parent / "pyvenv.cfg").exists():

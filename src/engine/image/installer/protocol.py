@@ -1,9 +1,9 @@
-"""The protocol of client and installer: frames of one line of JSON, towards the host followed by a body of bytes.
+"""The protocol between client and installer: frames of one JSON line. To the host, a body of bytes follows the line.
 
-To the installer: ``plan`` first; then a ``file`` (``sha256``, its bytes, ``packed`` by zlib where that is smaller) for
-each that it asked for, and ``wheels`` if it needs those. From the installer: ``hello``; ``phase`` for progress;
-``need``; at the end ``result`` or ``failed``. When the client closes before that, the installer ends all that it
-started.
+Frames to the installer: first ``plan``; then ``file`` (with ``sha256``, its bytes, and ``packed`` if zlib has made them
+smaller) for each requested file, and ``wheels`` if requested. Frames from the installer: ``hello``; ``phase`` for
+progress; ``need`` to request files; at the end ``result`` or ``failed``. If the client closes the connection before the
+end, the installer ends everything that it started.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-LINE_BYTES = 1 << 20  # the longest line from an installer; its longest is the end of a log
+LINE_BYTES = 1 << 20  # longest line from an installer; the longest correct line has the end of a log
 _CHUNK_BYTES = 1 << 18
 
 
@@ -37,18 +37,25 @@ def send(fd: int, kind: str, **facts: Any) -> None:
 
 
 class Lines:
-    """Decode frames from the installer. Lines before the first frame come from the login shell, and are dropped."""
+    """A decoder for frames from the installer.
+
+    Lines before the first frame come from the login shell and are dropped.
+    """
 
     def __init__(self) -> None:
-        self._rest = bytearray()  # of an unfinished line
+        self._rest = bytearray()  # the received part of an unfinished line
         self._greeted = False
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Decode the frames in ``data`` and what came before; a line over `LINE_BYTES` is a `ValueError`."""
+        """Decode the frames in ``data`` and the unfinished line before it.
+
+        Raise a ValueError for a line over `LINE_BYTES`.
+        """
         frames: list[dict[str, Any]] = []
         for line in self._lines(data):
             self._greeted = self._greeted or line.startswith(b'{"is":"hello"')
-            if self._greeted and line.startswith(b'{"is":'):  # other lines are no frames, such as a crash's traceback
+            # other lines are not frames, but for example the traceback of a crash
+            if self._greeted and line.startswith(b'{"is":'):
                 with suppress(ValueError):
                     frames.append(json.loads(line))
         return frames
@@ -66,16 +73,22 @@ class Lines:
 
 
 class Inbox:
-    """Frames from the client, read in a thread; files are stored as they arrive. ``closed``: the client is gone."""
+    """Frames from the client, read by a thread, which stores files as they arrive.
+
+    ``closed``: called when the client is gone.
+    """
 
     def __init__(self, stream: BinaryIO, closed: Callable[[], Any]) -> None:
         self._stream, self._closed = stream, closed
         self._frames: queue.Queue[dict[str, Any] | OSError] = queue.Queue()
-        self.folder = Path()  # where files are stored, named by their SHA-256
+        self.folder = Path()  # folder for received files, named by their SHA-256
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def next(self) -> dict[str, Any]:
-        """Wait for the next frame; a file's comes when the file is stored, or the `OSError` that prevents that."""
+        """Wait for the next frame.
+
+        A file's frame is returned once the file is stored; if that fails, its OSError is raised.
+        """
         frame = self._frames.get()
         if isinstance(frame, OSError):
             raise frame
@@ -90,7 +103,8 @@ class Inbox:
                 head: dict[str, Any] = json.loads(line)
                 if head["is"] == "file":
                     self._store(head)
-            except (EOFError, KeyError, ValueError, zlib.error):  # the client has closed, or this is not our protocol
+            except (EOFError, KeyError, ValueError, zlib.error):
+                # the client has closed the connection, or sent something that is not this protocol
                 self._closed()
                 return
             except OSError as error:
@@ -99,9 +113,12 @@ class Inbox:
                 self._frames.put(head)
 
     def _store(self, head: dict[str, Any]) -> None:
-        """Store a file beside its place, then rename it. Its bytes are read to the end even if it cannot be stored."""
+        """Store a file under a temporary name, then rename it.
+
+        Its bytes are read to the end even if it cannot be stored.
+        """
         path = self.folder / head["sha256"]
-        beside = self.folder / f"{head['sha256']}.{os.urandom(8).hex()}"  # other installers may write here as well
+        beside = self.folder / f"{head['sha256']}.{os.urandom(8).hex()}"  # other installers may write the same file
         digest = hashlib.sha256()
         body = self._body(head["bytes"], packed=head.get("packed", False))
         try:
@@ -118,7 +135,7 @@ class Inbox:
             for _ in body:
                 pass
             raise
-        finally:  # a stored file has been renamed by now
+        finally:  # a stored file was renamed before
             with suppress(OSError):
                 beside.unlink()
 

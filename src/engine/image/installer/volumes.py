@@ -1,4 +1,7 @@
-"""Volumes on the node: install what mounts them and start their supervisor; see `outrider.engine.volumes`."""
+"""Volumes on the node: install the programs that mount them, and start the supervisor.
+
+See `outrider.engine.volumes`.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from . import apt
 from .installation import Failed, Installation, ask, become_root
 
 PACKAGES = {"rclone": "rclone", "fusermount3": "fuse3"}
-_FUSE = (10, 229)  # Documentation/admin-guide/devices.txt
+_FUSE = (10, 229)  # device numbers of /dev/fuse (Documentation/admin-guide/devices.txt)
 
 
 def mount(installation: Installation, plan: Mapping[str, Any]) -> socket.socket | None:
-    """Mount the plan's volumes until every copy of the returned socket is closed; None: there are none."""
+    """Mount the plan's volumes until all copies of the returned socket are closed; None: the plan has no volumes."""
     volumes: Sequence[Mapping[str, Any]] = plan["volumes"]
     if not volumes:
         return None
@@ -50,7 +53,9 @@ def _home() -> str:
 
 
 def _user_can_mount(folders: Sequence[str]) -> bool:
-    """Return whether a user without root can mount them: with rclone and fuse3 installed, and below their home."""
+    """Return whether a user without root can mount volumes there: rclone and fuse3 exist, and the folders are in
+    their home.
+    """
     if os.geteuid() == 0 or any(shutil.which(tool) is None for tool in PACKAGES):
         return False
     below = all(mount_path.is_in(os.path.realpath(folder), _home()) for folder in folders)
@@ -85,7 +90,7 @@ def _check_host() -> None:
 
 
 def _start_supervisor(installation: Installation, argv: Sequence[str], order: Mapping[str, Any]) -> socket.socket:
-    """Start the supervisor as a process of its own; return its socket once everything is mounted."""
+    """Start the supervisor as a separate process. Return its socket once everything is mounted."""
     ours, theirs = socket.socketpair()
     installation.held.append(ours)
     with theirs:
