@@ -1,13 +1,11 @@
 """The cost of a pool and its limits: `Budget` computes the cost and decides (no I/O), `Metered` wraps a fleet and
-reports
-its machines to a `Budget`, and `BudgetWatch` raises an error when a limit is reached.
+reports its machines to a `Budget`, and `BudgetWatch` raises an error when a limit is reached.
 
 A machine costs its hourly price from its launch request until its provider confirms its end, and at least for the
 provider's minimum billing time. A machine in a provider's queue costs nothing until it starts; its price and its
-minimum
-billing time count from that start. A launch request without a reply costs as if all its machines existed, until the
-provider reports which of them do. Machines of a launch that was cancelled before it returned are not counted, because
-the pool is ending.
+minimum billing time count from that start. A launch request without a reply costs as if all its machines existed, until
+the provider reports which of them do. Machines of a launch that was cancelled before it returned are not counted,
+because the pool is ending.
 """
 
 from __future__ import annotations
@@ -100,8 +98,7 @@ class Budget:
         self, machine: MachineId, hourly_cost: float, now: float, *, since: float | None = None, least_s: float = 0.0
     ) -> None:
         """Count a machine that exists since ``since`` and is billed for at least ``least_s`` seconds. For a machine
-        that is
-        counted already, change the hourly cost.
+        that is counted already, change the hourly cost.
         """
         if machine in self._ended:
             return  # the machine's end was reported before the reply to its launch
@@ -173,8 +170,7 @@ def clock() -> float:
 @dataclass(slots=True)
 class Metered:
     """Implements `providers.base.Fleet`: wraps a fleet and counts its machines. ``changed`` is called when a machine
-    starts
-    or ends.
+    starts or ends.
     """
 
     fleet: Fleet

@@ -1,9 +1,8 @@
 """Busy polling for the result of a call that is the pool's only one, where polling shortens the wait.
 
 If client and node share a computer, a short call takes less time than a processor needs to fall asleep and wake up
-again,
-and each of the call's four hops between processes would wake a sleeping processor. While the client polls, the node's
-processes stay together on the other processors. See docs/decisions/0039-a-lone-call-is-polled-for.md.
+again, and each of the call's four hops between processes would wake a sleeping processor. While the client polls, the
+node's processes stay together on the other processors. See docs/decisions/0039-a-lone-call-is-polled-for.md.
 """
 
 from __future__ import annotations

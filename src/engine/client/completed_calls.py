@@ -1,6 +1,5 @@
 """`Pool.as_completed`: runs any number of calls, has a bounded number of them submitted at a time, and yields each
-result
-as soon as it is ready.
+result as soon as it is ready.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ PER_SLOT = 4  # most calls for each slot, if that is more: one runs, one waits f
 
 def checked_calls(calls: Calls, *, may_block: bool) -> Calls | Blocking:
     """Check calls, and return them in the form that `CompletedCalls` takes. ``may_block``: advance a plain iterator in
-    a
-    thread, because it may block.
+    a thread, because it may block.
 
     Raises:
         NotACall: the argument is not an iterable of calls.

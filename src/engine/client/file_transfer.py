@@ -49,8 +49,7 @@ KEEP_S = 20.0
 
 class Place:
     """A node whose files are transferred. ``rank``: the node's rank at the start of the transfer; None: the node is
-    about to
-    leave the pool.
+    about to leave the pool.
     """
 
     def __init__(self, core: OpenPool, node: NodeId, rank: int | None) -> None:
@@ -132,8 +131,7 @@ def fetch_folder(owners: dict[Path, int], to: Path, rank: int | None, node: int)
 
 class Fetch(NamedTuple):
     """One call of `Pool.fetch`. ``to``: the local folder. ``strip``: a prefix of names on the node, removed from the
-    local
-    names.
+    local names.
     """
 
     pattern: str
@@ -204,8 +202,7 @@ def _write(writer: FileWriter, parts: Sequence[Part]) -> None:
 class _PlainValues(Values):
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
         """Accept an item with file contents. An item in a blob, which could have any size, is a protocol violation: the
-        node
-        is dropped.
+        node is dropped.
         """
         if not isinstance(item, Received):
             cast("asyncio.Task[Received]", item).cancel()

@@ -1,6 +1,5 @@
 """Calls that run as a group: the caller gets all results together, or each result as soon as it is ready. The first
-error
-ends the other calls.
+error ends the other calls.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 
 class PackedCalls:
     """The packed calls of a group. `add` packs calls in advance; without it, `gather` packs each call when it submits
-    the
-    call. The order is the same.
+    the call. The order is the same.
     """
 
     def __init__(self, core: OpenPool) -> None:
@@ -100,8 +98,7 @@ def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any
 
 async def stream_group(core: OpenPool, calls: Sequence[AnyCall]) -> AsyncGenerator[Any, None]:
     """Implement `Pool.stream_group`. The caller resumes at the first result and may change arguments then, so all calls
-    are
-    copied before.
+    are copied before.
     """
     packed = [core.pack(call) for call in calls]
     for each in packed:

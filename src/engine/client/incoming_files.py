@@ -48,8 +48,7 @@ class IncomingFiles:
 
     def __init__(self, sender: str, limits: FetchLimits, node: int | None = None) -> None:
         """``sender``: the node's name in error messages. ``node``: the node's rank for the errors' attribute; None: it
-        has no
-        rank.
+        has no rank.
         """
         self._sender, self._limits, self._node = sender, limits, node
         self._name = ""

@@ -1,6 +1,5 @@
 """Submission of jobs to an open pool: calls are packed, sent to the pool's actor, cancelled, and refused after the
-pool's
-end.
+pool's end.
 """
 
 from __future__ import annotations
@@ -199,8 +198,7 @@ class JobIntake:
 
     def map_slots(self) -> int:
         """Return the number of slots that a map sends items for. A pool that scales by load counts also the slots of
-        nodes
-        that it would add for the items.
+        nodes that it would add for the items.
         """
         most = self.most * self.settings.worker.concurrency if self.settings.nodes.scale else 0
         return max(self.observer.slots(), most)

@@ -108,8 +108,7 @@ class SubmittedJob(Generic[R]):
 
     async def load_if_long(self) -> None:
         """Unpickle a large value in a thread, once for all waiters, so that the event loop is not blocked. Raises
-        nothing;
-        `result` raises the error.
+        nothing; `result` raises the error.
         """
         if self._value is not _UNASKED or not any(received.is_long_to_load for received in _received(self.ending)):
             return
@@ -180,8 +179,7 @@ class SubmittedJob(Generic[R]):
 
     def _unpack_once(self) -> None:
         """Unpickle the value and drop its pickle. Several threads may call this at the same time: all get the value of
-        the
-        first to finish.
+        the first to finish.
         """
         ending = self.ending
         try:
@@ -203,8 +201,7 @@ class SubmittedJob(Generic[R]):
 
     def __call__(self, ending: Ending) -> None:
         """Settle the job, once. The job itself is its task's callback (`actors.interfaces.Settle`), which saves a bound
-        method
-        for each job.
+        method for each job.
 
         The blob is released even if nothing waits for the job any more.
         """
@@ -229,8 +226,7 @@ class SubmittedJob(Generic[R]):
 
 def _state(job: SubmittedJob[Any]) -> str:
     """Describe the state of a job, without its value, which may be large, and without its error, which may not be
-    unpickled
-    here.
+    unpickled here.
     """
     if not job.future.done():
         return "under way"

@@ -1,11 +1,9 @@
 """The lineage of kept results: decides which calls are remembered, and which run again to recompute a lost result. No
-I/O,
-no clock.
+I/O, no clock.
 
 LINEAGE-1: a call is remembered for as long as its result is referred to, or is an argument of a remembered call.
 LINEAGE-2: at most ``most`` calls are remembered, with arguments of at most ``most_bytes`` in total; calls that are
-being
-run again are exempt. The calls that ended first are forgotten first.
+being run again are exempt. The calls that ended first are forgotten first.
 LINEAGE-3: at most one call at a time computes a result, no matter how many callers need the result.
 LINEAGE-4: a call runs again at most as often as its options allow; a run that was called off is not counted.
 LINEAGE-5: a forgotten call does not run again, and a call that is being run again is not forgotten.
@@ -42,8 +40,7 @@ class Need(Enum):
 @dataclass(slots=True, eq=False)
 class Origin:
     """The call that computed a result. It may run again ``left`` times. ``call``: data of the class's user, not
-    interpreted
-    here.
+    interpreted here.
     """
 
     call: object
@@ -133,8 +130,7 @@ class Lineage:
 
     def _forget_unneeded(self, origins: Sequence[Origin]) -> None:
         """Forget the calls that nothing needs any more, and recursively the sources that only these used. Chains may be
-        long,
-        so this is a loop.
+        long, so this is a loop.
         """
         looked_at = [*origins]
         while looked_at:

@@ -18,8 +18,7 @@ class Steps(Generic[T]):
     """The steps of an async iterator, run one after another for a thread.
 
     A next step may be requested even if the thread's wait for the step before was interrupted and that step is still
-    being
-    cancelled.
+    being cancelled.
     """
 
     def __init__(self, iterator: AsyncIterator[T]) -> None:

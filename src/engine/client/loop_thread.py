@@ -5,8 +5,7 @@ LOOP-1: an exception on the loop settles the future of its call, and the loop co
 LOOP-2: `stop` ends the thread, even if `stop` is called before the loop runs; by then each future is settled.
 
 Slow imports are made in the loop's thread, never in the caller's: a package whose import was interrupted in the
-caller's
-thread cannot be imported again in the same process.
+caller's thread cannot be imported again in the same process.
 """
 
 from __future__ import annotations

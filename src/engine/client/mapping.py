@@ -99,8 +99,7 @@ def check_map(
 
 class MapRun(Generic[T]):
     """One run of `Pool.map`: iterate over it for each result as it arrives, or await it for a list of all results.
-    Either can
-    be done once.
+    Either can be done once.
 
     Leaving the iteration early cancels the running tasks.
     """
@@ -273,8 +272,7 @@ class MapRun(Generic[T]):
 
     def _landed(self, waiting: deque[_SentChunk | _UnsentItem]) -> _SentChunk | _UnsentItem | None:
         """Remove and return a finished task whose results are to be delivered next: only the oldest if the map is
-        ordered, else
-        any. None: it is not finished.
+        ordered, else any. None: it is not finished.
         """
         for sent in waiting:
             if sent.done():
@@ -413,8 +411,7 @@ class _UnsentItem(NamedTuple):
 @dataclass(slots=True)
 class ChunkSize:
     """The number of items per task. It starts at one, grows while tasks are quick, so that cheap items share a round
-    trip,
-    and shrinks at once when tasks are slow.
+    trip, and shrinks at once when tasks are slow.
     """
 
     most: int = MOST

@@ -34,8 +34,7 @@ class Objects:
         have: Callable[[Iterable[StoredObject]], Awaitable[None]],
     ) -> None:
         """``packer`` returns the packer, and raises if the pool is not open. ``drop`` receives each blob that no call
-        refers
-        to any more. ``have`` recomputes lost objects, and raises NodeLost if it cannot.
+        refers to any more. ``have`` recomputes lost objects, and raises NodeLost if it cannot.
         """
         self._packer, self._drop, self._have = packer, drop, have
         self._loop = asyncio.get_running_loop()

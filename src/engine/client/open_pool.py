@@ -145,8 +145,7 @@ class OpenPool(JobIntake):
 
     async def halt(self, error: Exception) -> None:
         """End the pool with ``error``, and return when nothing is left of the pool. Its methods and its block then
-        raise
-        ``error``. If the pool is ending already, wait for that.
+        raise ``error``. If the pool is ending already, wait for that.
         """
         assert self._main is not None
         if self._halted is None and not self._stop.is_set() and not self._main.done():
@@ -157,8 +156,7 @@ class OpenPool(JobIntake):
     @property
     def waits_for_caller(self) -> bool:
         """Return whether the current code runs in the pool's own task, in a plugin's `attach`, for example, or in a
-        task
-        started from there. The pool's end would wait for such code.
+        task started from there. The pool's end would wait for such code.
         """
         return self._lifes_mark in _within.get()
 
@@ -330,8 +328,7 @@ class OpenPool(JobIntake):
 
     def _image(self, stack: AsyncExitStack) -> PreparedImage:
         """Start to prepare the image for machines other than this computer, while they boot. Return a function that
-        awaits
-        the image.
+        awaits the image.
         """
         if self.settings.provider.local:
             return _nothing_to_prepare

@@ -3,8 +3,7 @@
 FALLBACK-1: at any time, all machines of a pool come from one provider, because its nodes must reach each other. While
 the pool has a machine, only specs of that machine's provider are tried. If these have no machines, `launch` raises, and
 the pool waits and gives up as with a single provider. If a first launch returns fewer machines than the pool needs,
-these
-are given back, and the next provider is tried; the last provider's machines are kept in any case.
+these are given back, and the next provider is tried; the last provider's machines are kept in any case.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class ProviderFallback:
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[FallbackFleet]:
         """Open all fleets, and read their events until the last fleet is closed, because closing a fleet may cause
-        events.
-        Each provider gets its own name for the pool (``train``, ``train-2``), so that machine ids are unique.
+        events. Each provider gets its own name for the pool (``train``, ``train-2``), so that machine ids are unique.
         """
         failures: list[NotGone] = []
         try:
@@ -125,8 +123,8 @@ class FallbackFleet:
         self, request: LaunchRequest, bound: OpenedSpec | None, failed: list[tuple[OpenedSpec, ProviderError]]
     ) -> Sequence[OpenedSpec]:
         """Return the specs to try, the preferred one first. A spec without a price at present is left out, and added to
-        ``failed``. While the pool has machines from a spec (``bound``), return only the specs of the same fleet,
-        with ``bound`` first.
+        ``failed``. While the pool has machines from a spec (``bound``), return only the specs of the same fleet, with
+        ``bound`` first.
         """
         if bound is not None:
             options = [each for each in self.options if each.fleet is bound.fleet]

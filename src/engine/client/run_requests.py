@@ -1,6 +1,5 @@
 """Handlers of requests to the owner of a run, such as that of `outrider stop`. Requests arrive through the socket in
-the
-run's record.
+the run's record.
 """
 
 from __future__ import annotations

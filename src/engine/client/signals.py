@@ -2,15 +2,13 @@
 
 SIGTERM and SIGHUP by default end the process at once. While pools are open, these signals end the pools' blocks first.
 This applies only if a signal has its default action when a pool opens in the main thread. Other handlers are kept, and
-a
-SIGHUP that is ignored, as under nohup, stays ignored.
+a SIGHUP that is ignored, as under nohup, stays ignored.
 
 SIGINT is handled by asyncio: `asyncio.run` cancels its task at the first SIGINT. At each further SIGINT it raises
 KeyboardInterrupt at the loop's present point of execution. If that is between a result and the wake-up of the task that
 waits for it, the task never wakes up, and the loop waits for the task forever. Therefore only the first SIGINT is
-passed
-on to asyncio; further ones are dropped if they arrive shortly after it, or while pools are ending. A pool that ends at
-once still waits `LINGER_S` after the first SIGINT, so that duplicates of that signal are dropped.
+passed on to asyncio; further ones are dropped if they arrive shortly after it, or while pools are ending. A pool that
+ends at once still waits `LINGER_S` after the first SIGINT, so that duplicates of that signal are dropped.
 """
 
 from __future__ import annotations
@@ -57,8 +55,7 @@ class Hold:
 
 class TaskHold(Hold):
     """A hold for ``async with``: the signal cancels the task that opens the pool, which is the current task, once.
-    SIGINT is
-    held as well.
+    SIGINT is held as well.
     """
 
     def __init__(self) -> None:
@@ -71,8 +68,7 @@ class TaskHold(Hold):
 
     async def leave(self) -> None:
         """Release, after the other pools that the signal ends are closed. If this task is the main task, asyncio would
-        end
-        with it and cancel the tasks of the others.
+        end with it and cancel the tasks of the others.
         """
         self.at_rest.set()
         try:
@@ -86,8 +82,7 @@ class TaskHold(Hold):
 
     def cause_of(self, error: BaseException | None) -> BaseException | None:
         """Return the error that ends a block. For a cancellation that Ctrl-C or a signal caused, return the error of
-        that
-        cause.
+        that cause.
         """
         if not isinstance(error, asyncio.CancelledError):
             return error
@@ -153,8 +148,7 @@ class ProgramHold(Hold):
     """A hold for a program that has work left after a signal has ended its pool, such as printing the result.
 
     A signal that arrives while no pool is open ends the first pool that is opened. At `release`, the program dies by
-    the
-    signal.
+    the signal.
     """
 
     @property
@@ -175,8 +169,7 @@ def ending_signal_came() -> bool:
 
 class _EndingHandler:
     """The handler of the signals that would end the process. All open pools share one; they find it as the installed
-    signal
-    handler.
+    signal handler.
     """
 
     def __init__(self) -> None:
@@ -291,8 +284,7 @@ class _InterruptHandler:
 
 def _is_runners(handler: object) -> bool:
     """Return whether the handler was set by `asyncio.run`. In a Python that names that handler differently, return
-    False,
-    and the handler is left alone.
+    False, and the handler is left alone.
     """
     runners = getattr(asyncio.Runner, "_on_sigint", None)
     return isinstance(handler, partial) and getattr(handler.func, "__func__", None) is runners is not None

@@ -12,8 +12,7 @@ from ...providers.base import MachineUsage, UsageUnknown
 
 class UsageIntake:
     """Collects the provider's figures of machines; `close` reports them by node. ``node_of`` returns a machine's node,
-    or
-    None.
+    or None.
     """
 
     def __init__(self, observe: ev.Observe, node_of: Callable[[str], int | None]) -> None:
