@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def at_rest() -> Iterator[None]:
-    """Disable Python's garbage collector in this block. The block must not await, because other tasks could create
-    garbage.
+    """Disable Python's garbage collector in this block.
+
+    The block must not await, because other tasks could create garbage.
 
     Afterwards, the objects made in the block are moved to the oldest generation, because modules stay in memory.
     Without that, the next collection would search all of them, which takes longer than the pause saves.

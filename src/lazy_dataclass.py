@@ -88,8 +88,9 @@ else:
 
 
 class _Definition:
-    """One class: its fields, and its `__init__`. All classes share the other methods, so that the garbage collector has
-    fewer functions to search.
+    """One class: its fields, and its `__init__`.
+
+    All classes share the other methods, so that the garbage collector has fewer functions to search.
     """
 
     __slots__ = ("cls", "fields", "filled", "first_init", "frozen", "init")
@@ -203,8 +204,9 @@ class _Definition:
         return init
 
     def _compiled(self, names: dict[str, Any], body: list[str]) -> Callable[..., None]:
-        """Return a function with this body. Its globals are those of the class's module, as for a function that is
-        defined there.
+        """Return a function with this body.
+
+        Its globals are those of the class's module, as for a function that is defined there.
         """
         head = f" def __init__({', '.join(['self', *_parameters(self.fields.values())])}):"
         text = "\n".join([f"def make({', '.join(names)}):", head, *body, " return __init__"])
@@ -218,8 +220,9 @@ class _Definition:
 
 
 class _Signature:
-    """The attribute for `inspect.signature` of a class. It generates `__init__` when the signature is requested, which
-    is rare.
+    """The attribute for `inspect.signature` of a class.
+
+    It generates `__init__` when the signature is requested, which is rare.
     """
 
     __slots__ = ("definition",)

@@ -90,8 +90,10 @@ class PoolLife(Runner):
 
     @awaited_as("await pool.close()")
     async def close(self, error: BaseException | None = None) -> None:
-        """Close the pool, as the end of its block does, on the event loop that opened it. A pool that is not open, or
-        is closed already, is left alone. ``error``: the error of the code that used the pool.
+        """Close the pool, as the end of its block does, on the event loop that opened it.
+
+        A pool that is not open, or is closed already, is left alone. ``error``: the error of the code that used the
+        pool.
 
         If another task is still opening the pool, the opening is called off: `open` raises `PoolClosed`, and both calls
         return when nothing is left. If another task is closing the pool, both calls return when that is done; a
@@ -210,8 +212,9 @@ class PoolLife(Runner):
             raise core.cleanup
 
     async def call_off(self) -> bool:
-        """Call off the opening that a thread has begun, or is about to begin, and return when it is over. Return False
-        if the pool is open or has ended already; then nothing is done.
+        """Call off the opening that a thread has begun, or is about to begin, and return when it is over.
+
+        Return False if the pool is open or has ended already; then nothing is done.
         """
         if self._core is None:
             self._called_off = True
@@ -222,8 +225,9 @@ class PoolLife(Runner):
         return True
 
     async def leave_opening(self, error: BaseException) -> None:
-        """Call off an opening after an interrupt in its thread, and wait for its end. If the pool is open already,
-        close it. ``error``: the interrupt.
+        """Call off an opening after an interrupt in its thread, and wait for its end.
+
+        If the pool is open already, close it. ``error``: the interrupt.
         """
         from .client.cleanup import finished
 
@@ -237,8 +241,9 @@ class PoolLife(Runner):
             await self.__aexit__(type(error), error, None)
 
     def _cause_of(self, error: BaseException | None) -> BaseException | None:
-        """Return the error that ends a block, or the opening of its pool. For a cancellation, return its cause, if it
-        has one.
+        """Return the error that ends a block, or the opening of its pool.
+
+        For a cancellation, return its cause, if it has one.
         """
         import asyncio
 
@@ -351,8 +356,9 @@ class PoolLife(Runner):
         return thread
 
     def _drop_in_thread(self, thread: LoopThread) -> None:
-        """End a started opening if an interrupt came before the pool was entered. Without a thread, the opening ends by
-        itself.
+        """End a started opening if an interrupt came before the pool was entered.
+
+        Without a thread, the opening ends by itself.
         """
         try:
             if self._begun_opening is not None:
@@ -417,8 +423,9 @@ class PoolLife(Runner):
         self._here()
 
     def _here(self) -> OpenPool:
-        """Return the open pool. Refuse any event loop but the pool's own, because a waiter on another loop would never
-        be woken.
+        """Return the open pool.
+
+        Refuse any event loop but the pool's own, because a waiter on another loop would never be woken.
         """
         core = self._opened()
         check_loop(core.loop, synchronous=self._sync is not None)

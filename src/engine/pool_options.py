@@ -105,8 +105,9 @@ DEFAULTS: PoolOptions = {
 
 
 def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
-    """Check options and return the settings. ``options``: a `PoolOptions` with all defaults filled in. Options that
-    have their default cause no imports.
+    """Check options and return the settings.
+
+    ``options``: a `PoolOptions` with all defaults filled in. Options that have their default cause no imports.
     """
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     checked_specs = chosen(specs, cast("MachineOptions", machines))

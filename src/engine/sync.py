@@ -496,8 +496,10 @@ class SyncPool(Runner):
         return values
 
     def _values(self, steps: Steps[T], first: Future[T] | None = None, *, marked: bool = False) -> Iterator[T]:
-        """Iterate over values. ``first``: the first value, if requested already. ``marked``: skip an extra
-        first value.
+        """Iterate over the values of ``steps``.
+
+        ``first``: the future of the first value, if that was requested already. ``marked``: yield `END` before the
+        values.
         """
         try:
             if marked:

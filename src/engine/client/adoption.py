@@ -125,8 +125,9 @@ class AdoptionRecord:
         return recorded, settings
 
     async def close(self) -> None:
-        """Close the record, after the fleet is closed. If the fleet has confirmed that nothing of the pool is left, the
-        record is deleted.
+        """Close the record, after the fleet is closed.
+
+        If the fleet has confirmed that nothing of the pool is left, the record is deleted.
         """
         if self._later is not None:
             await self._later
@@ -146,8 +147,9 @@ class AdoptionRecord:
         await self._save()
 
     def has(self, *machines: Machine) -> None:
-        """Add machines of the pool to the record. They are written in the background; until then, a later client could
-        end these machines, but not take them over.
+        """Add machines of the pool to the record.
+
+        They are written in the background; until then, a later client could end these machines, but not take them over.
         """
         self.machines.update({machine.id: machine for machine in machines})
         self._save_later()

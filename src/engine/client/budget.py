@@ -97,8 +97,9 @@ class Budget:
     def launched(
         self, machine: MachineId, hourly_cost: float, now: float, *, since: float | None = None, least_s: float = 0.0
     ) -> None:
-        """Count a machine that exists since ``since`` and is billed for at least ``least_s`` seconds. For a machine
-        that is counted already, change the hourly cost.
+        """Count a machine that exists since ``since`` and is billed for at least ``least_s`` seconds.
+
+        For a machine that is counted already, change the hourly cost.
         """
         if machine in self._ended:
             return  # the machine's end was reported before the reply to its launch
@@ -112,8 +113,9 @@ class Budget:
         self._account = _Account(account.at, spent, max(0.0, account.hourly + more))
 
     def started(self, machine: MachineId, hourly_cost: float, now: float, *, least_s: float) -> None:
-        """Start to count a machine that has left its provider's queue. It is billed for at least ``least_s``
-        seconds.
+        """Start to count a machine that has left its provider's queue.
+
+        It is billed for at least ``least_s`` seconds.
         """
         self.launched(machine, hourly_cost, now)
         if machine in self._hourly:
@@ -169,8 +171,9 @@ def clock() -> float:
 
 @dataclass(slots=True)
 class Metered:
-    """Implements `providers.base.Fleet`: wraps a fleet and counts its machines. ``changed`` is called when a machine
-    starts or ends.
+    """Implements `providers.base.Fleet`: wraps a fleet and counts its machines.
+
+    ``changed`` is called when a machine starts or ends.
     """
 
     fleet: Fleet

@@ -38,8 +38,9 @@ async def finished(task: asyncio.Future[None]) -> None:
 
 @asynccontextmanager
 async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
-    """Yield an exit stack whose exits all run to their end. Cancelling a scope around the stack ends the block, but no
-    exit.
+    """Yield an exit stack whose exits all run to their end.
+
+    Cancelling a scope around the stack ends the block, but no exit.
 
     The block's cancellation is always raised again. A task group among the exits would otherwise suppress it, because
     behind the shield the group takes the cancellation for its own.
@@ -111,8 +112,9 @@ def merged_failures(failures: Sequence[NotGone]) -> NotGone:
 
 
 def cleanup_result(failures: Sequence[NotGone], warn: Warn, block_end: BlockEnd) -> CleanupError | None:
-    """Return the error for the user if machines may still be running. If only resources without cost are left, warn of
-    these and return None.
+    """Return the error for the user if machines may still be running.
+
+    If only resources without cost are left, warn of these and return None.
     """
     if not failures:
         return None

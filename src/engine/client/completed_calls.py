@@ -32,8 +32,9 @@ PER_SLOT = 4  # most calls for each slot, if that is more: one runs, one waits f
 
 
 def checked_calls(calls: Calls, *, may_block: bool) -> Calls | Blocking:
-    """Check calls, and return them in the form that `CompletedCalls` takes. ``may_block``: advance a plain iterator in
-    a thread, because it may block.
+    """Check calls, and return them in the form that `CompletedCalls` takes.
+
+    ``may_block``: advance a plain iterator in a thread, because it may block.
 
     Raises:
         NotACall: the argument is not an iterable of calls.

@@ -21,8 +21,9 @@ T = TypeVar("T")
 
 
 def end_dropped(pool: Any, shown: str, thread: LoopThread, hold: ThreadHold) -> None:
-    """Warn, and end the pool in the pool's own thread. Any thread may call this. The program's end waits for the
-    pool's.
+    """Warn, and end the pool in the pool's own thread.
+
+    Any thread may call this. The program's end waits for the pool's.
     """
     warnings.warn(
         f"{shown} was dropped without close(), and is ended now: keep a reference to it while it is used, and call "

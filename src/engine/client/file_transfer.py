@@ -48,8 +48,9 @@ KEEP_S = 20.0
 
 
 class Place:
-    """A node whose files are transferred. ``rank``: the node's rank at the start of the transfer; None: the node is
-    about to leave the pool.
+    """A node whose files are transferred.
+
+    ``rank``: the node's rank at the start of the transfer; None: the node is about to leave the pool.
     """
 
     def __init__(self, core: OpenPool, node: NodeId, rank: int | None) -> None:
@@ -63,8 +64,9 @@ class Place:
     async def run(
         self, call: PendingCall, what: str, *, output: Values | None = None, during: Awaitable[None] | None = None
     ) -> None:
-        """Run a task that takes no slot, and ``during`` at the same time. End the task if ``during`` fails, or on
-        cancellation.
+        """Run a task that takes no slot, and ``during`` at the same time.
+
+        End the task if ``during`` fails, or on cancellation.
 
         Raises:
             NodeLost
@@ -117,8 +119,9 @@ class Place:
 
 
 def fetch_folder(owners: dict[Path, int], to: Path, rank: int | None, node: int) -> Path:
-    """Return the local folder for a node's files, named by the node's rank or id. ``owners``: maps each folder that has
-    files of a node to that node.
+    """Return the local folder for a node's files, named by the node's rank or id.
+
+    ``owners``: maps each folder that has files of a node to that node.
 
     FETCH-5: files of two nodes never share a path, neither in one fetch nor in several fetches of a pool.
     """
@@ -130,8 +133,9 @@ def fetch_folder(owners: dict[Path, int], to: Path, rank: int | None, node: int)
 
 
 class Fetch(NamedTuple):
-    """One call of `Pool.fetch`. ``to``: the local folder. ``strip``: a prefix of names on the node, removed from the
-    local names.
+    """One call of `Pool.fetch`.
+
+    ``to``: the local folder. ``strip``: a prefix of names on the node, removed from the local names.
     """
 
     pattern: str
@@ -201,8 +205,9 @@ def _write(writer: FileWriter, parts: Sequence[Part]) -> None:
 
 class _PlainValues(Values):
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
-        """Accept an item with file contents. An item in a blob, which could have any size, is a protocol violation: the
-        node is dropped.
+        """Accept an item with file contents.
+
+        An item in a blob, which could have any size, is a protocol violation: the node is dropped.
         """
         if not isinstance(item, Received):
             cast("asyncio.Task[Received]", item).cancel()
@@ -341,8 +346,9 @@ def _some_places(
 
 
 def places(core: OpenPool, on: int | Literal["head"] | None = None, *, leaving: bool = False) -> list[Place]:
-    """Return the ready nodes, or the node of rank ``on``. ``leaving``: without ``on``, include nodes that are
-    leaving.
+    """Return the ready nodes, or the node of rank ``on``.
+
+    ``leaving``: without ``on``, include nodes that are leaving.
     """
     rank, nodes = placement(on, most=core.most), core.observer.snapshot().nodes
     ready = sorted((node.rank, node.node) for node in nodes if node.rank is not None)

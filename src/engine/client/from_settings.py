@@ -66,8 +66,9 @@ def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
 
 
 def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted]:
-    """Return a function that returns the hardware that a machine must have. For a cloud's own sizes, that hardware
-    comes from the cloud's catalogue.
+    """Return a function that returns the hardware that a machine must have.
+
+    For a cloud's own sizes, that hardware comes from the cloud's catalogue.
     """
 
     def wanted(machine: Machine) -> Wanted:

@@ -1,5 +1,6 @@
-"""Calls that run as a group: the caller gets all results together, or each result as soon as it is ready. The first
-error ends the other calls.
+"""Calls that run as a group: the caller gets all results together, or each result as soon as it is ready.
+
+The first error ends the other calls.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class PackedCalls:
-    """The packed calls of a group. `add` packs calls in advance; without it, `gather` packs each call when it submits
-    the call. The order is the same.
+    """The packed calls of a group.
+
+    `add` packs calls in advance; without it, `gather` packs each call when it submits the call. The order is the same.
     """
 
     def __init__(self, core: OpenPool) -> None:
@@ -97,8 +99,9 @@ def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any
 
 
 async def stream_group(core: OpenPool, calls: Sequence[AnyCall]) -> AsyncGenerator[Any, None]:
-    """Implement `Pool.stream_group`. The caller resumes at the first result and may change arguments then, so all calls
-    are copied before.
+    """Implement `Pool.stream_group`.
+
+    The caller resumes at the first result and may change arguments then, so all calls are copied before.
     """
     packed = [core.pack(call) for call in calls]
     for each in packed:
@@ -113,8 +116,9 @@ async def stream_group(core: OpenPool, calls: Sequence[AnyCall]) -> AsyncGenerat
 def _submitted(
     calls: Sequence[AnyCall], submit: Callable[[AnyCall], SubmittedJob[Any]]
 ) -> Iterator[list[SubmittedJob[Any]]]:
-    """Submit calls, and end their jobs when the block ends. If one call cannot be submitted, end the jobs submitted
-    before.
+    """Submit calls, and end their jobs when the block ends.
+
+    If one call cannot be submitted, end the jobs submitted before.
     """
     jobs: list[SubmittedJob[Any]] = []
     try:

@@ -47,8 +47,9 @@ class IncomingFiles:
     """
 
     def __init__(self, sender: str, limits: FetchLimits, node: int | None = None) -> None:
-        """``sender``: the node's name in error messages. ``node``: the node's rank for the errors' attribute; None: it
-        has no rank.
+        """``sender``: the node's name in error messages.
+
+        ``node``: the node's rank for the errors' attribute; None: it has no rank.
         """
         self._sender, self._limits, self._node = sender, limits, node
         self._name = ""
@@ -134,8 +135,9 @@ def objection(name: str) -> str | None:
 
 
 def plain_value(data: Any) -> object:
-    """Unpickle numbers, strings, bytes, lists and tuples. A pickle with any other opcode is refused before it is
-    loaded.
+    """Unpickle numbers, strings, bytes, lists and tuples.
+
+    A pickle with any other opcode is refused before it is loaded.
 
     Raises:
         pickle.UnpicklingError, and any other error that broken pickles cause.

@@ -197,8 +197,9 @@ class JobIntake:
                 self._ref.tell(LeaveRank(job, rank))
 
     def map_slots(self) -> int:
-        """Return the number of slots that a map sends items for. A pool that scales by load counts also the slots of
-        nodes that it would add for the items.
+        """Return the number of slots that a map sends items for.
+
+        A pool that scales by load counts also the slots of nodes that it would add for the items.
         """
         most = self.most * self.settings.worker.concurrency if self.settings.nodes.scale else 0
         return max(self.observer.slots(), most)

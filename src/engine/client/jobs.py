@@ -107,8 +107,9 @@ class SubmittedJob(Generic[R]):
         self._core.expire(self.id, self.options.deadline_s or 0.0)
 
     async def load_if_long(self) -> None:
-        """Unpickle a large value in a thread, once for all waiters, so that the event loop is not blocked. Raises
-        nothing; `result` raises the error.
+        """Unpickle a large value in a thread, once for all waiters, so that the event loop is not blocked.
+
+        Raises nothing; `result` raises the error.
         """
         if self._value is not _UNASKED or not any(received.is_long_to_load for received in _received(self.ending)):
             return
@@ -178,8 +179,9 @@ class SubmittedJob(Generic[R]):
         return self._value  # type: ignore[no-any-return]
 
     def _unpack_once(self) -> None:
-        """Unpickle the value and drop its pickle. Several threads may call this at the same time: all get the value of
-        the first to finish.
+        """Unpickle the value and drop its pickle.
+
+        Several threads may call this at the same time: all get the value of the first to finish.
         """
         ending = self.ending
         try:
@@ -200,8 +202,9 @@ class SubmittedJob(Generic[R]):
         return value
 
     def __call__(self, ending: Ending) -> None:
-        """Settle the job, once. The job itself is its task's callback (`actors.interfaces.Settle`), which saves a bound
-        method for each job.
+        """Settle the job, once.
+
+        The job itself is its task's callback (`actors.interfaces.Settle`), which saves a bound method for each job.
 
         The blob is released even if nothing waits for the job any more.
         """
@@ -240,8 +243,9 @@ def _state(job: SubmittedJob[Any]) -> str:
 
 
 def _endings(ending: Any) -> Sequence[Ending]:
-    """Return how the tasks of a job ended. Empty: the job has not ended, was cancelled, or its value has been
-    unpickled.
+    """Return how the tasks of a job ended.
+
+    Empty: the job has not ended, was cancelled, or its value has been unpickled.
     """
     return (ending,) if isinstance(ending, Settled | GaveUp) else ending or ()
 
@@ -288,8 +292,9 @@ async def as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[Submitt
 
 
 def task_of(job: JobId, payload: Payload, options: Options, on: int | None) -> Task:
-    """Return the task of a job that runs once, on the node of rank ``on``, or on any node if that is None. A task that
-    streams is never retried, because the values that it exchanged with its caller are gone.
+    """Return the task of a job that runs once, on the node of rank ``on``, or on any node if that is None.
+
+    A task that streams is never retried, because the values that it exchanged with its caller are gone.
     """
     at_most_once = options.at_most_once or payload.output is not None or bool(payload.inputs)
     return Task(

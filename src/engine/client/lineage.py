@@ -1,5 +1,6 @@
-"""The lineage of kept results: decides which calls are remembered, and which run again to recompute a lost result. No
-I/O, no clock.
+"""The lineage of kept results: decides which calls are remembered, and which run again to recompute a lost result.
+
+No I/O, no clock.
 
 LINEAGE-1: a call is remembered for as long as its result is referred to, or is an argument of a remembered call.
 LINEAGE-2: at most ``most`` calls are remembered, with arguments of at most ``most_bytes`` in total; calls that are
@@ -39,8 +40,9 @@ class Need(Enum):
 
 @dataclass(slots=True, eq=False)
 class Origin:
-    """The call that computed a result. It may run again ``left`` times. ``call``: data of the class's user, not
-    interpreted here.
+    """The call that computed a result.
+
+    It may run again ``left`` times. ``call``: data of the class's user, not interpreted here.
     """
 
     call: object
@@ -55,8 +57,9 @@ class Origin:
 
 
 class Lineage:
-    """The remembered calls of one pool. Calls to be forgotten are collected in ``forgotten`` until the caller takes
-    them.
+    """The remembered calls of one pool.
+
+    Calls to be forgotten are collected in ``forgotten`` until the caller takes them.
     """
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
@@ -129,8 +132,9 @@ class Lineage:
             self._forget_unneeded(self._forget(oldest))
 
     def _forget_unneeded(self, origins: Sequence[Origin]) -> None:
-        """Forget the calls that nothing needs any more, and recursively the sources that only these used. Chains may be
-        long, so this is a loop.
+        """Forget the calls that nothing needs any more, and recursively the sources that only these used.
+
+        Chains may be long, so this is a loop.
         """
         looked_at = [*origins]
         while looked_at:

@@ -1,5 +1,6 @@
-"""An event loop in a thread of its own, for pools that are used without async. A KeyboardInterrupt may be raised in the
-caller's thread at any point.
+"""An event loop in a thread of its own, for pools that are used without async.
+
+A KeyboardInterrupt may be raised in the caller's thread at any point.
 
 LOOP-1: an exception on the loop settles the future of its call, and the loop continues: only `stop` ends the loop.
 LOOP-2: `stop` ends the thread, even if `stop` is called before the loop runs; by then each future is settled.

@@ -14,8 +14,9 @@ T = TypeVar("T")
 
 
 class MapResults(Iterator[T]):
-    """The results of `SyncPool.map`, which is running already. If the iterator is dropped before any result is read,
-    the map is cancelled with a warning.
+    """The results of `SyncPool.map`, which is running already.
+
+    If the iterator is dropped before any result is read, the map is cancelled with a warning.
     """
 
     def __init__(self, chunks: Iterator[list[T]], first: Future[list[T]], function: str) -> None:

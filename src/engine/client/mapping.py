@@ -99,6 +99,7 @@ def check_map(
 
 class MapRun(Generic[T]):
     """One run of `Pool.map`: iterate over it for each result as it arrives, or await it for a list of all results.
+
     Either can be done once.
 
     Leaving the iteration early cancels the running tasks.
@@ -410,8 +411,10 @@ class _UnsentItem(NamedTuple):
 
 @dataclass(slots=True)
 class ChunkSize:
-    """The number of items per task. It starts at one, grows while tasks are quick, so that cheap items share a round
-    trip, and shrinks at once when tasks are slow.
+    """The number of items per task.
+
+    It starts at one, grows while tasks are quick, so that cheap items share a round trip, and shrinks at once when
+    tasks are slow.
     """
 
     most: int = MOST

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 class Objects:
-    """Implements `serialization.stored_objects.Keeps`. Not thread-safe: only the thread of the pool's loop may
-    use it.
+    """Implements `serialization.stored_objects.Keeps`.
+
+    Not thread-safe: only the thread of the pool's loop may use it.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class Objects:
         drop: Callable[[Blob], None],
         have: Callable[[Iterable[StoredObject]], Awaitable[None]],
     ) -> None:
-        """``packer`` returns the packer, and raises if the pool is not open. ``drop`` receives each blob that no call
-        refers to any more. ``have`` recomputes lost objects, and raises NodeLost if it cannot.
+        """``packer`` returns the packer, and raises if the pool is not open.
+
+        ``drop`` receives each blob that no call refers to any more. ``have`` recomputes lost objects, and raises
+        NodeLost if it cannot.
         """
         self._packer, self._drop, self._have = packer, drop, have
         self._loop = asyncio.get_running_loop()

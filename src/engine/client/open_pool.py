@@ -144,8 +144,9 @@ class OpenPool(JobIntake):
             raise self._failure
 
     async def halt(self, error: Exception) -> None:
-        """End the pool with ``error``, and return when nothing is left of the pool. Its methods and its block then
-        raise ``error``. If the pool is ending already, wait for that.
+        """End the pool with ``error``, and return when nothing is left of the pool.
+
+        Its methods and its block then raise ``error``. If the pool is ending already, wait for that.
         """
         assert self._main is not None
         if self._halted is None and not self._stop.is_set() and not self._main.done():
@@ -172,8 +173,9 @@ class OpenPool(JobIntake):
         return self._budget.cost
 
     def explained(self, ending: Ending) -> Ending:
-        """Return how a call has ended. If the pool ended during the call for being idle, that is given as the
-        reason.
+        """Return how a call has ended.
+
+        If the pool ended during the call for being idle, that is given as the reason.
         """
         if isinstance(ending, GaveUp) and ending.reason is Reason.CLOSED:
             return replace(ending, failure=self._idle.error)
@@ -281,8 +283,9 @@ class OpenPool(JobIntake):
         )
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
-        """Return the adoption record. None: the pool's machines end with this program, so no client can take
-        them over.
+        """Return the adoption record.
+
+        None: the pool's machines end with this program, so no client can take them over.
         """
         if not outlives(self.settings.provider):
             return None
@@ -327,8 +330,9 @@ class OpenPool(JobIntake):
         return replace(settings, turn=record.turn, pinned=record.pinned, rotated=record.rotated)
 
     def _image(self, stack: AsyncExitStack) -> PreparedImage:
-        """Start to prepare the image for machines other than this computer, while they boot. Return a function that
-        awaits the image.
+        """Start to prepare the image for machines other than this computer, while they boot.
+
+        Return a function that awaits the image.
         """
         if self.settings.provider.local:
             return _nothing_to_prepare

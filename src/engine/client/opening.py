@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 class Opening:
-    """A pool that is being opened. ``id`` is unique. ``tag`` is the pool's name at the provider. ``name`` is for
-    people; other pools, also of other users, may have the same ``name``.
+    """A pool that is being opened.
+
+    ``id`` is unique. ``tag`` is the pool's name at the provider. ``name`` is for people; other pools, also of other
+    users, may have the same ``name``.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -26,8 +26,9 @@ class Busy(Exception):
 async def take_profile(
     core: OpenPool, *, steps: int, seconds: float, ranks: Callable[[int], bool] | None
 ) -> list[ev.ProfileTaken]:
-    """Request a profile of all running tasks, or only of these ``ranks`` of broadcasts. Return the outcome of each
-    task.
+    """Request a profile of all running tasks, or only of these ``ranks`` of broadcasts.
+
+    Return the outcome of each task.
 
     Raises:
         Busy: another profile is in progress.

@@ -122,9 +122,10 @@ class FallbackFleet:
     async def _in_order(
         self, request: LaunchRequest, bound: OpenedSpec | None, failed: list[tuple[OpenedSpec, ProviderError]]
     ) -> Sequence[OpenedSpec]:
-        """Return the specs to try, the preferred one first. A spec without a price at present is left out, and added to
-        ``failed``. While the pool has machines from a spec (``bound``), return only the specs of the same fleet, with
-        ``bound`` first.
+        """Return the specs to try, the preferred one first.
+
+        A spec without a price at present is left out, and added to ``failed``. While the pool has machines from a spec
+        (``bound``), return only the specs of the same fleet, with ``bound`` first.
         """
         if bound is not None:
             options = [each for each in self.options if each.fleet is bound.fleet]

@@ -67,8 +67,9 @@ class Run:
 
 
 class Remaking:
-    """The remembered calls of a pool's kept results, and their recomputation. Not thread-safe: only the thread of the
-    pool's loop may use it.
+    """The remembered calls of a pool's kept results, and their recomputation.
+
+    Not thread-safe: only the thread of the pool's loop may use it.
     """
 
     def __init__(self, core: OpenPool) -> None:
@@ -287,8 +288,9 @@ class Remaking:
 
 
 class Waiting:
-    """A job with objects in its arguments. Either the pool's actor has the job, or the job waits here while an object
-    is recomputed.
+    """A job with objects in its arguments.
+
+    Either the pool's actor has the job, or the job waits here while an object is recomputed.
     """
 
     __slots__ = ("_job", "_objects", "_remaking", "_send", "_sent", "_settle", "_task", "_whereabouts")

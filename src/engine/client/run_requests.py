@@ -1,5 +1,6 @@
-"""Handlers of requests to the owner of a run, such as that of `outrider stop`. Requests arrive through the socket in
-the run's record.
+"""Handlers of requests to the owner of a run, such as that of `outrider stop`.
+
+Requests arrive through the socket in the run's record.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def requests_to(core: OpenPool) -> Mapping[str, Request]:
 
 
 async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001  it has none
-    """End the pool, and reply when nothing of it is left. ``left`` in the reply: a text about resources that may be
-    left.
+    """End the pool, and reply when nothing of it is left.
+
+    ``left`` in the reply: a text about resources that may be left.
     """
     if core.let_save is not None:
         await core.let_save()

@@ -41,8 +41,10 @@ class Hold:
             self._handler.settle()
 
     def release(self) -> None:
-        """Release the hold; further calls have no effect. The release of the last hold restores the default action, and
-        ends the process by the signal that has arrived, if any.
+        """Release the hold; further calls have no effect.
+
+        The release of the last hold restores the default action, and ends the process by the signal that has arrived,
+        if any.
         """
         if self._handler is not None and self in self._handler.holds:
             self._handler.holds.remove(self)
@@ -55,6 +57,7 @@ class Hold:
 
 class TaskHold(Hold):
     """A hold for ``async with``: the signal cancels the task that opens the pool, which is the current task, once.
+
     SIGINT is held as well.
     """
 
@@ -67,8 +70,9 @@ class TaskHold(Hold):
         _InterruptHandler.hold(self)
 
     async def leave(self) -> None:
-        """Release, after the other pools that the signal ends are closed. If this task is the main task, asyncio would
-        end with it and cancel the tasks of the others.
+        """Release, after the other pools that the signal ends are closed.
+
+        If this task is the main task, asyncio would end with it and cancel the tasks of the others.
         """
         self.at_rest.set()
         try:
@@ -81,8 +85,9 @@ class TaskHold(Hold):
             self.release()
 
     def cause_of(self, error: BaseException | None) -> BaseException | None:
-        """Return the error that ends a block. For a cancellation that Ctrl-C or a signal caused, return the error of
-        that cause.
+        """Return the error that ends a block.
+
+        For a cancellation that Ctrl-C or a signal caused, return the error of that cause.
         """
         if not isinstance(error, asyncio.CancelledError):
             return error
@@ -107,8 +112,9 @@ class TaskHold(Hold):
             self._loop.call_soon_threadsafe(self._cancel, self._task)
 
     def hurried(self) -> bool:
-        """Notify a block that is still ending after the first SIGINT of another SIGINT. Return whether the block
-        handles it.
+        """Notify a block that is still ending after the first SIGINT of another SIGINT.
+
+        Return whether the block handles it.
         """
         if self.hurry is None or self._loop.is_closed():
             return False
@@ -161,15 +167,17 @@ class ProgramHold(Hold):
 
 
 def ending_signal_came() -> bool:
-    """Return whether a signal has arrived that ends the program after its pools have ended. Any thread may call
-    this.
+    """Return whether a signal has arrived that ends the program after its pools have ended.
+
+    Any thread may call this.
     """
     return any(isinstance(there := signal.getsignal(number), _EndingHandler) and there.came for number in ENDING)
 
 
 class _EndingHandler:
-    """The handler of the signals that would end the process. All open pools share one; they find it as the installed
-    signal handler.
+    """The handler of the signals that would end the process.
+
+    All open pools share one; they find it as the installed signal handler.
     """
 
     def __init__(self) -> None:
@@ -201,8 +209,9 @@ class _EndingHandler:
         return [number for number in ENDING if cast("object", signal.getsignal(number)) is self]
 
     def _is_inherited(self) -> bool:
-        """Return whether this process is a fork of the pools' process. A fork has no pools, so signals end it as by
-        default.
+        """Return whether this process is a fork of the pools' process.
+
+        A fork has no pools, so signals end it as by default.
         """
         return os.getpid() != self._process
 
@@ -283,8 +292,9 @@ class _InterruptHandler:
 
 
 def _is_runners(handler: object) -> bool:
-    """Return whether the handler was set by `asyncio.run`. In a Python that names that handler differently, return
-    False, and the handler is left alone.
+    """Return whether the handler was set by `asyncio.run`.
+
+    In a Python that names that handler differently, return False, and the handler is left alone.
     """
     runners = getattr(asyncio.Runner, "_on_sigint", None)
     return isinstance(handler, partial) and getattr(handler.func, "__func__", None) is runners is not None

@@ -69,8 +69,9 @@ async def stream(
 
 
 async def begun(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """Return a marked generator when it has begun. From then on, closing or dropping the generator releases its
-    resources, even if no value was read.
+    """Return a marked generator when it has begun.
+
+    From then on, closing or dropping the generator releases its resources, even if no value was read.
     """
     await anext(values)
     return values
@@ -117,8 +118,9 @@ class StreamingBroadcast(BroadcastJob[None]):
         return ranks
 
     async def values(self, rank: int) -> AsyncGenerator[Any, None]:
-        """Yield the values of a rank, marked for `begun`; then raise the rank's error. Closing the generator ends only
-        this rank.
+        """Yield the values of a rank, marked for `begun`; then raise the rank's error.
+
+        Closing the generator ends only this rank.
         """
         try:
             yield _BEGUN

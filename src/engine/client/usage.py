@@ -1,5 +1,6 @@
-"""Figures of how much of a pool's nodes was used. The provider reports them when the pool ends; they are printed, and
-written to the run's record.
+"""Figures of how much of a pool's nodes was used.
+
+The provider reports them when the pool ends; they are printed, and written to the run's record.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from ...providers.base import MachineUsage, UsageUnknown
 
 
 class UsageIntake:
-    """Collects the provider's figures of machines; `close` reports them by node. ``node_of`` returns a machine's node,
-    or None.
+    """Collects the provider's figures of machines; `close` reports them by node.
+
+    ``node_of`` returns a machine's node, or None.
     """
 
     def __init__(self, observe: ev.Observe, node_of: Callable[[str], int | None]) -> None:
@@ -27,8 +29,9 @@ class UsageIntake:
             self._used.append(figures)
 
     def close(self) -> None:
-        """Report the figures of each node, and of all nodes together. Nothing is reported if the provider has no
-        figures.
+        """Report the figures of each node, and of all nodes together.
+
+        Nothing is reported if the provider has no figures.
         """
         known = [(node, each) for each in self._used if (node := self._node_of(each.id)) is not None]
         for node, each in sorted(known, key=lambda one: one[0]):
