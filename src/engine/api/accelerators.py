@@ -87,8 +87,7 @@ class Model:
     memories_gb: tuple[float, ...]
 
     def __call__(self, *, count: int = 1, memory: str | float | None = None) -> Accelerator:
-        """Return ``count`` devices of this type, each with at least ``memory``: a text such as "80GB", or GB as a
-        number.
+        """Return ``count`` devices of this type, each with at least ``memory``: text such as "80GB", or a number of GB.
 
         Raises:
             SpecError: no device of this type has that much memory.
