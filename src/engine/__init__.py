@@ -3,5 +3,6 @@
 Its packages are layers, whose order import-linter checks. The modules next to them are the two classes of pools
 (`pool`, `sync`), their opening and closing (`pool_life`), their options, and plugins as decorators (`integrations`).
 
-Public names: `pool.Pool`, `sync.SyncPool`, `integrations`. Open first: `pool.py`.
+Public names: `pool.Pool`, `sync.SyncPool`, `integrations`.
+Open first: `pool.py`.
 """

@@ -96,7 +96,7 @@ class Pool(PoolLife):
             in applications that have set up logging, no record. False: no record.
         trackers: Experiment trackers that receive the record, as in ``[trackers.MLflow("http://host:5000")]``. They
             receive nothing if there is no record.
-        flush_timeout: Seconds that the end of the block waits for the trackers; 0: no wait. Default: 5.
+        flush_timeout: Seconds that the end of the block waits for the trackers; 0 means no wait. Default: 5.
         traces: Whether calls are traced with OpenTelemetry. Needs ``outrider[otel]``.
         chaos: Faults to inject, for tests: see `outrider.testing.Chaos`.
 

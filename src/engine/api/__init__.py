@@ -4,5 +4,6 @@
 `errors` has every public error. `misuse` detects wrong uses of a pool, `printable` makes text from hosts safe to print.
 
 Public names: `compute.compute`, `calls.Call`, `errors`, `image.Image`, `plugin.Plugin`, `secrets.Secret`,
-`volume.Volume`, `settings.Settings`, `checks.refuse`. Open first: `compute.py`.
+`volume.Volume`, `settings.Settings`, `checks.refuse`.
+Open first: `compute.py`.
 """

@@ -20,7 +20,7 @@ WRAPPER = "__outrider_wrapper__"  # set on Outrider's wrappers, which pass on ev
 
 
 class Streamed(NamedTuple):
-    """How a parameter consumes its argument while the function runs."""
+    """The way in which a parameter consumes its argument while the function runs."""
 
     always: bool  # False: only if the value is an iterator; a list is sent as a list
     asynchronous: bool

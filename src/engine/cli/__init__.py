@@ -4,5 +4,6 @@
 `container_command` build commands that reach a node, `failures` formats the error that ends a command, `exit_codes` has
 the exit codes.
 
-Public names: `main.main`, `log.main` (the part that works on nodes). Open first: `main.py`.
+Public names: `main.main`, `log.main` (the part that works on nodes).
+Open first: `main.py`.
 """

@@ -29,7 +29,7 @@ _ALWAYS = {  # ssh must not ask questions, accept new host keys or forward anyth
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How to reach a machine by SSH.
+    """The route to a machine by SSH.
 
     ``key``: the path of the pool's private key; empty: log in as ``login`` says. ``host_keys``: the host must present
     one of these; empty: the user's known_hosts are used. If ``address`` has a command, that command carries the

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 Calls = Iterable[Call[Any]] | AsyncIterable[Call[Any]]
 TURN = 32  # calls to submit before the event loop gets a turn for other work: about a millisecond
 LIMIT = 1_000  # most calls submitted at a time, if the caller gives no limit
-PER_SLOT = 4  # most calls for each slot, if that is more: one runs, one waits for the slot, the others are in transit
+# most calls submitted per slot, if that is more in total: one runs, one waits for the slot, the others are in transit
+PER_SLOT = 4
 
 
 def checked_calls(calls: Calls, *, may_block: bool) -> Calls | Blocking:

@@ -2,5 +2,6 @@
 
 `files` finds the configuration file, `tables` converts its tables to options of `Pool`, `check` checks a whole file.
 
-Public names: `files.find`, `files.pool_of`, `tables.pool_options`, `check.checked_pool`. Open first: `files.py`.
+Public names: `files.find`, `files.pool_of`, `tables.pool_options`, `check.checked_pool`.
+Open first: `files.py`.
 """

@@ -44,7 +44,7 @@ class ProgramFailed(TaskError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank finds its program.
+    """The place where a rank finds its program.
 
     ``folder``: the folder on this computer, for ranks that run here; empty: the program needs no files. ``root``: for
     ranks on other computers, the folder's name among the included files; empty for files without a folder.
