@@ -60,7 +60,7 @@ def is_python() -> bool:
 
 
 def worded(text: str) -> str:
-    """Return a message with its options in the language of this process."""
+    """Return a message with its options in the language that this process uses at present."""
     return text if is_python() else in_language(text, _language)
 
 

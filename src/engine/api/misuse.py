@@ -65,8 +65,10 @@ _TASKS = __name__.replace(".api.misuse", ".node.context")  # a module that is im
 
 
 def check_guard() -> None:
-    """Refuse to open a pool while a worker imports this module to load a task, or in a process that multiprocessing has
-    just spawned. The pool's own workers would import that module and open a pool again, without end.
+    """Refuse to open a pool in a module that a worker is importing, or in a process that multiprocessing has just
+    spawned.
+
+    The pool's own workers would import that module, too, and open a pool again, without end.
 
     Raises:
         SpecError

@@ -149,7 +149,8 @@ class AdoptionRecord:
     def has(self, *machines: Machine) -> None:
         """Add machines of the pool to the record.
 
-        They are written in the background; until then, a later client could end these machines, but not take them over.
+        The record is written in the background. Until then, a later client could end these machines, but not take them
+        over.
         """
         self.machines.update({machine.id: machine for machine in machines})
         self._save_later()

@@ -115,7 +115,7 @@ class Budget:
     def started(self, machine: MachineId, hourly_cost: float, now: float, *, least_s: float) -> None:
         """Start to count a machine that has left its provider's queue.
 
-        It is billed for at least ``least_s`` seconds.
+        The machine is billed for at least ``least_s`` seconds.
         """
         self.launched(machine, hourly_cost, now)
         if machine in self._hourly:

@@ -130,7 +130,7 @@ class LoopThread:
                 while not serving.done():
                     try:
                         loop.run_until_complete(serving)
-                    # raised by a callback; asyncio then leaves `run_until_complete`
+                    # raised by a callback; asyncio then stops the loop
                     except (SystemExit, KeyboardInterrupt) as error:
                         _report(loop, error)
         except BaseException as error:  # noqa: BLE001  `start` raises it

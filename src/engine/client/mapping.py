@@ -238,8 +238,7 @@ class MapRun(Generic[T]):
         """
         try:
             payload = self._payload(part)
-        # an item cannot be pickled, for example a lock, or is a call that has not run
-        except (SerializationError, NotACall) as error:
+        except (SerializationError, NotACall) as error:  # an item is unpicklable (a lock), or a call that has not run
             if len(part.items) == 1:
                 waiting.append(_UnsentItem(part.naming(error, self._function.__name__), part))
                 return

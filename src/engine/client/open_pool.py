@@ -156,8 +156,10 @@ class OpenPool(JobIntake):
 
     @property
     def waits_for_caller(self) -> bool:
-        """Return whether the current code runs in the pool's own task, in a plugin's `attach`, for example, or in a
-        task started from there. The pool's end would wait for such code.
+        """Return whether the current code runs in the pool's own task, as a plugin's `attach` does, or in a task that
+        such code has started.
+
+        The pool's end waits for such code, so this code cannot wait for the pool's end.
         """
         return self._lifes_mark in _within.get()
 

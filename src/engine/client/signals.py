@@ -129,8 +129,8 @@ class TaskHold(Hold):
 class ThreadHold(Hold):
     """A hold for ``with``: the signal raises `SystemExit` in the main thread, once, while ``interruptible`` is true.
 
-    To end that, assign False to ``interruptible``: Python could run the signal handler first if this were a method
-    call.
+    To stop interrupts, assign False to ``interruptible``. A method for that would not be safe, because Python may run
+    the signal handler at any call.
     """
 
     def __init__(self) -> None:

@@ -134,8 +134,7 @@ def _parsed(path: Path) -> Table:
         return tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}.") from None
-    # not UTF-8 text, or tables and numbers that are too deep or long
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # unreadable, no valid TOML, or nested too deeply
         raise SpecError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
