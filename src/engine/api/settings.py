@@ -186,8 +186,8 @@ class Worker:
             other tasks, and plugins that set up a whole process are refused.
         object_memory_gb: The GB of a node's memory for large objects that no call uses at present, such as values
             received for earlier calls. Default: an eighth of the memory.
-        object_disk_gb: The GB of a node's disk for such objects, moved out of memory when they were not used for
-            longest. Default: four times the memory for objects.
+        object_disk_gb: The GB of a node's disk for the least recently used of these objects. Default: four times the
+            memory for objects.
         node_to_node: False: each node gets large objects from this program, and not from other nodes.
 
     Raises:
