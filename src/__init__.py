@@ -70,10 +70,11 @@ if TYPE_CHECKING:
     from .providers.ssh import SSH as SSH, Host as Host
     from .providers.vast.provider import Vast as Vast
 
-_IMPORTER = os.getpid()  # a process that has this module, and another id, is a fork of the program
+_IMPORTER = os.getpid()  # a process with this module and another process id is a fork of the program
 
-# Where each name lives: modules are imported when a name of theirs is first used, so `import outrider` costs nothing.
-# The public names that are not here are the classes of `outrider.errors`.
+# Module of each public name. A module is imported when one of its names is first used, so that `import outrider` is
+# fast.
+# Public names that are not in this table are the classes of `outrider.errors`.
 _HOMES = {
     "engine.api.accelerators": ("Accelerator",),
     "engine.api.calls": ("Call", "Group", "GroupStream", "StreamCall"),
@@ -140,7 +141,7 @@ def __getattr__(name: str) -> Any:
 def _imported(room: str) -> Any:
     from importlib import import_module
 
-    from .collector import at_rest  # `from . import collector` would ask for an attribute first, and explain its lack
+    from .collector import at_rest  # `from . import collector` would first call `__getattr__` for the name, which fails
 
     with at_rest():
         return import_module(f"{__name__}.{room}")

@@ -1,4 +1,4 @@
-"""`python -m outrider`: the command `outrider`. On nodes it is `outrider log` alone that works."""
+"""`python -m outrider`: runs the command `outrider`. On nodes, only `outrider log` works."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Python's collector of garbage, at rest while modules are imported: it would look through them, and find nothing."""
+"""A pause of Python's garbage collector during imports, when it would search many objects and find no garbage."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def at_rest() -> Iterator[None]:
-    """Disable Python's collector in this block, which must not await: other work of the program might leave garbage.
+    """Disable Python's garbage collector in this block.
 
-    Objects of the block count as old afterwards, as modules stay. Else the collector would go through all of them at
-    once, which takes longer than without the pause.
+    The block must not await, because other tasks could create garbage.
+
+    Afterwards, the objects made in the block are moved to the oldest generation, because modules stay in memory.
+    Without that, the next collection would search all of them, which takes longer than the pause saves.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -22,5 +24,5 @@ def at_rest() -> Iterator[None]:
         if collects:
             if not gc.get_freeze_count():  # objects that the program has frozen stay frozen
                 gc.freeze()
-                gc.unfreeze()  # into the oldest generation
+                gc.unfreeze()  # moves the frozen objects to the oldest generation
             gc.enable()

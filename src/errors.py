@@ -1,4 +1,4 @@
-"""Every error that a user can catch: `from outrider.errors import NodeLost`. It is `engine.api.errors` itself."""
+"""Every error that a user can catch: `from outrider.errors import NodeLost`. An alias of `engine.api.errors`."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 from .engine.api import errors
 from .engine.api.errors import *  # noqa: F403 - for type checkers
 
-sys.modules[__name__] = errors  # one module under two names: its classes and its functions are there once
+sys.modules[__name__] = errors  # the same module object under two names, so that each class exists only once

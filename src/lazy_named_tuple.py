@@ -1,8 +1,9 @@
-"""`NamedTuple` of the standard library, except that a class has its ``__new__`` written when it is first called.
+"""A replacement for the standard library's `NamedTuple` that generates the ``__new__`` of a class only when needed.
 
 The standard library compiles each annotation and a ``__new__`` for every class, used or not, and a pool's client has
-more than a hundred such classes. Here the annotations stay text, ``__new__`` is written for the 17th object of a class,
-and the other methods are shared. Measured with Python 3.11 and four fields: 0.013 ms for a class in place of 0.17.
+more than a hundred such classes. Here, annotations stay strings, ``__new__`` is generated when a class gets its 17th
+object, and all classes share the other methods. Measured with Python 3.11 and four fields: defining a class takes 0.013
+ms instead of 0.17 ms.
 
 The result behaves as a class of `typing.NamedTuple`, and type checkers see that class. Generic classes are not
 supported.
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 _Getter: Any = type(vars(namedtuple("_Example", "field"))["field"])
-FEW = 16  # objects of a class that are made without a ``__new__`` of its own
+FEW = 16  # the first objects of a class are made without a ``__new__`` of its own
 _REFUSED = {"__new__", "__init__", "__slots__", "__getnewargs__", "_fields", "_field_defaults", "_make", "_replace"}
 
 
@@ -23,7 +24,7 @@ class _Methods(tuple[Any, ...]):
     """The methods that all classes share."""
 
     __slots__ = ()
-    if TYPE_CHECKING:  # not at run time: they would be fields of each class, to `typing.get_type_hints`
+    if TYPE_CHECKING:  # not at run time, where `typing.get_type_hints` would take these for fields of each class
         _fields: tuple[str, ...]
 
     @classmethod
@@ -69,8 +70,8 @@ class _Meta(type):
 
 
 def _first_new(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Make one of the first objects of a class. Invalid arguments are left to the written ``__new__``."""
-    kind = next(each for each in cls.__mro__ if "_created" in vars(each))  # itself, or a base
+    """Make one of the first objects of a class. For invalid arguments, call the generated ``__new__``, which raises."""
+    kind = next(each for each in cls.__mro__ if "_created" in vars(each))  # the class itself, or a base class
     kind._created += 1
     if kind._created <= FEW:
         fields, defaults = kind._fields, kind._field_defaults
@@ -84,7 +85,7 @@ def _first_new(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _written_new(kind: Any) -> Callable[..., Any]:
-    """Write and return the ``__new__`` of a class, as the standard library does, and give it to the class."""
+    """Generate the ``__new__`` of a class as the standard library does, assign it to the class, and return it."""
     names = "".join(f"{name}, " for name in kind._fields)
     source = f"lambda _cls, {names}: _tuple_new(_cls, ({names}))"
     new: Any = eval(source, {"_tuple_new": tuple.__new__, "__builtins__": {}})  # noqa: S307 - the names of our own fields
@@ -99,4 +100,4 @@ if TYPE_CHECKING:
 else:
 
     class NamedTuple(metaclass=_Meta):
-        """The base of classes that are tuples with names for their fields."""
+        """The base of tuple classes with named fields."""

@@ -1,6 +1,6 @@
-"""Testing code that must survive losses: chaos for pools of local nodes, and a simulator of pools.
+"""Tools for testing code that must survive losses: chaos for pools of local nodes, and a simulator of pools.
 
-Also a cloud on this computer, and the checks that every provider must pass.
+Also a simulated cloud on this computer, and the tests that every provider must pass.
 
 >>> from outrider import Pool
 >>> from outrider.testing import Chaos
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .providers.runpod.testing.front import RunPodCloud
     from .providers.vast.testing.front import Rentable, VastCloud
 
-# As in outrider itself; other names of `__all__` are faults.
+# Module of each public name, as in `outrider` itself. Names in `__all__` that are not in this table are faults.
 _HOMES = {
     "engine.testing.chaos.chaos": ("chaos",),
     "engine.testing.chaos.check": ("Disturbance",),

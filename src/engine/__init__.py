@@ -1,7 +1,7 @@
-"""The room that users touch, and everything that crosses the wire.
+"""The engine: the API for users, and everything that is sent between client and nodes.
 
-Its rooms are layers, and import-linter checks their order. The files beside them are the two faces of a pool (`pool`,
-`sync`), its opening and closing (`pool_life`), its options, and plugins as decorators (`integrations`).
+Its packages are layers, whose order import-linter checks. The modules next to them are the two classes of pools
+(`pool`, `sync`), their opening and closing (`pool_life`), their options, and plugins as decorators (`integrations`).
 
 Public names: `pool.Pool`, `sync.SyncPool`, `integrations`.
 Open first: `pool.py`.

@@ -1,10 +1,12 @@
-"""Plugins as decorators, for functions that need them in any pool: ``@integrations.torch`` under `@compute`.
+"""Plugins as decorators of functions that need them in any pool: ``@integrations.torch`` under `@compute`.
 
-There is one for every plugin that works around a task, bare or with the plugin's options: of Outrider's own accelerate,
-huggingface, jax, keras, mpi, tensorflow and torch. The others work on whole nodes and are given to the pool.
+Every plugin that works around a single task has a decorator, with or without the plugin's options. Of Outrider's own
+plugins these are accelerate, huggingface, jax, keras, mpi, tensorflow and torch. The other plugins work on whole nodes
+and are passed to the pool.
 
-Beside them stand adapters, which put what frameworks log into the record of the run. None imports its framework before
-it is called: `keras_callback`, `lightning_logger`, `trainer_callback`, and `LoggingHandler` of Python's own `logging`.
+This module also has adapters, which write the values that frameworks log to the record of the run: `keras_callback`,
+`lightning_logger`, `trainer_callback`, and `LoggingHandler` for Python's `logging`. An adapter imports its framework
+only when it is called.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ P = ParamSpec("P")
 
 
 def using(*plugins: Plugin) -> Callable[[F], F]:
-    """Add plugins to a function; they replace plugins of the pool with the same name."""
+    """Return a decorator that adds plugins to a function. They replace plugins of the pool with the same name."""
 
     def decorate(function: F) -> F:
         from .api.compute import PLUGINS, Decorated
@@ -38,7 +40,7 @@ def using(*plugins: Plugin) -> Callable[[F], F]:
 class Integration(Generic[P]):
     """A plugin's decorator: ``@integrations.torch``, or ``@integrations.torch(backend="gloo")``.
 
-    Calling it raises `SpecError` where the plugin is a pool's alone.
+    Calling it raises `SpecError` if the plugin can only be used for a whole pool.
     """
 
     def __init__(self, plugin: Callable[P, Plugin]) -> None:
@@ -117,7 +119,7 @@ def lightning_logger(*, ranks: Ranks = "all") -> lightning.pytorch.loggers.Logge
 ADAPTERS = ("LoggingHandler", "keras_callback", "lightning_logger", "trainer_callback")
 
 if TYPE_CHECKING:
-    import keras as keras_  # pyright: ignore[reportMissingImports]  these may not be here
+    import keras as keras_  # type checkers may not find these packages
     import lightning.pytorch.loggers  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
 

@@ -1,4 +1,4 @@
-"""`Pool`: nodes that exist while its block runs, and the verbs that run functions on them."""
+"""`Pool`: a set of nodes that exist while the pool's block runs, with methods that run functions on the nodes."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ Ts = TypeVarTuple("Ts")
 class Pool(PoolLife):
     """A cluster that exists while its block runs: ``async with Pool(...) as pool``, or ``with Pool(...) as pool``.
 
-    The block begins when enough nodes are ready. If opening is cancelled half way, the pool ends everything that it
-    began. Leaving the block cancels the calls that still run, and returns when the provider has confirmed that every
-    machine is gone.
+    The block begins when enough nodes are ready. If opening is cancelled, the pool ends everything that it has started.
+    Leaving the block cancels the calls that still run, and returns when the provider has confirmed that every machine
+    is gone.
 
     Times are in seconds, money is in USD, and sizes are per machine.
 
     Args:
         specs: Several `Spec`, in place of ``provider`` and the options of machines, for a pool that may use machines of
-            several kinds. When one has no machines to give, the pool asks the next (see ``selection``).
+            several kinds. If a spec has no machines available, the pool tries the next one (see ``selection``).
         provider: Where machines come from. Default: `Local()`, this computer.
         accelerator: The devices of each machine: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``.
         vcpus: The least number of virtual processors of each machine. None: any.
@@ -61,9 +61,10 @@ class Pool(PoolLife):
         architecture: ``"x86_64"`` or ``"arm64"``. None: the one that costs less.
         allocation: ``"spot"``, ``"spot-if-available"``, ``"on-demand"`` or ``"cheapest"``. None:
             ``"spot-if-available"``.
-        max_hourly_cost: The highest price of one machine in USD per hour; dearer machines are not taken. None: any.
+        max_hourly_cost: The highest price of one machine in USD per hour; more expensive machines are not used. None:
+            no limit.
         interconnect: ``"efa"`` places machines close together on a fast network, for ranks that communicate much.
-        selection: Which of several specs comes first: the ``"cheapest"``, or the ``"first"`` in the order given.
+        selection: Which of several specs is tried first: the ``"cheapest"``, or the ``"first"`` in the order given.
         nodes: ``4``; ``(2, 8)``: ready with 2 and growing to 8; or `Nodes`, which also sets spares and scaling by load.
             Default: 1.
         worker: The task slots of each node: `Worker`, or the number of tasks that a node runs at a time. Default: 1.
@@ -79,23 +80,24 @@ class Pool(PoolLife):
         console: ``"rich"`` shows a live table, ``"plain"`` prints lines, ``"silent"`` shows nothing, not even the
             output of tasks. ``"auto"`` is a table on a terminal and in notebooks, only the output of tasks in
             applications that have set up logging, and lines elsewhere.
-        boot_timeout: Seconds from the launch of a machine to a ready node. A straggler, which does not answer although
-            the others of its launch do, is replaced sooner. Default: 600.
-        start_timeout: Seconds that a machine may wait in its provider's queue; then `StartTimeout`. That time counts
-            for no other timeout. None: forever.
+        boot_timeout: Seconds from the launch of a machine to a ready node. A straggler (a machine that does not respond
+            although most others of the same launch do) is replaced earlier. Default: 600.
+        start_timeout: Seconds that a machine may wait in its provider's queue; then `StartTimeout`. This time does not
+            count towards other timeouts. None: no limit.
         replace_timeout: Seconds to wait for the replacement of a lost node. Default: 600.
-        lease: Seconds after which a node ends itself when it hears nothing from this program. Default: 120.
+        lease: Seconds after which a node without contact to this program ends itself. Default: 120.
         max_lifetime: Seconds after which the pool ends with `BudgetExceeded`. None: no limit.
-        max_cost: USD of all machines together at which the pool ends with `BudgetExceeded`; see `cost`. None: no limit.
-        max_idle: Seconds during which all GPUs of the pool (without GPUs, its processors) may do nothing, whatever
-            calls run; then `PoolIdle` ends the pool. None: no limit.
-        sample_every: Seconds between two samples of each node's use, shown by `outrider top`; at least 0.1. With
-            0 or None, no samples. Default: 5.
-        run: The name of the record that the pool leaves. None: in scripts and notebooks the name of the pool or script;
+        max_cost: The total cost in USD at which the pool ends with `BudgetExceeded`; see `cost`. None: no limit.
+        max_idle: Seconds without any use of the pool's GPUs (of its processors, if it has no GPUs) after which
+            `PoolIdle` ends the pool, even if calls are running. None: no limit.
+        sample_every: Seconds between two samples of each node's resource use, shown by `outrider top`; at least 0.1.
+            With 0 or None, no samples. Default: 5.
+        run: The name of the record that the pool writes. None: in scripts and notebooks the name of the pool or script;
             in applications that have set up logging, no record. False: no record.
-        trackers: Where the record is sent, as in ``[trackers.MLflow("http://host:5000")]``. Without a record: nowhere.
-        flush_timeout: Seconds for which the end of the block waits for the trackers; 0, not at all. Default: 5.
-        traces: Whether calls are traces of OpenTelemetry. Needs ``outrider[otel]``.
+        trackers: Experiment trackers that receive the record, as in ``[trackers.MLflow("http://host:5000")]``. They
+            receive nothing if there is no record.
+        flush_timeout: Seconds that the end of the block waits for the trackers; 0 means no wait. Default: 5.
+        traces: Whether calls are traced with OpenTelemetry. Needs ``outrider[otel]``.
         chaos: Faults to inject, for tests: see `outrider.testing.Chaos`.
 
     Raises:
@@ -115,14 +117,14 @@ class Pool(PoolLife):
     ) -> Pool:
         """Return the pool that a file describes: ``with Pool.from_config("train") as pool``.
 
-        The file is the nearest ``outrider.toml``, or ``pyproject.toml`` with a ``[tool.outrider]``, in the working
-        directory or above. Each key of ``[pools.train]`` is an option of `Pool`. Relative paths start at the folder of
-        the file.
+        The file is the nearest ``outrider.toml``, or ``pyproject.toml`` with a ``[tool.outrider]`` table, in the
+        working directory or a folder above it. Each key of ``[pools.train]`` is an option of `Pool`. Relative paths
+        start at the folder of the file.
 
         Args:
             pool: The name of the pool in the file.
             file: The path of the file, in place of a search for it.
-            options: Options of `Pool`, which win over those of the file.
+            options: Options of `Pool`, which override those of the file.
 
         Raises:
             SpecError: The file or the pool does not exist, or the file has an invalid value. The message names the
@@ -143,21 +145,21 @@ class Pool(PoolLife):
     def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:
         """Take over the machines of a client on this computer that died: ``async with Pool.attach(...)``.
 
-        Machines that are left of the pool ``name``, and that have not ended with their lease, become nodes of this
-        pool, in place of new ones; their running tasks are ended. Machines that cannot be taken over are terminated.
-        `cost`, ``max_cost`` and ``max_lifetime`` count from here on. A machine still ends itself by the lease and the
-        lifetime that it was launched with.
+        The remaining machines of the pool ``name`` whose lease has not expired become nodes of this pool, and their
+        running tasks are ended. Machines that cannot be taken over are terminated. `cost`, ``max_cost`` and
+        ``max_lifetime`` count from this call on. A machine still ends itself by the lease and the lifetime that it was
+        launched with.
 
         Args:
-            name: The name of the pool that is taken over.
+            name: The name of the pool to take over.
             provider: The provider of its machines.
             options: Options of `Pool`; give the same ones as for the pool that is taken over. Without ``nodes``, all
                 machines that are left become nodes, and one new node is launched if there are none. With ``nodes``,
-                further machines are terminated, which a line reports, and missing ones are launched.
+                surplus machines are terminated, which is printed, and missing ones are launched.
 
         Raises:
-            SpecError: The machines of ``provider`` end with their client. Also on entering, when the computer has no
-                such pool left, or its owner is alive.
+            SpecError: The machines of ``provider`` end with their client. Also raised on entering, if no such pool is
+                left on this computer, or if its owner is alive.
         """
         settings.check_outlives(provider)
         check_known("Pool.attach", options, AttachOptions.__annotations__)
@@ -187,7 +189,8 @@ class Pool(PoolLife):
         Args:
             call: A pending call of a `@compute` function.
             on: ``"head"``, or the rank of a ready node. None: any free node.
-            keep: True leaves the result on its node and returns a `Ref`, which other calls take in its place.
+            keep: True leaves the result on its node and returns a `Ref`, which can be passed to other calls in place of
+                the result.
 
         Raises:
             Exception: The error of the function, with the remote traceback as a note; or an `OutriderError`.
@@ -211,7 +214,7 @@ class Pool(PoolLife):
         """Submit a call as `run` does, without waiting.
 
         The arguments are copied before this returns, including large arrays and tensors (0.05 s for 100 MB, during
-        which the event loop waits). You may change them afterwards.
+        which the event loop is blocked). You may change them afterwards.
 
         Args:
             call: A pending call of a `@compute` function.
@@ -229,7 +232,7 @@ class Pool(PoolLife):
     async def _submitted(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> SubmittedJob[Any]:
-        """Submit a call for another thread, which waits: large arrays are copied in a third one."""
+        """Submit a call for another thread, which waits for this. Large arrays are copied in a further thread."""
         if more or no:
             raise surplus("submit", call, more, no)
         core = self._here()
@@ -247,21 +250,21 @@ class Pool(PoolLife):
 
         When the node of a rank is lost, the ``on_loss`` of the call decides what happens. Cancelling ends every rank.
 
-        A generator gives an iterator for each rank, as soon as the ranks run. A rank waits when it is a few values
-        ahead of its reader. Closing an iterator ends its rank alone. An error of a rank, or `NodeLost`, is raised by
-        its iterator and ends the other ranks, whose iterators raise `TaskStopped`. No rank runs again, because its
-        first values have been seen.
+        For a generator, the result is an iterator for each rank, as soon as the ranks run. A rank waits when it is a
+        few values ahead of its reader. Closing an iterator ends only its rank. An error of a rank, or `NodeLost`, is
+        raised by its iterator and ends the other ranks, whose iterators raise `TaskStopped`. No rank of a generator
+        runs again, because its caller may have read its first values.
 
         Args:
             call: A pending call of a `@compute` function.
 
         Returns:
-            The results by rank; of a generator, the iterators by rank.
+            The results by rank; for a generator, the iterators by rank.
 
         Raises:
             BroadcastFailed: Some ranks raised. The error has the outcomes of all ranks.
             NodeLost: A node was lost, and ``on_loss`` is ``"fail"`` or the attempts are used up.
-            CapacityError: No replacement came within the pool's ``replace_timeout``.
+            CapacityError: No replacement was ready within the pool's ``replace_timeout``.
             SpecError: An argument is streamed, which only one task can consume.
         """
         if more or no:
@@ -301,7 +304,7 @@ class Pool(PoolLife):
     async def gather(self, *calls: AnyCall) -> tuple[Any, ...]:
         """Run several calls at the same time, and return their results in this order. The first error ends the others.
 
-        In the place of a generator stands an iterator over its values, which raises the generator's error.
+        For a generator, the result is an iterator over its values, which raises the generator's error.
         """
         from .client import grouping
 
@@ -355,20 +358,21 @@ class Pool(PoolLife):
         errors: ErrorsOption = "raise",
         **no: Never,
     ) -> MapRun[Any]:
-        """Run ``function`` for each item: iterate for the results as they come, or await for a list.
+        """Run ``function`` for each item: iterate for the results as they arrive, or await a list.
 
-        Cheap items share tasks. An error of the pool is always raised, and so is an error of ``items`` itself, after
-        the results of the items before it.
+        Cheap items share tasks. An error of the pool is always raised. An error of the iterable ``items`` is raised
+        after the results of the items before it.
 
         Args:
             function: A `@compute` function, or any callable, of one argument.
-            items: An iterable, or an async iterable. The event loop advances a plain one, so give an async one if an
-                item takes time.
-            limit: The most items between their iterator and the caller. Default: a few per slot and task.
+            items: An iterable, or an async iterable. A plain iterable is advanced on the event loop, so pass an async
+                iterable if producing an item takes time.
+            limit: The most items that are taken from ``items`` before their results are delivered. Default: a few per
+                slot and task.
             ordered: False gives results as soon as they are ready.
             errors: ``"raise"`` raises the error of an item in its place, with a note that names the item, and ends the
-                items under way. ``"return"`` runs all items and gives an `ItemOutcome` for each. Items that shared a
-                task with one whose process died run again, unless the function is not to be retried.
+                running items. ``"return"`` runs all items and gives an `ItemOutcome` for each. If a process dies, the
+                other items of its task run again, unless the function must not be retried.
 
         Returns:
             A `MapRun`, to be iterated or awaited.
@@ -400,16 +404,16 @@ class Pool(PoolLife):
     ) -> AsyncGenerator[Any, None]:
         """Run any number of calls, and yield each result as soon as it is ready.
 
-        The calls begin when the iteration begins. Leaving the iteration early cancels the calls under way. Errors of
-        the pool, and of ``calls`` itself, are always raised.
+        The calls begin when the iteration begins. Leaving the iteration early cancels the running calls. Errors of the
+        pool, and of ``calls`` itself, are always raised.
 
         Args:
-            calls: An iterable, or an async iterable, of pending calls. The event loop advances a plain one, so give an
-                async one if a call takes time to come.
-            limit: The most calls between their iterator and the caller: the next call is taken when a result is.
-                Default: 1,000, or 4 for each slot.
-            errors: ``"raise"`` raises the first error, with a note of the number of its call, counted from 0, and ends
-                the calls under way. ``"return"`` runs all calls and gives an `ItemOutcome` for each.
+            calls: An iterable, or an async iterable, of pending calls. A plain iterable is advanced on the event loop,
+                so pass an async iterable if producing a call takes time.
+            limit: The most calls that are taken from ``calls`` before their results are delivered. Default: 1,000, or 4
+                for each slot.
+            errors: ``"raise"`` raises the first error, with a note of the index of its call, from 0, and ends the
+                running calls. ``"return"`` runs all calls and gives an `ItemOutcome` for each.
 
         Raises:
             NotACall: ``calls`` is a single call, or not an iterable of calls.
@@ -426,10 +430,10 @@ class Pool(PoolLife):
         return CompletedCalls(core, checked, limit=limit, returns_errors=errors == "return")
 
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> AsyncGenerator[T, None]:
-        """Run a generator on one node, as `run` does, and yield its values, at most a few ahead of the caller.
+        """Run a generator on one node, as `run` does, and yield its values; it runs at most a few values ahead.
 
-        Leaving the iteration early ends the process of the generator. A generator whose node is lost does not run
-        again, because its first values have been seen.
+        Leaving the iteration early ends the process of the generator. If its node is lost, the generator does not run
+        again, because the caller may have read its first values.
         """
         from .client import streaming
 
@@ -439,10 +443,10 @@ class Pool(PoolLife):
 
     @awaited_as("await pool.put(value)")
     async def put(self, value: T, /) -> Ref[T]:
-        """Copy a value into the pool, for calls that take the returned `Ref` in its place.
+        """Copy a value into the pool. The returned `Ref` can be passed to calls in place of the value.
 
-        Each node gets the value once, when a call there needs it. The pool frees the value when nothing refers to it
-        any more. Cancelling is safe.
+        Each node gets the value once, when a call there needs it. The pool frees the value when no reference to it is
+        left. Cancelling is safe.
 
         Raises:
             SerializationError: The value cannot be pickled.
@@ -465,23 +469,23 @@ class Pool(PoolLife):
     ) -> list[Path]:
         """Copy files from the work folders of nodes to ``to/node-0/``, ``to/node-1/`` and so on.
 
-        A fetch takes no task slot. It works while tasks run, and after they have failed. Each file arrives whole or not
-        at all, and replaces an earlier copy: cancelling is safe, and so is fetching again. Devices, pipes and links to
-        folders are left out, except for a link that the pattern itself names.
+        A fetch takes no task slot. It works while tasks run, and after they have failed. Each file is copied completely
+        or not at all, and replaces an earlier copy, so it is safe to cancel a fetch and to repeat one. Devices, pipes
+        and links to folders are left out, except for a link that the pattern itself names.
 
         Args:
             pattern: A file, a folder, or a glob such as ``"log/**"``, relative to the work folder.
-            to: The folder here. Default: the working directory.
+            to: The local folder. Default: the working directory.
             on: ``"head"``, or the rank of a ready node. None: every node.
             max_files: The most files, of all nodes together.
             max_gb: The most GB (10^9 bytes), of all nodes together.
 
         Returns:
-            The paths of the files here.
+            The local paths of the files.
 
         Raises:
-            TransferError: A file cannot be written here or read there, or the files exceed a limit.
-            NodeLost: A node was lost. The files that had arrived stay, and the files of other nodes still come.
+            TransferError: A file cannot be read on the node or written on this computer, or the files exceed a limit.
+            NodeLost: A node was lost. Files that have arrived are kept, and the files of other nodes are still copied.
             CapacityError: No node is ready.
         """
         from .client import file_transfer
@@ -493,19 +497,19 @@ class Pool(PoolLife):
     async def push(
         self, path: str | PathLike[str], /, *, to: str = ".", on: int | Literal["head"] | None = None
     ) -> None:
-        """Copy a file or a folder of this computer into the work folder of nodes, under its own name.
+        """Copy a local file or folder into the work folder of nodes, under the same name.
 
-        Nodes that join later do not get it. Each file replaces an earlier copy when it is whole: cancelling is safe,
-        and so is pushing again.
+        Nodes that join later do not get a copy. Each file is copied completely or not at all, and replaces an earlier
+        copy, so it is safe to cancel a push and to repeat one.
 
         Args:
-            path: The file or folder here.
+            path: The local file or folder.
             to: A folder in the work folder of each node. Default: the work folder itself.
             on: ``"head"``, or the rank of a ready node. None: every ready node.
 
         Raises:
             SpecError: The file does not exist.
-            TransferError: A file cannot be read here, or written there.
+            TransferError: A file cannot be read on this computer or written on the node.
             NodeLost: A node was lost.
             CapacityError: No node is ready.
         """
@@ -516,10 +520,10 @@ class Pool(PoolLife):
     # --- the pool itself ------------------------------------------------------------------------------------------
 
     def resize(self, nodes: int) -> None:
-        """Grow or shrink towards this number of nodes, without waiting.
+        """Set the number of nodes to grow or shrink to, without waiting.
 
-        Nodes that leave finish their tasks first. With ``Nodes(scale="load")`` this sets the least number, which
-        broadcasts wait for; work may still add nodes.
+        Nodes that leave finish their tasks first. With ``Nodes(scale="load")`` this sets the minimum, which broadcasts
+        wait for; waiting tasks may still add nodes.
 
         Raises:
             SpecError: The number is less than `Nodes.min`, or more than `Nodes.max` if that is set.
@@ -533,7 +537,7 @@ class Pool(PoolLife):
     @overload
     def handle(self, plugin: str, /) -> Any: ...
     def handle(self, plugin: str | Attaching[Any], /) -> Any:
-        """Return what a plugin of this pool offers its users, as in ``pool.handle("dask").address``.
+        """Return the object that a plugin of this pool offers to users, as in ``pool.handle("dask").address``.
 
         Args:
             plugin: The plugin, or its name.
@@ -554,10 +558,10 @@ class Pool(PoolLife):
 
     @awaited_as("await pool.stacks()")
     async def stacks(self) -> list[TaskStack]:
-        """Return the stacks of each task and rank under way, by job and rank; the record has them as files, too.
+        """Return the stacks of each running task and rank, ordered by job and rank. The record has them as files, too.
 
         Taking stacks ends and delays nothing, and works while tasks hang, also in C code. The pool waits at most 5 s
-        for a node that does not answer.
+        for a node that does not respond.
         """
         from .client.stacks import stacks
 
@@ -572,7 +576,7 @@ class Pool(PoolLife):
 
     @property
     def cost(self) -> Cost:
-        """The USD that the machines have cost so far and cost per hour, from their request to their confirmed end."""
+        """The cost of the machines in USD, so far and per hour, from their request to their confirmed end."""
         return self._begun().cost
 
     def snapshot(self) -> PoolSnapshot:

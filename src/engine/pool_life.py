@@ -1,4 +1,4 @@
-"""The life of a pool: how it opens and closes, on the event loop of its opener; and its `repr`."""
+"""Opening and closing of a pool, on the event loop of the task that opens it; and the pool's `repr`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _import_sync() -> None:
 
 
 class PoolLife(Runner):
-    """The base of `Pool`, which adds the verbs."""
+    """The base class of `Pool`, which adds the methods that run calls."""
 
     def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
         check_known("Pool", options, PoolOptions.__annotations__)
@@ -64,44 +64,51 @@ class PoolLife(Runner):
         self._injector: FaultInjector | None = None
         self._core: OpenPool | None = None
         self._ended = False
-        self._called_off = False  # before it began to open
-        self._begun_opening: Opening | None = None  # by `with`, before there is a loop
-        self._opening: asyncio.Future[None] | None = None  # done: it is open, or opening it has failed
-        self._closing: asyncio.Future[None] | None = None  # done: nothing is known to be left of it
-        self._leaving: asyncio.Task[None] | None = None  # which closes it, without a waiter
+        self._called_off = False  # True if `call_off` came before the opening began
+        self._begun_opening: Opening | None = None  # the opening that `with` has started before the event loop exists
+        self._opening: asyncio.Future[None] | None = None  # done when the pool is open, or opening it has failed
+        # done when closing is over, and nothing is known to be left of the pool
+        self._closing: asyncio.Future[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None  # a task that closes the pool without a waiter
         self._sync: Any = None
         self._entered: SyncPool | None = None
-        self._interrupt: BaseException | None = None  # the error by which another thread cancels its wait
-        self._loop_thread: LoopThread | None = None  # of `with`, until the `SyncPool` takes it
-        self._language = PYTHON  # of the errors of its opening
-        self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
+        # the error for which another thread cancels its wait for this pool
+        self._interrupt: BaseException | None = None
+        self._loop_thread: LoopThread | None = None  # the loop thread of `with`, until the `SyncPool` takes it
+        self._language = PYTHON  # the language of options in errors of the opening
+        # the `outrider run` program that has opened the pool, and that ends with it
+        self._program: WholeProgram | None = None
         self.unusable = NOT_OPEN
 
     @awaited_as("await pool.open()")
     async def open(self) -> Self:
-        """Open the pool without a block, and return it: for a notebook, or what a service runs as it starts and ends.
+        """Open the pool without a block, and return it: for notebooks, or for the start-up hook of a service.
 
-        Whoever opens it closes it. Raises, and is cancelled, as entering the block is.
+        The caller must `close` the pool. Errors and cancellation are as for entering the block.
         """
         return await self.__aenter__()
 
     @awaited_as("await pool.close()")
     async def close(self, error: BaseException | None = None) -> None:
-        """Leave the pool, as the end of its block does; on the event loop that opened it. ``error``: what its user has
-        failed with. A pool that is not open, or was closed, is left alone. Where another task is still opening it, that
-        is called off: `open` raises `PoolClosed`, and both return when nothing is left. Where another task is closing
-        it, both return then as well; cancelling one that waits for another's close cancels its wait alone. In a
-        plugin's `attach`, for which the end waits, it returns at once, and the pool is closed after.
+        """Close the pool, as the end of its block does, on the event loop that opened it.
+
+        A pool that is not open, or is closed already, is left alone. ``error``: the error of the code that used the
+        pool.
+
+        If another task is still opening the pool, the opening is called off: `open` raises `PoolClosed`, and both calls
+        return when nothing is left. If another task is closing the pool, both calls return when that is done; a
+        cancellation of this call then ends only this wait. In a plugin's `attach`, which the end of the pool waits for,
+        this returns at once, and the pool is closed afterwards.
 
         Raises:
             CleanupError: machines may be left.
-            SpecError: this is another event loop.
+            SpecError: the pool was opened on another event loop.
         """
         if self._core is not None:
             await self._exit(self._core, error, of_block=False)
 
     async def __aenter__(self) -> Self:
-        import asyncio  # `with Pool(...)` begins before it is imported
+        import asyncio  # imported late, because `with Pool(...)` starts its provider before this slow import
 
         try:
             asyncio.get_running_loop()
@@ -141,7 +148,7 @@ class PoolLife(Runner):
 
     async def _exit(self, core: OpenPool | None, error: BaseException | None, *, of_block: bool) -> None:
         if core is not None and core.inherited:
-            return  # a forked child leaves the block, and the pool goes on
+            return  # this is a forked child, which leaves the block without ending the pool
         if core is not None and self._ended:
             await self._end_of_another(core, error, of_block=of_block)
             return
@@ -154,12 +161,13 @@ class PoolLife(Runner):
         leaving = self._leave(core, self._closing, error)
         if core.waits_for_caller:
             self._leaving = core.loop.create_task(leaving, context=Context())
-            self._leaving.add_done_callback(lambda task: task.cancelled() or task.exception())  # it was warned of
+            # marks the error as retrieved; the user has been warned of it
+            self._leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
         else:
             await leaving
 
     async def _leave(self, core: OpenPool, closing: asyncio.Future[None], error: BaseException | None) -> None:
-        """Close the pool, as the only task that does."""
+        """Close the pool. Only one task does this."""
         self._hold.at_rest.clear()
         try:
             await self._close(core, error)
@@ -168,7 +176,7 @@ class PoolLife(Runner):
                 raise
             from .client.cleanup import add_cleanup
 
-            add_cleanup(error, cleanup)  # the caller gets the block's own error
+            add_cleanup(error, cleanup)  # the caller gets the block's error, with this one attached
         finally:
             try:
                 await self._hold.leave()
@@ -176,9 +184,11 @@ class PoolLife(Runner):
                 closing.set_result(None)
 
     async def _end_of_another(self, core: OpenPool, error: BaseException | None, *, of_block: bool) -> None:
-        """Wait until another task has closed the pool, if it is still at it. A cancellation ends the wait of `close`.
-        The wait of a block's end goes on, and the cancellation is raised afterwards: Ctrl-C cancels the main task, and
-        if its block were left, asyncio would cancel the other task, and with it the end of the machines.
+        """Wait while another task is closing the pool.
+
+        A cancellation ends this wait for `close`. At the end of a block, the wait continues, and the cancellation is
+        raised afterwards: Ctrl-C cancels the main task, and if the main task left its block, asyncio would cancel the
+        task that ends the machines.
         """
         import asyncio
 
@@ -202,8 +212,9 @@ class PoolLife(Runner):
             raise core.cleanup
 
     async def call_off(self) -> bool:
-        """End the opening that a thread has begun, or is about to begin; return when it is over. False: the pool is
-        open, or has ended, and is left alone.
+        """Call off the opening that a thread has begun, or is about to begin, and return when it is over.
+
+        Return False if the pool is open or has ended already; then nothing is done.
         """
         if self._core is None:
             self._called_off = True
@@ -214,8 +225,9 @@ class PoolLife(Runner):
         return True
 
     async def leave_opening(self, error: BaseException) -> None:
-        """Call off an opening in an interrupted thread, and wait for its end. If that is too late, and the pool is
-        open, close it. ``error``: the interrupt.
+        """Call off an opening after an interrupt in its thread, and wait for its end.
+
+        If the pool is open already, close it. ``error``: the interrupt.
         """
         from .client.cleanup import finished
 
@@ -229,8 +241,9 @@ class PoolLife(Runner):
             await self.__aexit__(type(error), error, None)
 
     def _cause_of(self, error: BaseException | None) -> BaseException | None:
-        """Return the error that ends a block, or the opening of its pool; in place of a cancellation its reason, if
-        any.
+        """Return the error that ends a block, or the opening of its pool.
+
+        For a cancellation, return its cause, if it has one.
         """
         import asyncio
 
@@ -250,7 +263,7 @@ class PoolLife(Runner):
         return opening
 
     async def _open_core(self, opening: Opening) -> None:
-        with at_rest():  # this takes long: the provider's processes start meanwhile
+        with at_rest():  # a slow import, during which the provider's processes start
             from .client.open_pool import OpenPool
             from .observe.observer import Observer
 
@@ -289,7 +302,7 @@ class PoolLife(Runner):
             error = error or failure
             raise
         except BaseException as failure:
-            error = failure  # which is raised in place of the block's own
+            error = failure  # raised in place of the block's error
             raise
         finally:
             await self._close_observer(core.observer, error)
@@ -302,7 +315,7 @@ class PoolLife(Runner):
         await observer.aclose(self._cause_of(error), is_ending=ending_signal_came)
 
     def check_unopened(self) -> None:
-        """Refuse to be opened a second time, and by a module that a worker imports.
+        """Refuse to open a pool a second time, or to open it in a module that a worker imports.
 
         Raises:
             SpecError
@@ -317,16 +330,17 @@ class PoolLife(Runner):
         self.check_unopened()
         pool: Any = self
         self._loop_thread = thread = LoopThread(_import_sync)
-        try:  # an interrupt may come at any place from here on
-            with interrupts_held():  # otherwise resources that a provider has just begun might be lost
+        try:  # from here on, an interrupt may be raised at any point
+            with interrupts_held():  # an interrupt here could lose resources that a provider has just created
                 self._begun_opening = Opening(self._settings)
-            with at_rest():  # an event loop takes long to import: the provider's processes start meanwhile
+            with at_rest():  # importing asyncio is slow, and the provider's processes start in the meantime
                 thread.start()
             from .sync import SyncPool
 
             sync = SyncPool(pool)
             sync.open()
-            self._entered = sync  # `with Pool():` names it nowhere
+            # keeps a reference to the `SyncPool`, because `with Pool():` without a name keeps none
+            self._entered = sync
         except BaseException as error:
             if self._sync is not None:
                 self._sync._abandon(error)
@@ -342,7 +356,10 @@ class PoolLife(Runner):
         return thread
 
     def _drop_in_thread(self, thread: LoopThread) -> None:
-        """End a begun opening if an interrupt came before there was a pool. Without a thread it ends by itself."""
+        """End a started opening if an interrupt came before the pool was entered.
+
+        Without a thread, the opening ends by itself.
+        """
         try:
             if self._begun_opening is not None:
                 with suppress(RuntimeError):  # no thread can be started
@@ -354,14 +371,15 @@ class PoolLife(Runner):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._core is None or not self._core.inherited:  # as in `__aexit__`
+        # a forked child leaves the block without ending the pool, as in `__aexit__`
+        if self._core is None or not self._core.inherited:
             self._sync.close(error)
 
     def __repr__(self) -> str:
         return f"<Pool {self._described()}>"
 
     def _repr_html_(self) -> str:
-        """Return a pool's text for notebooks."""
+        """Return a pool's HTML text for notebooks."""
         from .observe.notebook_html import simple_page, snapshot_page
 
         core = self._core if hasattr(self, "_settings") else None
@@ -377,9 +395,7 @@ class PoolLife(Runner):
         )
 
     def _described(self) -> str:
-        """Return the pool's settings and state in words, without raising: also for a pool whose options were
-        refused.
-        """
+        """Describe the pool's settings and state. Never raises, also for a pool whose options were refused."""
         settings = getattr(self, "_settings", None)
         if settings is None:
             return "without valid options"
@@ -407,7 +423,10 @@ class PoolLife(Runner):
         self._here()
 
     def _here(self) -> OpenPool:
-        """Return the open pool; refuse another event loop than its own, where a waiter would never be woken."""
+        """Return the open pool.
+
+        Refuse any event loop but the pool's own, because a waiter on another loop would never be woken.
+        """
         core = self._opened()
         check_loop(core.loop, synchronous=self._sync is not None)
         return core

@@ -1,4 +1,4 @@
-"""Declare each option of `Pool` once: its type, its default, and how it is checked."""
+"""The options of `Pool`: the type, default and check of each option are defined only here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class AttachOptions(MachineNeeds, total=False):
-    """The options of `Pool.attach`, as `Pool` describes them."""
+    """The options of `Pool.attach`. The docstring of `Pool` describes them."""
 
     selection: Selection
     nodes: int | tuple[int, int] | Nodes
@@ -70,7 +70,7 @@ class AttachOptions(MachineNeeds, total=False):
 
 
 class PoolOptions(MachineOptions, AttachOptions, total=False):
-    """The options of `Pool`, which describes them."""
+    """The options of `Pool`, whose docstring describes them."""
 
     name: str | None
 
@@ -105,7 +105,10 @@ DEFAULTS: PoolOptions = {
 
 
 def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
-    """``options``: a `PoolOptions` with all defaults. Options with their default import nothing."""
+    """Check options and return the settings.
+
+    ``options``: a `PoolOptions` with all defaults filled in. Options that have their default cause no imports.
+    """
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     checked_specs = chosen(specs, cast("MachineOptions", machines))
     _check_parts(options)

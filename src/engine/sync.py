@@ -1,4 +1,4 @@
-"""`SyncPool`: the same pool for code without an event loop, which runs in a thread of its own; verbs give values."""
+"""`SyncPool`: a pool for code without an event loop; it runs in a thread of its own, and its methods wait."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class _Closing:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self.begun = False  # the pool is being closed, or has been
+        self.begun = False  # True once this call has begun to close the pool
         self.over = threading.Event()
 
 
 class SyncPool(Runner):
-    """The pool of ``with Pool(...) as pool``: the verbs of `Pool`, as calls that wait.
+    """The pool of ``with Pool(...) as pool``: the methods of `Pool`, as blocking calls.
 
     Ctrl-C during a wait cancels the task. Without a block: ``pool = SyncPool(Pool(...)).open()``, and ``pool.close()``
     at the end.
@@ -74,27 +74,30 @@ class SyncPool(Runner):
         pool: The pool, which takes all options; it must not be open yet.
     """
 
-    unusable = ""  # its verbs raise if it has ended
+    unusable = ""  # methods raise `PoolClosed` themselves after the pool's end, so this reason is always empty
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._unread: set[Future[Any]] = set()  # the first results of maps, which begin before anybody reads them
-        self._thread: LoopThread | None = None  # from the beginning of `open` to the end
+        # futures of the first results of maps, which start before their results are read
+        self._unread: set[Future[Any]] = set()
+        self._thread: LoopThread | None = None  # set from the start of `open` to the end of the pool
         self._hold: ThreadHold | None = None
-        self._opening: threading.Event | None = None  # while a thread opens it; set when that is over
-        self._opener = 0  # that thread
-        self._closing: dict[Literal["first"], _Closing] = {}  # the call that closes it, which others wait for
+        self._opening: threading.Event | None = None  # exists while a thread opens the pool; set when that is over
+        self._opener = 0  # identifier of the thread that opens the pool
+        # the call of `close` that closes the pool; other calls wait for it
+        self._closing: dict[Literal["first"], _Closing] = {}
         self._process = os.getpid()
         self._at_exit = partial(close_at_exit, weakref.ref(self))
 
     def open(self) -> SyncPool:
         """Open the pool, and return it. Raises the errors of entering the block.
 
-        The caller closes it with `close`. A pool that is still open when the program ends is closed then.
+        The caller closes it with `close`. A pool that is still open at the end of the program is closed automatically.
         """
         self._pool.check_unopened()
-        self._pool._sync = weakref.proxy(self)  # the running pool does not keep it alive: see `__del__`
-        try:  # an interrupt may come at any place from here on
+        # a weak reference, so that the running pool does not keep this object alive: see `__del__`
+        self._pool._sync = weakref.proxy(self)
+        try:  # from here on, an interrupt may be raised at any point
             self._open()
         except BaseException as error:
             self._abandon(error)
@@ -116,7 +119,7 @@ class SyncPool(Runner):
         opening.set()
 
     def _abandon(self, error: BaseException) -> None:
-        """Undo `open`, finished or not, after ``error`` has ended it. A second call has no effect."""
+        """Undo a finished or unfinished `open` that ``error`` has interrupted. A second call has no effect."""
         if self._hold is not None:
             self._hold.interruptible = False
         try:
@@ -132,12 +135,12 @@ class SyncPool(Runner):
                     opening.set()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Leave the pool, as the end of its block does, from any thread.
+        """Close the pool, as the end of its block does. Any thread may call this.
 
-        A pool that is not open, or was closed, is left alone. If another thread is still opening the pool, that is
-        called off: `open` raises `PoolClosed`, and both calls return when nothing is left. If another thread is closing
-        the pool, both calls return at the same time. The handler of a signal that has interrupted `open` may call this
-        as well; a handler that has interrupted `close` returns from it at once.
+        A pool that is not open, or was closed, is left alone. If another thread is still opening the pool, the opening
+        is called off: `open` raises `PoolClosed`, and both calls return when nothing is left. If another thread is
+        closing the pool, both calls return at the same time. A signal handler that has interrupted `open` may call
+        this, too. If the handler has interrupted `close`, this returns at once.
 
         Args:
             error: The error of the block, if it raised one.
@@ -149,7 +152,7 @@ class SyncPool(Runner):
         if opening is not None and self._call_off(opening):
             return
         closing = _Closing()
-        try:  # an interrupt may come at any place from here on
+        try:  # from here on, an interrupt may be raised at any point
             if os.getpid() == self._process and not self._is_first_to_close(closing, error):
                 return
             if self._thread is None or self._hold is None:
@@ -163,18 +166,19 @@ class SyncPool(Runner):
             try:
                 if closing.begun:
                     self._end(cancel=sys.exc_info()[0] is not None)
-                    atexit.unregister(self._at_exit)  # which would wait for this
+                    atexit.unregister(self._at_exit)  # the exit handler would wait for this call
                 elif self._closing.get("first") is closing:
-                    del self._closing["first"]  # the next caller closes it
+                    del self._closing["first"]  # the next caller of `close` closes the pool
             finally:
                 closing.over.set()
 
     def _is_first_to_close(self, closing: _Closing, error: BaseException | None) -> bool:
-        """Return whether ``closing`` is to close the pool.
+        """Return whether the call ``closing`` has to close the pool.
 
-        Otherwise wait until the other thread has closed it, if it is still at work; an interrupt ends the wait.
+        If another thread is closing the pool already, wait for that first; an interrupt ends the wait.
         """
-        while (first := self._closing.setdefault("first", closing)) is not closing:  # in one step, also for signals
+        # `setdefault` is atomic, so a signal handler cannot interrupt it half way
+        while (first := self._closing.setdefault("first", closing)) is not closing:
             if first.over.is_set() or first.thread == closing.thread:
                 return False
             self._check_thread()
@@ -189,16 +193,16 @@ class SyncPool(Runner):
     def _call_off(self, opening: threading.Event) -> bool:
         """End the opening, and wait until the thread that began it has left `open`.
 
-        If a signal has interrupted that thread, it is this one, and leaves `open` later. Return False if the opening
-        was faster, and the pool is open.
+        A signal handler that has interrupted the opening runs in that same thread, so it does not wait. Return False if
+        the pool was open before it could be called off.
         """
-        self._pool._called_off = True  # in case that its loop has not begun
+        self._pool._called_off = True  # for the case that the pool's loop has not started yet
         left: CleanupError | None = None
         try:
             called_off = self._wait(self._pool.call_off)
         except CleanupError as error:
             called_off, left = True, error
-        except (PoolClosed, RuntimeError, FutureCancelled):  # its loop has ended meanwhile, or has not begun
+        except (PoolClosed, RuntimeError, FutureCancelled):  # the loop has ended in the meantime, or has not started
             called_off = True
         if threading.get_ident() != self._opener:
             wait_for(opening)
@@ -222,7 +226,7 @@ class SyncPool(Runner):
                 self._hold.release()
 
     def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
-        """Begin ``function``, a method of the pool, on the pool's loop."""
+        """Start ``function``, a method of the pool, on the pool's loop."""
         if (thread := self._thread) is None or os.getpid() != self._process:
             raise PoolClosed(INHERITED if thread else ENDED)
         self._check_thread()
@@ -246,8 +250,8 @@ class SyncPool(Runner):
             while not future.done():
                 with suppress(TimeoutError):
                     return future.result(DEAF_S)
-            return future.result()  # a TimeoutError from here is the call's own
-        except BaseException as error:  # an interrupt of this thread: the task is not wanted any more
+            return future.result()  # a TimeoutError raised here is an error of the call itself
+        except BaseException as error:  # this thread was interrupted, so the task is cancelled
             if not future.done():
                 self._pool._interrupt = error
                 future.cancel()
@@ -272,7 +276,7 @@ class SyncPool(Runner):
     def run(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> Any:
-        """See `Pool.run`."""
+        """Run a call on one node, and return its result: see `Pool.run`."""
         return self._wait(self._run, call, *more, on=on, keep=keep, **no)
 
     async def _run(self, *arguments: Any, **options: Any) -> Any:
@@ -286,7 +290,7 @@ class SyncPool(Runner):
     def broadcast(self, call: StreamCall[T], /, *more: Never) -> list[Iterator[T]]: ...
     @cutting
     def broadcast(self, call: Any, /, *more: Never, **no: Never) -> list[Any]:
-        """See `Pool.broadcast`."""
+        """Run a call on every node, and return the results by rank: see `Pool.broadcast`."""
         broadcast: Callable[..., Awaitable[list[Any]]] = self._pool.broadcast
         results = self._wait(broadcast, call, *more, **no)
         return [self._iterator_of(call, result) for result in results]
@@ -301,7 +305,7 @@ class SyncPool(Runner):
     def submit(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> Any:
-        """See `Pool.submit`; cancelling the future ends the task."""
+        """Submit a call without waiting: see `Pool.submit`. Cancelling the future ends the task."""
         submit: Callable[..., Awaitable[Job[Any]]] = self._pool._submitted
         job = self._wait(submit, call, *more, on=on, keep=keep, **no)
         return kept(self, self._start(lambda: job))
@@ -323,7 +327,7 @@ class SyncPool(Runner):
     @overload
     def gather(self, *calls: AnyCall) -> tuple[Any, ...]: ...
     def gather(self, *calls: AnyCall) -> tuple[Any, ...]:
-        """See `Pool.gather`."""
+        """Run several calls at the same time: see `Pool.gather`."""
         return self.run_group(Group(calls))
 
     @overload
@@ -332,7 +336,7 @@ class SyncPool(Runner):
     def run_group(self, group: MixedGroup[Any, S], /) -> S: ...
     @cutting
     def run_group(self, group: Any, /) -> Any:
-        """See `Pool.run_group`."""
+        """Run a group of calls: see `Pool.run_group`."""
         return self._wait(self._run_group, group)
 
     @overload
@@ -340,7 +344,7 @@ class SyncPool(Runner):
     @overload
     def submit_group(self, group: MixedGroup[Any, S], /) -> Future[S]: ...
     def submit_group(self, group: Any, /) -> Any:
-        """See `Pool.submit_group`."""
+        """Submit a group of calls without waiting: see `Pool.submit_group`."""
         job = self._wait(called, lambda: self._pool.submit_group(group))
         return kept(self, self._start(self._run_group, group, job))
 
@@ -349,7 +353,7 @@ class SyncPool(Runner):
         return tuple(self._iterator_of(call, result) for call, result in zip(members(group), results, strict=True))
 
     def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:
-        """See `Pool.stream_group`."""
+        """Run a group of calls, and iterate over each result as soon as it is ready: see `Pool.stream_group`."""
         return self._iterate(lambda: self._pool.stream_group(group))
 
     @overload
@@ -375,9 +379,9 @@ class SyncPool(Runner):
         errors: ErrorsOption = "raise",
         **no: Never,
     ) -> Iterator[Any]:
-        """Run ``function`` for each item: see `Pool.map`. The work begins at once, and goes on while results are read.
+        """Run ``function`` for each item: see `Pool.map`. The tasks start at once, and continue while results are read.
 
-        An iterator of items that may take time, such as the results of another map, is advanced in a thread of its own.
+        An iterator that may block, such as the results of another map, is advanced in a thread of its own.
         """
         from .client.mapping import check_map
 
@@ -399,19 +403,22 @@ class SyncPool(Runner):
     def as_completed(
         self, calls: Calls, /, *, limit: int | None = None, errors: ErrorsOption = "raise"
     ) -> Iterator[Any]:
-        """Run any number of calls: see `Pool.as_completed`. A thread of its own advances a slow iterator of calls."""
+        """Run any number of calls: see `Pool.as_completed`.
+
+        An iterator of calls that may block is advanced in a thread of its own.
+        """
         run = self._wait(called, lambda: self._pool._completed(calls, limit, errors, marked=True))
         return (result for batch in self._values(Steps(run.batches())) for result in batch)
 
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> Iterator[T]:
-        """See `Pool.stream`."""
+        """Run a generator on one node, and iterate over its values: see `Pool.stream`."""
         return self._iterate(lambda: self._pool.stream(call, on=on))
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
     @cutting
     def put(self, value: T, /) -> SyncRef[T]:
-        """See `Pool.put`."""
+        """Copy a value into the pool: see `Pool.put`."""
         stored: Any = self._wait(self._pool.put, value)
         return stored  # type: ignore[no-any-return]
 
@@ -433,17 +440,17 @@ class SyncPool(Runner):
         max_files: int = 100_000,
         max_gb: float = 100.0,
     ) -> list[Path]:
-        """See `Pool.fetch`."""
+        """Copy files from the nodes' work folders: see `Pool.fetch`."""
         return self._wait(self._pool.fetch, pattern, to=to, on=on, max_files=max_files, max_gb=max_gb)
 
     def push(self, path: str | PathLike[str], /, *, to: str = ".", on: int | Literal["head"] | None = None) -> None:
-        """See `Pool.push`."""
+        """Copy a file or a folder into the nodes' work folders: see `Pool.push`."""
         self._wait(self._pool.push, path, to=to, on=on)
 
     # --- the pool itself --------------------------------------------------------------------------------------------
 
     def resize(self, nodes: int) -> None:
-        """See `Pool.resize`."""
+        """Set the number of nodes to grow or shrink to: see `Pool.resize`."""
         self._wait(called, lambda: self._pool.resize(nodes))
 
     @overload
@@ -451,45 +458,49 @@ class SyncPool(Runner):
     @overload
     def handle(self, plugin: str, /) -> Any: ...
     def handle(self, plugin: str | Attaching[Any], /) -> Any:
-        """See `Pool.handle`."""
+        """Return the object that a plugin offers to users: see `Pool.handle`."""
         return self._pool.handle(plugin)
 
     def events(self) -> Iterator[Event]:
-        """See `Pool.events`; the iterator waits for the next event."""
+        """Iterate over the pool's events: see `Pool.events`. The iterator blocks until the next event."""
         return self._iterate(self._pool.events)
 
     def snapshot(self) -> PoolSnapshot:
-        """See `Pool.snapshot`."""
+        """Return the present state of nodes and tasks: see `Pool.snapshot`."""
         return self._wait(called, self._pool.snapshot)
 
     def stacks(self) -> list[TaskStack]:
-        """See `Pool.stacks`; call it in another thread than the one whose call hangs."""
+        """Return the stacks of running tasks: see `Pool.stacks`. Call this in a thread that does not hang."""
         return self._wait(self._pool.stacks)
 
     @property
     def cost(self) -> Cost:
-        """See `Pool.cost`."""
+        """The cost of the machines in USD: see `Pool.cost`."""
         return self._pool.cost
 
     @property
     def chaos(self) -> Report:
-        """See `Pool.chaos`."""
+        """The report of injected faults: see `Pool.chaos`."""
         return self._pool.chaos
 
     def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """Values of an iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
+        """Iterate over an async iterator on the pool's loop. It is created at once, so invalid arguments raise here."""
         return self._values(Steps(self._wait(called, make)))
 
     def _iterator_of(self, call: object, result: Any) -> Any:
-        """Return the result of a call, or an iterator over the values of its generator, which runs already."""
+        """Return the result of a call, or an iterator over the values of its generator, which is running already."""
         if not isinstance(call, StreamCall):
             return result
         values: Iterator[Any] = self._values(Steps(result), marked=True)
-        next(values)  # from now on closing it, or forgetting it, ends the generator
+        next(values)  # after this, closing or dropping the iterator ends the generator
         return values
 
     def _values(self, steps: Steps[T], first: Future[T] | None = None, *, marked: bool = False) -> Iterator[T]:
-        """``first``: the first value, already requested. ``marked``: another value comes before it."""
+        """Iterate over the values of ``steps``.
+
+        ``first``: the future of the first value, if that was requested already. ``marked``: yield `END` before the
+        values.
+        """
         try:
             if marked:
                 yield END
@@ -503,6 +514,6 @@ class SyncPool(Runner):
             cut(error)
             raise
         finally:
-            # Collected in the loop's thread it is not closed here: the loop closes forgotten generators.
+            # If this iterator is garbage-collected in the loop's thread, the loop itself closes the dropped generator.
             if self._thread is not None and steps.closes and not self._is_loops_thread():
                 self._wait(steps.close)

@@ -1,4 +1,4 @@
-"""Accelerators by name: ``accelerator="A100-80GB:8"``, or typed, ``accelerators.A100(count=8, memory="80GB")``."""
+"""Accelerators: by name, ``accelerator="A100-80GB:8"``, or typed, ``accelerators.A100(count=8, memory="80GB")``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """The devices of a node: so many of one type.
+    """The devices of a node: their type and their number.
 
     Args:
         type: The name of the type; any name is accepted.
@@ -38,7 +38,7 @@ class Accelerator:
 
     @classmethod
     def of(cls, accelerator: str | Accelerator) -> Accelerator:
-        """Return the `Accelerator` of an ``accelerator=`` option: ``"A100"``, ``"A100-80GB:8"``, or a typed one.
+        """Return the `Accelerator` of an ``accelerator=`` option: ``"A100"``, ``"A100-80GB:8"``, or an `Accelerator`.
 
         Raises:
             SpecError: The name is unknown. `Accelerator` itself takes any name.
@@ -78,16 +78,19 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A type of accelerator, called to make an `Accelerator`. ``memories_gb``: the sizes in which it is sold."""
+    """A type of accelerator; calling it makes an `Accelerator`.
+
+    ``memories_gb``: the memory sizes in which it is sold.
+    """
 
     type: str
     memories_gb: tuple[float, ...]
 
     def __call__(self, *, count: int = 1, memory: str | float | None = None) -> Accelerator:
-        """``count`` devices of this type with at least ``memory`` each, such as "80GB", or in GB.
+        """Return ``count`` devices of this type, each with at least ``memory``: text such as "80GB", or a number of GB.
 
         Raises:
-            SpecError: no device of this type has so much.
+            SpecError: no device of this type has that much memory.
         """
         if memory is None:
             return Accelerator(self.type, count, min(self.memories_gb))
@@ -167,7 +170,7 @@ TPUv6e: Final = Model("TPUv6e", (32,))
 
 
 def _with_memory(name: str) -> tuple[Model, str | None]:
-    """Return the type, and the memory that its name asks for: ``A100-80GB`` is a name in other tools, too.
+    """Return the type, and the memory in the name: other tools, too, write names such as ``A100-80GB``.
 
     Raises:
         SpecError: no type has this name.
@@ -184,7 +187,7 @@ def _with_memory(name: str) -> tuple[Model, str | None]:
 
 
 def _of_count(name: str, count: str) -> str:
-    """Return the error of the part behind the colon."""
+    """Return the error message for an invalid count, the part after the colon."""
     number, _, memory = count.partition(":")
     if number.isdigit() and re.fullmatch(r"\d+\s*GB", memory.strip(), re.IGNORECASE):
         return f"the memory belongs to the name: write {f'{name}-{memory}:{number}'!r}."

@@ -1,4 +1,4 @@
-"""The amounts that a function needs of a node, from the options as users write them."""
+"""Conversion of users' options to the amounts of a node (processors, memory, accelerators) that a function needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from . import checks
 
 
 def amounts(before: Amounts | None, option: str, value: object) -> Amounts | None:
-    """Return the amounts with this option changed; None: no amounts are left. Value None: remove the option.
+    """Return the amounts with this option changed; None: no amount is left. ``value`` None removes the option.
 
     Raises:
         SpecError: the value is not valid.
@@ -26,5 +26,5 @@ def amounts(before: Amounts | None, option: str, value: object) -> Amounts | Non
 
 
 def _at_least_one(option: str, value: object, unit: str, parts: float) -> int:
-    """Return the value in whole parts of its unit."""
+    """Return the value as an integer number of the unit's parts, at least 1. ``parts``: parts per unit."""
     return max(1, checks.in_parts(checks.amount(option, value, unit), parts))

@@ -1,4 +1,4 @@
-"""Pending calls: a function, its arguments and options, immutable and typed, to be run by a pool."""
+"""Pending calls: immutable objects of a function, its arguments and its options, to be run by a pool."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PendingCall(Pending):
-    """The base of every pending call, which is immutable."""
+    """The immutable base class of all pending calls."""
 
     function: Decorated[...]
     args: tuple[Any, ...]
@@ -65,12 +65,12 @@ class PendingCall(Pending):
         """Return the same call with these options changed.
 
         Raises:
-            SpecError: an option that does not exist or cannot mean anything.
+            SpecError: an option does not exist, or its value is not valid.
         """
         return type(self)(self.function, self.args, self.kwargs, self.options.changed(**options))
 
     def detach(self) -> Detached:
-        """The arguments, with those of streamed parameters (``Iterator[T]``, ...) taken out."""
+        """The call's arguments, with placeholders for those of streamed parameters (``Iterator[T]``, ...)."""
         if not self.function.streamed:
             return Detached(self.args, self.kwargs, ())
         return detached(self.function, self.args, self.kwargs, with_setup=self.options.setup is not None)
@@ -102,7 +102,7 @@ class Call(PendingCall, Generic[R_co]):
     @overload
     def __rshift__(self, pool: SyncPool, /) -> R_co: ...
     def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
-        """Run it on one node."""
+        """Run the call on one node."""
         return _runner(self, ">>", pool).run(self)
 
     @overload
@@ -112,7 +112,7 @@ class Call(PendingCall, Generic[R_co]):
     @overload
     def __matmul__(self, pool: SyncPool, /) -> list[R_co]: ...
     def __matmul__(self, pool: Pool | SyncPool, /) -> Any:
-        """Run it on every node: the results by rank."""
+        """Run the call on every node, and return the results by rank."""
         return _runner(self, "@", pool).broadcast(self)
 
     @overload
@@ -122,7 +122,7 @@ class Call(PendingCall, Generic[R_co]):
     @overload
     def __gt__(self, pool: SyncPool, /) -> Future[R_co]: ...
     def __gt__(self, pool: Pool | SyncPool, /) -> Any:
-        """Submit it, and go on."""
+        """Submit the call without waiting."""
         return _runner(self, ">", pool).submit(self)
 
     @overload
@@ -143,7 +143,10 @@ class Call(PendingCall, Generic[R_co]):
 
 
 class StreamCall(PendingCall, Generic[T]):
-    """A pending call of a generator: ``pool.stream(call)``, or ``call >> pool``, iterates over its values."""
+    """A pending call of a generator.
+
+    Both ``pool.stream(call)`` and ``call >> pool`` iterate over the generator's values.
+    """
 
     __slots__ = ()
 
@@ -152,7 +155,7 @@ class StreamCall(PendingCall, Generic[T]):
     @overload
     def __matmul__(self, pool: SyncPool, /) -> list[Iterator[T]]: ...
     def __matmul__(self, pool: Pool | SyncPool, /) -> Any:
-        """Run it on every node: an iterator over what each rank yields, by rank."""
+        """Run the generator on every node, and return one iterator for each rank."""
         return _runner(self, "@", pool).broadcast(self)
 
     @overload
@@ -170,7 +173,7 @@ class StreamCall(PendingCall, Generic[T]):
         self, other: MixedGroup[tuple[*As], tuple[*Ss]], /
     ) -> MixedGroup[tuple[AsyncGenerator[T, None], *As], tuple[Iterator[T], *Ss]]: ...
     def __and__(self, other: Any, /) -> Any:
-        """Group it with other calls: its place in their results has an iterator."""
+        """Group the generator with other calls: in the group's results, it has an iterator in its place."""
         return _joined(self, other)
 
     @overload
@@ -178,7 +181,7 @@ class StreamCall(PendingCall, Generic[T]):
     @overload
     def __rshift__(self, pool: SyncPool, /) -> Iterator[T]: ...
     def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
-        """Run it on one node, and iterate over what it yields."""
+        """Run the generator on one node, and iterate over its values."""
         return _runner(self, ">>", pool).stream(self)
 
     def _awaited(self) -> str:
@@ -212,7 +215,7 @@ class GroupedCalls(Pending, Generic[T]):
 
 
 class Group(GroupedCalls[Any], Generic[*Ts]):
-    """Calls that run together and give a tuple of their results, in this order."""
+    """Calls that run together. The result is a tuple of their results, in the order of the calls."""
 
     __slots__ = ()
 
@@ -221,7 +224,7 @@ class Group(GroupedCalls[Any], Generic[*Ts]):
     @overload
     def __rshift__(self, pool: SyncPool, /) -> tuple[*Ts]: ...
     def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
-        """Run them all."""
+        """Run all calls."""
         return _runner(self, ">>", pool).run_group(self)
 
     @overload
@@ -229,7 +232,7 @@ class Group(GroupedCalls[Any], Generic[*Ts]):
     @overload
     def __gt__(self, pool: SyncPool, /) -> Future[tuple[*Ts]]: ...
     def __gt__(self, pool: Pool | SyncPool, /) -> Any:
-        """Submit them all, and go on."""
+        """Submit all calls without waiting."""
         return _runner(self, ">", pool).submit_group(self)
 
     @overload
@@ -247,9 +250,9 @@ class Group(GroupedCalls[Any], Generic[*Ts]):
 
 
 class MixedGroup(GroupedCalls[Any], Generic[A, S]):
-    """A `Group` with generators among its calls: their places have iterators.
+    """A `Group` that contains generators; in the results, a generator is represented by an iterator.
 
-    Its type parameters are the results in a `Pool`, with asynchronous iterators, and those in a `SyncPool`.
+    The first type parameter is the result in a `Pool`, with asynchronous iterators; the second is that in a `SyncPool`.
     """
 
     __slots__ = ()
@@ -259,7 +262,7 @@ class MixedGroup(GroupedCalls[Any], Generic[A, S]):
     @overload
     def __rshift__(self, pool: SyncPool, /) -> S: ...
     def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
-        """Run them all."""
+        """Run all calls."""
         return _runner(self, ">>", pool).run_group(self)
 
     @overload
@@ -267,7 +270,7 @@ class MixedGroup(GroupedCalls[Any], Generic[A, S]):
     @overload
     def __gt__(self, pool: SyncPool, /) -> Future[S]: ...
     def __gt__(self, pool: Pool | SyncPool, /) -> Any:
-        """Submit them all, and go on."""
+        """Submit all calls without waiting."""
         return _runner(self, ">", pool).submit_group(self)
 
     @overload
@@ -285,7 +288,7 @@ class MixedGroup(GroupedCalls[Any], Generic[A, S]):
 
 
 class GroupStream(GroupedCalls[T]):
-    """Calls that run together, with an iteration over their results as they come."""
+    """Calls that run together, whose results are iterated over as they become ready."""
 
     __slots__ = ()
 
@@ -294,7 +297,7 @@ class GroupStream(GroupedCalls[T]):
     @overload
     def __rshift__(self, pool: SyncPool, /) -> Iterator[T]: ...
     def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
-        """Run them all, and iterate over the results in the order in which they are ready."""
+        """Run all calls, and iterate over the results in the order in which they are ready."""
         return _runner(self, ">>", pool).stream_group(self)
 
 
@@ -303,10 +306,10 @@ def grouped(calls: tuple[AnyCall, ...]) -> Group[*tuple[Any, ...]] | MixedGroup[
 
 
 class Callee:
-    """The base of `@compute` functions, by which this module knows them. See `api.compute`."""
+    """The base class of `@compute` functions, which this module cannot import from `api.compute`."""
 
     __name__: str
-    shown: str  # in a call's code: with its class, where it is a method
+    shown: str  # the function's name in the text of a call; methods with their class
 
     if not TYPE_CHECKING:
 
@@ -315,7 +318,7 @@ class Callee:
 
 
 def pending(value: object) -> Call[Any]:
-    """Return ``value``, if it is a pending call with one result; otherwise the error names the fix."""
+    """Return ``value`` if it is a pending call with one result; otherwise raise an error that names the fix."""
     if isinstance(value, Call):
         return value
     if isinstance(value, StreamCall):
@@ -341,7 +344,7 @@ def pending(value: object) -> Call[Any]:
 
 
 def members(group: object) -> tuple[AnyCall, ...]:
-    """Return the calls of a group; of anything else the error names the fix."""
+    """Return the calls of a group; for any other argument, raise an error that names the fix."""
     if isinstance(group, GroupedCalls):
         return group.calls
     raise NotACall(
@@ -350,12 +353,15 @@ def members(group: object) -> tuple[AnyCall, ...]:
 
 
 def any_pending(value: object) -> AnyCall:
-    """`pending`, for methods that take calls of generators too."""
+    """Return ``value`` if it is a pending call, also of a generator; otherwise raise an error that names the fix."""
     return value if isinstance(value, StreamCall) else pending(value)
 
 
 def for_every_rank(call: PENDING) -> PENDING:
-    """Return ``call``, if all of a broadcast's ranks can run it: none can that streams an argument."""
+    """Return ``call`` if all ranks of a broadcast can run it.
+
+    Raise an error if it streams an argument, because only one task can consume that.
+    """
     if call.detach().inputs:
         raise SpecError(
             f"{call.code} streams an argument, which one task alone can consume. For a broadcast, annotate the "
@@ -378,7 +384,7 @@ def _runner(call: Pending, operator: str, pool: Any) -> Any:
 
 
 def _joined(first: AnyCall | GroupedCalls[Any], other: object) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]:
-    """Return the group of ``first & other``."""
+    """Return the group that ``first & other`` makes."""
     calls = first.calls if isinstance(first, GroupedCalls) else (first,)
     return grouped((*calls, *_members(first, other)))
 

@@ -1,4 +1,4 @@
-"""Check values that users give. Each function raises `SpecError` with the problem and a suggestion."""
+"""Validation of values from users. Each function raises a `SpecError` that names the problem and a fix."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from ...providers.option_names import shown as shown  # noqa: PLC0414 - exported
 from .errors import SpecError
 
 T = TypeVar("T")
-_LONGEST_S = 86_400_000_000_000.0  # of a timedelta; the protocol takes a little more
+_LONGEST_S = 86_400_000_000_000.0  # the longest timedelta; the protocol accepts slightly more
 
 
 def check_known(owner: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse options that are not ``known``. ``owner``: the class or function called."""
+    """Refuse options that are not in ``known``. ``owner``: the name of the called class or function."""
     for name in names:
         if name not in known:
             refuse(not_an_option(owner, name, known))
 
 
 def checks_options(kind: type[T]) -> type[T]:
-    """Have a dataclass refuse options that it does not have as `SpecError`, in the words of `check_known`."""
-    return checking_options(kind, SpecError, values=False)  # they check values themselves, with better messages
+    """Make a dataclass raise `SpecError` for unknown options, with the message of `check_known`."""
+    # values are not checked here, because these classes check their values with better messages
+    return checking_options(kind, SpecError, values=False)
 
 
 def seconds(name: str, value: object) -> float:
-    """Return the seconds of a duration as users may write it: seconds, or a timedelta; more than nothing."""
-    datetime: Any = sys.modules.get("datetime")  # a program with a timedelta has imported it
+    """Convert a positive duration, given in seconds or as a timedelta, to seconds."""
+    datetime: Any = sys.modules.get("datetime")  # a program that has a timedelta has imported `datetime`
     if datetime is not None and isinstance(value, datetime.timedelta):
         value = datetime.timedelta.total_seconds(value)
     return min(amount(name, value, "seconds", takes="seconds or a timedelta"), _LONGEST_S)
 
 
 def amount(name: str, value: object, unit: str, *, takes: str = "") -> float:
-    """Return a number of ``unit`` that is more than 0."""
+    """Return a number of ``unit``, which must be greater than 0."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         refuse(f"{name} takes {takes or f'{unit}, as a number'}, not {shown(value)}.")
-    if not value > 0:  # nan is neither
+    if not value > 0:  # written so that it also refuses nan
         refuse(f"{name} must be more than 0 {unit}, not {shown(value)}; leave it out for no limit.")
     try:
         number = float(value)
@@ -51,7 +52,7 @@ def amount(name: str, value: object, unit: str, *, takes: str = "") -> float:
 
 
 def in_parts(value: float, parts: float) -> int:
-    """Return a checked amount in whole parts of its unit: bytes of gigabytes, say. At most 2**62."""
+    """Convert a checked amount to an integer number of its unit's parts (such as GB to bytes), at most 2**62."""
     return round(min(value * parts, 2.0**62))
 
 

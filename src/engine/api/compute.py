@@ -1,4 +1,4 @@
-"""`@compute` turns a user's function into one that pools can run; calling it makes a pending call."""
+"""`@compute`, which turns a user's function into a function that pools can run. Calling that makes a pending call."""
 
 from __future__ import annotations
 
@@ -46,25 +46,26 @@ T = TypeVar("T")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 
-PLUGINS = "__outrider_plugins__"  # set on a function by `integrations`
+PLUGINS = "__outrider_plugins__"  # attribute that `integrations` sets on a function
 
 
 class Decorated(Callee, Generic[P]):
     """A `@compute` function: the user's ``function`` with its options.
 
-    In a class it binds its object as Python's own functions do: ``a.f(2)`` is ``A.f(a, 2)``, and ``a`` is an argument
-    of the call.
+    As an attribute of a class it is a method, like Python's functions: ``a.f(2)`` is ``A.f(a, 2)``, with ``a`` as an
+    argument of the call.
     """
 
     function: Callable[..., Any]
     options: Options
-    self_args: tuple[Any, ...] = ()  # the object, where this is its method: it goes before a caller's arguments
-    takes_self = False  # whether its first argument is an object that its caller writes before the dot
-    binds = True  # not so a function that was a static method before it was decorated
+    # the bound object of a method, which goes before the caller's arguments; else empty
+    self_args: tuple[Any, ...] = ()
+    takes_self = False  # True if the first argument is the object that callers write before the dot
+    binds = True  # False for a function that was a static method before it was decorated
     __qualname__: str
 
     def __new__(cls, *arguments: Any, **_options: Any) -> Self:
-        if not arguments:  # `Compute(provider=...)` is a pool in other libraries
+        if not arguments:  # `Compute(provider=...)` without a function is a pool in other libraries
             raise SpecError(f"{cls.__name__} is what @compute makes of a function; a pool is Pool(provider=..., ...).")
         return object.__new__(cls)
 
@@ -80,27 +81,27 @@ class Decorated(Callee, Generic[P]):
         self._check = check if options.setup is None else functools.partial(check, None)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        if self.__qualname__ == f"{owner.__qualname__}.{name}":  # not a function from elsewhere
+        if self.__qualname__ == f"{owner.__qualname__}.{name}":  # the function was defined in this class, not elsewhere
             self.shown = f"{owner.__name__}.{name}"
             self.takes_self = self.binds
 
     def bound(self, instance: object) -> Self:
-        """The method of ``instance``."""
+        """Return the method of ``instance``."""
         if instance is None or not self.binds or self.self_args:
             return self
         method = object.__new__(type(self))
         method.__dict__.update(self.__dict__, self_args=(instance,), _plain=self)
-        method.__dict__["__wrapped__"] = MethodType(self.function, instance)  # for `inspect.signature`
+        method.__dict__["__wrapped__"] = MethodType(self.function, instance)  # used by `inspect.signature`
         method.__dict__.pop("here", None)
         return method
 
     @property
     def plain(self) -> Self:
-        """The function that a method binds; any other one is itself."""
+        """The function without a bound object; for a function that is no bound method, the function itself."""
         return self if self._plain is None else self._plain
 
     def method_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Self, Any, Any, Options]:
-        """The parts of a call of this method, which is one of its function."""
+        """Return the parts of a call of this bound method: the call passes the object to the unbound function."""
         self.check_method()
         self._check(*self.self_args, *args, **kwargs)
         return self.plain, (*self.self_args, *args), kwargs, self.options
@@ -114,7 +115,7 @@ class Decorated(Callee, Generic[P]):
 
     @functools.cached_property
     def here(self) -> Callable[..., Any]:
-        """The function as it is run in this process, where `local` calls it."""
+        """The function that `local` calls in this process."""
         if self.self_args:
             self.check_method()
             return functools.partial(self.function, *self.self_args)
@@ -132,7 +133,7 @@ class Decorated(Callee, Generic[P]):
         return self.remade(self.function, self.options.changed(**options))
 
     def wrapped(self, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Self:
-        """The same with ``wrapper`` around the function, as if it had been put below `@compute`."""
+        """Return the same function with ``wrapper`` around the user's function, as a decorator below `@compute`."""
         return self.remade(wrapper(self.function), self.options)
 
     def remade(self, function: Callable[..., Any], options: Options) -> Self:
@@ -151,7 +152,7 @@ class Decorated(Callee, Generic[P]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property has raised an AttributeError, which is its own
+            if hasattr(type(self), name):  # a property raised this AttributeError itself
                 return object.__getattribute__(self, name)
             function = self.__dict__.get("__name__", "f")
             public = [] if name.startswith("_") else [each for each in dir(type(self)) if not each.startswith("_")]
@@ -191,7 +192,7 @@ class SyncCompute(Compute[P, R]):
         return self.bound(instance)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now, as if it were not decorated."""
+        """Run the function in this process, as if it were not decorated."""
         return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -206,7 +207,7 @@ class AsyncCompute(Compute[P, R]):
         return self.bound(instance)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Run the coroutine function here, as if it were not decorated."""
+        """Run the coroutine function in this process, as if it were not decorated."""
         return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -231,7 +232,7 @@ class SyncStreamCompute(StreamCompute[P, T]):
         return self.bound(instance)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        """Run the generator here, as if it were not decorated."""
+        """Run the generator in this process, as if it were not decorated."""
         return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -246,14 +247,14 @@ class AsyncStreamCompute(StreamCompute[P, T]):
         return self.bound(instance)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        """Run the async generator here, as if it were not decorated."""
+        """Run the async generator in this process, as if it were not decorated."""
         return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 if TYPE_CHECKING:
 
     class SyncKept(Compute[P, Ref[R]], Generic[P, R]):
-        """A function with ``keep=True``, for type checkers: what runs is a `SyncCompute`."""
+        """The type of a function with ``keep=True`` for type checkers; at run time it is a `SyncCompute`."""
 
         @overload
         def __get__(self, instance: None, owner: type, /) -> Self: ...
@@ -268,7 +269,10 @@ if TYPE_CHECKING:
             return self.here(*args, **kwargs)  # type: ignore[no-any-return]
 
     class AsyncKept(Compute[P, Ref[R]], Generic[P, R]):
-        """The same of a coroutine function."""
+        """The type of a coroutine function with ``keep=True`` for type checkers.
+
+        At run time it is an `AsyncCompute`.
+        """
 
         @overload
         def __get__(self, instance: None, owner: type, /) -> Self: ...
@@ -307,7 +311,7 @@ class ComputeDecorator(Protocol):
 
 
 class SetupDecorator(Protocol[S_co]):
-    """The decorator for functions whose first argument a setup has made; callers leave it out."""
+    """The decorator with ``setup=``: callers leave out the function's first argument, which is the setup's result."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
@@ -350,42 +354,44 @@ def compute(
     """Decorate a function for pools: calling it makes a pending call instead of running it.
 
     Works bare or with options, on ``def``, ``async def`` and generators of both kinds. A parameter annotated
-    ``Iterator[T]`` or ``AsyncIterator[T]`` is fed item by item from its iterable, and one annotated ``Iterable[T]`` or
-    ``AsyncIterable[T]`` is, if its value is an iterator. Calls with such a parameter, and generators, are never
-    retried, whatever the options: consumed items and seen values cannot be taken back. A method's object is an argument
-    of each call, as in Python; changes that a task makes to it stay in the task.
+    ``Iterator[T]`` or ``AsyncIterator[T]`` receives the items of its iterable one by one while the function runs. A
+    parameter annotated ``Iterable[T]`` or ``AsyncIterable[T]`` does so only if its value is an iterator. Calls with
+    such a parameter, and generators, are never retried, whatever the options, because consumed items and delivered
+    values cannot be taken back. The object of a method is an argument of each call, as in Python; changes that a task
+    makes to the object are lost.
 
-    A task holds ``cpus``, ``memory_gb`` and ``gpus`` of its node while it runs, as it holds a slot. It waits until a
-    node has all of them free, and has a process of its own, in which ``setup`` runs anew. A call that needs more than
-    any node of the pool has raises `SpecError`.
+    A task holds ``cpus``, ``memory_gb`` and ``gpus`` of its node while it runs, as it holds a slot. The task waits
+    until a node has all of these free, and runs in a new process, in which ``setup`` runs again. A call that needs more
+    than any node of the pool has raises `SpecError`.
 
     Times are in seconds, or a timedelta.
 
     Args:
-        function: The function, if the decorator stands bare.
+        function: The function, if the decorator is used without options.
         setup: A function without arguments that runs once in each process, before the first call there. Its result,
-            such as a loaded model, is the first argument of each call, which callers leave out.
-        keep: True leaves results on their nodes, and calls give a `Ref`, which other calls take in its place. Not for
-            maps and generators. A lost result is computed again when it is needed, at most ``retries`` times.
-        timeout: The most time of running, after which the task's processes are killed (`TaskTimeout`). Default: no
-            limit.
-        queue_timeout: The most time of waiting for a slot (`QueueTimeout`). Default: no limit.
-        deadline: The most time from the submission to the end, with all waits, transfers and further attempts
+            such as a loaded model, becomes the first argument of each call; callers leave it out.
+        keep: True leaves results on their nodes. A call then returns a `Ref`, which can be passed to other calls in
+            place of the result. Not for maps and generators. A lost result that is needed is computed again, at most
+            ``retries`` times.
+        timeout: The longest run time, after which the task's processes are killed (`TaskTimeout`). Default: no limit.
+        queue_timeout: The longest wait for a slot (`QueueTimeout`). Default: no limit.
+        deadline: The longest time from the submission to the end, including all waits, transfers and further attempts
             (`DeadlineExceeded`). Default: no limit.
         retries: Further attempts when a node is lost. Default: 3.
         max_restarts: Further attempts when the function raises or its process dies; in a broadcast, on any rank.
             Default: 0.
         retry: ``"never"``: at most one attempt. Default: ``"on_loss"``.
         on_loss: What a broadcast does when it loses a rank: ``"auto"``, ``"restart"``, ``"resend"`` or ``"fail"``. It
-            overrides the pool's.
-        stall: Time without a line, a metric or a step (in a broadcast, of any rank) after which a `Stalled` event
-            reports where the task hangs. Default: no such event.
+            overrides the pool's option.
+        stall: Time without an output line, a metric or a step (in a broadcast, from any rank) after which a `Stalled`
+            event reports where the task hangs. Default: no such event.
         on_stall: ``"report"``, or ``"restart"``: a stalled task also runs again, as after a loss.
-        name: A name to show in place of the function's.
-        cpus: Processors that the task holds, 0.001 or more. Libraries that heed OMP_NUM_THREADS use so many threads.
-        memory_gb: Memory that the task holds, in GB (10^9 bytes). If its processes use more together, they are ended,
+        name: The name to show instead of the function's.
+        cpus: Processors that the task holds, 0.001 or more. Libraries that respect OMP_NUM_THREADS use that many
+            threads.
+        memory_gb: Memory that the task holds, in GB (10^9 bytes). If its processes together use more, they are killed,
             and the call raises `TaskKilled` with ``out_of_memory``.
-        gpus: Whole devices that the task holds; it sees no others.
+        gpus: The number of whole devices that the task holds; no other devices are visible to it.
 
     Raises:
         SpecError: The option does not exist, or its value is not valid.
@@ -407,7 +413,7 @@ def checked_setup(setup: object) -> Callable[[], Any]:
         inspect.signature(setup).bind()
     except TypeError as error:
         refuse(f"setup is called without arguments ({error}): give it those by functools.partial.")
-    except ValueError:  # a builtin without a signature: its call will raise
+    except ValueError:  # a builtin without a signature; its call will raise
         pass
     return setup
 
@@ -434,14 +440,14 @@ def _build(function: Callable[..., Any], options: Options) -> Decorated[...]:
 
 
 def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
-    """Return the function that a map calls with each item, decorated if it is not yet.
+    """Return the function that a map calls with each item, decorated if it is not decorated yet.
 
     Raises:
         NotACall, SpecError: a map cannot call it.
     """
     called: Any = function
     if isinstance(of := getattr(called, "__func__", None), Decorated):
-        called = of.bound(called.__self__)  # a class method, as Python 3.13 binds it
+        called = of.bound(called.__self__)  # Python 3.13 binds class methods in this way
     make = _build if isinstance(called, type) else _decorate
     decorated: Any = called if isinstance(called, Decorated) else make(called, Options())
     if isinstance(decorated, StreamCompute):
@@ -465,12 +471,15 @@ def _method(function: Decorated[...], instance: object) -> Decorated[...]:
 
 def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
     function: Decorated[...] = function_pickling.imported(module, qualname).plain
-    options = replace(options, setup=function.options.setup)  # which `with_` does not change
+    options = replace(options, setup=function.options.setup)  # `with_` does not change the setup
     return function if function.options == options else function.remade(function.function, options)
 
 
 def kind_of(function: Callable[..., Any]) -> type[Decorated[...]]:
-    """The function's kind: by its type, or by its return annotation (a plain function may return an iterator)."""
+    """Return the class for a function, from its type or its return annotation.
+
+    A plain function may return an iterator, so its type alone is not enough.
+    """
     if isinstance(function, type):
         return SyncCompute
     function = called_of(function)

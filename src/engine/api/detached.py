@@ -1,4 +1,4 @@
-"""The arguments of a call for transport: streamed arguments stay here, and the task gets placeholders."""
+"""A call's arguments, prepared for transport: streamed arguments stay in the client, and the task gets placeholders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Detached(NamedTuple):
-    """A call's arguments as they travel: ``inputs`` are taken out and replaced by placeholders, in this order."""
+    """A call's arguments for transport.
+
+    ``inputs``: the streamed arguments, replaced by placeholders, in the order of these.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -20,8 +23,9 @@ class Detached(NamedTuple):
 
 
 def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, Any], *, with_setup: bool) -> Detached:
-    """Replace streamed arguments by placeholders, over which the task iterates instead. ``with_setup``: the first
-    parameter gets the result of the setup, and callers leave it out.
+    """Replace streamed arguments by placeholders, over which the task iterates instead.
+
+    ``with_setup``: the function's first parameter receives the setup's result, and is not among the caller's arguments.
     """
     from ..node.context import AsyncInput, Input
 

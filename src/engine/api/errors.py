@@ -1,4 +1,4 @@
-"""Every error that users can catch. `engine.serialization` makes them of what nodes and providers report."""
+"""All errors that users can catch. `engine.serialization` creates them from the reports of nodes and providers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _T = TypeVar("_T")
 class OutriderError(Exception):
     """The base of all errors. The message says what happened, why, and what to do; attributes hold the facts.
 
-    Messages, attributes and notes have no control characters except newline and tab, because parts of them come from
-    hosts.
+    Control characters except newline and tab are removed from messages, attributes and notes, because parts of these
+    come from hosts.
 
     Attributes:
-        cleanup: On an error that ended a pool: the failure of the clean-up that followed, which is also in the notes.
-            None if it succeeded.
+        cleanup: For an error that ended a pool: the error of the clean-up that followed, which is also in the notes.
+            None if the clean-up succeeded.
     """
 
     cleanup: CleanupError | None = None
@@ -29,13 +29,14 @@ class OutriderError(Exception):
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "__notes__" and type(value) is list:
-            value[:] = all_plain(value)  # not a copy: `add_note` sets the list, and then appends to it
+            # changed in place, because `add_note` first sets the list, and then appends to it
+            value[:] = all_plain(value)
             super().__setattr__(name, value)
         else:
             super().__setattr__(name, all_plain(value))
 
     def add_note(self, note: str, /) -> None:
-        """Add a note, without control characters."""
+        """Add a note, after removing control characters from it."""
         super().add_note(plain(note))
 
 
@@ -52,8 +53,8 @@ class CapacityError(OutriderError):
 
     Attributes:
         wanted: The number of nodes that were needed.
-        got: The number of nodes that there were.
-        outcomes: For a broadcast that had begun: the outcome of every rank.
+        got: The number of nodes that were ready.
+        outcomes: For a broadcast that had started: the outcome of every rank.
     """
 
     def __init__(self, message: str, *, wanted: int = 0, got: int = 0) -> None:
@@ -63,7 +64,7 @@ class CapacityError(OutriderError):
 
 
 class StartTimeout(CapacityError, TimeoutError):
-    """A machine waited in its provider's queue for the whole ``start_timeout`` of the pool, and was given up.
+    """A machine waited in its provider's queue for the pool's whole ``start_timeout``, and its request was withdrawn.
 
     Attributes:
         reason: The reason of the wait, in the provider's words.
@@ -77,15 +78,15 @@ class StartTimeout(CapacityError, TimeoutError):
 
 
 class QuotaError(CapacityError):
-    """The account's limit is too low, not the cloud's stock: request more quota, or use less."""
+    """A quota of the account is too low; the cloud itself may have machines. Request more quota, or use less."""
 
 
 class NetworkError(CapacityError):
-    """The provider's service cannot be reached from this computer, so no machine was asked for."""
+    """The provider's service cannot be reached from this computer, so no machine was requested."""
 
 
 class BudgetExceeded(OutriderError):
-    """The pool reached a limit of its user, and was ended.
+    """The pool reached a limit that its user had set, and was ended.
 
     Attributes:
         what: "max_cost" or "max_lifetime".
@@ -108,12 +109,12 @@ class RunStopped(OutriderError):
 class CleanupError(OutriderError):
     """The end of the pool's machines is not confirmed, so they may still cost money.
 
-    The pool has ended, or has not started. Results are not affected: do not repeat work because of this error. Its
-    cause says what went wrong, such as an `AuthError`.
+    The pool has ended, or has not started. Results are not affected, so do not repeat work because of this error. The
+    cause of this error is the reason, such as an `AuthError`.
 
     Attributes:
         machines: The ids of machines that may still run. Empty: perhaps some with unknown ids.
-        left: Further resources, which cost nothing.
+        left: Other resources that may be left, and that cost nothing.
         by: The unix time by which the machines end themselves, by their lease. None: unknown.
     """
 
@@ -125,27 +126,27 @@ class CleanupError(OutriderError):
 
 
 class AuthError(OutriderError):
-    """The provider does not accept the credentials: missing, wrong, expired or without the permission."""
+    """The provider rejects the credentials: they are missing, wrong, expired or lack a permission."""
 
 
 class HostKeyError(AuthError):
-    """A host presented another key than the known one, so this program sent nothing to it."""
+    """A host presented another key than the known one, so this program sent no data to it."""
 
 
 class PoolClosed(OutriderError):
-    """The pool has ended, or ended before this call was done: open another pool."""
+    """The pool has ended, or ended before this call was done. Open another pool."""
 
 
 class PoolIdle(PoolClosed):
-    """The pool did nothing for its whole ``max_idle``, and was ended. Running calls raise it as well.
+    """The pool was ended because it was idle for ``max_idle`` seconds. Running calls raise this error, too.
 
     Attributes:
         since: The unix time at which the idle time began.
         idle_s: The idle time in seconds.
         limit: The ``max_idle`` in seconds.
         gpus: The number of GPUs.
-        use: The highest use of any GPU in that time, from 0 to 1; without GPUs, how many processors of a node were in
-            use.
+        use: The highest utilization of any GPU in that time, from 0 to 1; without GPUs, the highest number of
+            processors that a node used.
         calls: The number of calls that had not ended.
         spent: The cost of the pool in USD.
         hourly: The cost per hour at the end, in USD.
@@ -212,7 +213,7 @@ class BootstrapError(OutriderError):
         self.machine, self.node = machine, node
 
     def at(self, machine: str, node: int | None = None) -> BootstrapError:
-        """Return the same error, for this machine and node."""
+        """Return the same error, with this machine and node as attributes."""
         names = ("phase", "command", "exit_status", "log", "hint", "systematic")
         facts: dict[str, Any] = {name: getattr(self, name) for name in names}
         where = machine if node is None else f"node {node} ({machine})"
@@ -226,7 +227,7 @@ class VersionMismatch(OutriderError):
 
     Attributes:
         node: The number of the node.
-        versions: Triples of a name, the version here, and the version there.
+        versions: Triples of a name, the version in this program, and the version on the node.
     """
 
     def __init__(self, message: str, *, node: int | None = None, versions: Sequence[tuple[str, str, str]] = ()) -> None:
@@ -235,7 +236,7 @@ class VersionMismatch(OutriderError):
 
 
 class SerializationError(OutriderError):
-    """A value cannot be pickled here, or unpickled there.
+    """A value cannot be pickled in this program or unpickled on a node, or the other way round.
 
     Attributes:
         path: The place of the value, such as ``args[0]['model'].lock``.
@@ -249,11 +250,11 @@ class SerializationError(OutriderError):
 
 
 class TransferError(OutriderError):
-    """A file could not be fetched from a node, pushed to one, or written here.
+    """A file could not be fetched from a node, pushed to a node, or written on this computer.
 
     Attributes:
-        path: The path here, or the name there.
-        node: The number of the node, as `instance_info` has it.
+        path: The local path, or the name on the node.
+        node: The number of the node, as in `instance_info`.
         full: Whether no space is left.
     """
 
@@ -277,7 +278,7 @@ class CheckpointError(OutriderError):
 
 
 class CheckpointFenced(CheckpointError):
-    """A newer world has taken the run over: this one cannot save any more."""
+    """A newer generation of the broadcast has taken over the run's checkpoints, so this one can no longer save."""
 
 
 class _Attempted(TypedDict, total=False):
@@ -292,9 +293,9 @@ class TaskError(OutriderError):
 
     Attributes:
         task: The number of the task.
-        node: The number of the node; None if the task never was on one.
+        node: The number of the node; None if the task never was on a node.
         rank: The rank in a broadcast.
-        attempt: The attempt.
+        attempt: The number of the attempt.
     """
 
     def __init__(
@@ -305,12 +306,12 @@ class TaskError(OutriderError):
 
 
 class TaskFailed(TaskError):
-    """The function raised an error that cannot be raised here as itself.
+    """The function raised an error that cannot be raised in this program in its original type.
 
     Attributes:
         kind: The type of the error.
-        traceback: The traceback there, as text.
-        versions: Differences between the versions here and there.
+        traceback: The traceback on the node, as text.
+        versions: Differences between the versions in this program and on the node.
     """
 
     def __init__(
@@ -327,7 +328,10 @@ class TaskFailed(TaskError):
 
 
 class SetupFailed(TaskError):
-    """The ``setup`` of the function raised in the task's process; the cause is its error. Another call tries again."""
+    """The ``setup`` of the function raised an error in the task's process; that error is the cause.
+
+    Another call retries it.
+    """
 
 
 class TaskTimeout(TaskError, TimeoutError):
@@ -343,7 +347,7 @@ class TaskTimeout(TaskError, TimeoutError):
 
 
 class TaskStalled(TaskError):
-    """The task gave no sign of life for longer than its ``stall``, and its further attempts are used up."""
+    """The task showed no sign of progress for longer than its ``stall``, and its further attempts are used up."""
 
 
 class QueueTimeout(TaskError, TimeoutError):
@@ -351,11 +355,11 @@ class QueueTimeout(TaskError, TimeoutError):
 
 
 class DeadlineExceeded(TaskError, TimeoutError):
-    """The call was not done within its ``deadline`` after its submission; all running parts of it were ended.
+    """The call was not done within ``deadline`` seconds after its submission; its running tasks were ended.
 
     Attributes:
         deadline_s: The deadline in seconds.
-        where: What the call was doing, in words.
+        where: A description of the call's state when its time was over.
         outcomes: The outcome of each rank of a broadcast.
     """
 
@@ -373,7 +377,7 @@ class DeadlineExceeded(TaskError, TimeoutError):
 
 
 class TaskKilled(TaskError):
-    """The task's process died. If neither exit code nor signal is known, it was perhaps out of memory.
+    """The task's process died. If neither exit code nor signal is known, it may have run out of memory.
 
     Attributes:
         exit_code: The exit code of the process, or None.
@@ -395,11 +399,11 @@ class TaskKilled(TaskError):
 
 
 class TaskStopped(TaskKilled):
-    """The pool itself ended the task: it was cancelled, or another rank of its broadcast had failed."""
+    """The pool itself ended the task: the task was cancelled, or another rank of its broadcast had failed."""
 
 
 class NodeLost(TaskError):
-    """The task's node was lost, and the task was not retried, or could not be.
+    """The task's node was lost, and the task could not run again, or was not allowed to.
 
     Attributes:
         losses: The node and the cause of the loss, for each attempt.
@@ -419,7 +423,7 @@ class NodeLost(TaskError):
 
 
 class TaskQuarantined(NodeLost):
-    """Every attempt of the task took its node down, so no further node runs it."""
+    """Each attempt of the task made its node fail, so the task is not tried on another node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -430,7 +434,7 @@ class Outcome:
         rank: The rank.
         node: The number of the node.
         error: The error of the rank, or None.
-        load: Internal: loads the value, for `result`.
+        load: Internal: unpickles the value for `result`.
     """
 
     rank: int
@@ -454,9 +458,9 @@ class ItemOutcome(Generic[_T]):
     """The outcome of one item of a map, or of one call of `Pool.as_completed`.
 
     Attributes:
-        index: The number of the item or call, from 0.
-        value: Its value, or None.
-        error: Its error, or None.
+        index: The index of the item or call, from 0.
+        value: The result of the item or call, or None.
+        error: The error of the item or call, or None.
     """
 
     index: int
@@ -475,12 +479,13 @@ class ItemOutcome(Generic[_T]):
 
 
 class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
-    """Ranks of a broadcast failed: a group of their exceptions, each with its ``rank``.
+    """Ranks of a broadcast failed. This is a group of their exceptions, each with a ``rank``.
 
     Attributes:
-        first: The outcome of the rank that failed first; the message and the group begin with its error. Others that
-            failed soon after it may have lost it as their peer. The order follows from the time of each failure, by the
-            clock of its node, and from the error itself: an error about a lost connection comes from another rank.
+        first: The outcome of the rank that failed first; the message and the group begin with its error. Ranks that
+            failed soon afterwards may have failed because they lost this rank as their peer. The order is that of the
+            failures' times, by the clocks of the nodes, except that an error about a lost connection counts as a
+            consequence of another rank's failure.
         outcomes: The outcomes of all ranks, by rank.
     """
 
@@ -509,16 +514,19 @@ class BroadcastFailed(OutriderError, ExceptionGroup[Exception]):
         self.first = first or Outcome(getattr(leading, "rank", 0), getattr(leading, "node", None), leading)
 
     def derive(self, excs: Sequence[Exception], /) -> BroadcastFailed:  # type: ignore[override]
-        """Return a group of some of the exceptions, with the same outcomes, for ``except*``."""
+        """Return a group of some of the exceptions, with the same outcomes; Python calls this for ``except*``."""
         return BroadcastFailed(self.message, excs, self.outcomes, self.first)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Outcomes without a use so far are bytes in this process, and stay here.
+        # Outcomes are not pickled, because unused ones are bytes in this process.
         return BroadcastFailed, (self.message, self.exceptions), {"__notes__": list(getattr(self, "__notes__", ()))}
 
 
 class RemoteTraceback(Exception):
-    """The cause of an error that was raised on a node. Its ``text`` is the traceback there, as in the error's note."""
+    """The cause of an error that was raised on a node.
+
+    ``text`` is the traceback on the node, as in the error's note.
+    """
 
     def __init__(self, summary: str, text: str = "") -> None:
         super().__init__(plain(summary))

@@ -1,4 +1,4 @@
-"""Names of similar libraries, and the names here that stand for them."""
+"""Names in similar libraries, and their equivalents in this one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEANING = {
 }
 
 _EACH_ITEM = "pool.map(f, items) calls f for each item, and takes any iterable"
-OF_POOLS = {  # verbs of executors and of pools of other libraries
+OF_POOLS = {  # methods of executors, and of pools in other libraries
     "starmap": "write pool.gather(*(f(*each) for each in items)), or pool.map(f, items) with an f of one tuple",
     "starmap_async": "write pool.as_completed(f(*each) for each in items)",
     "imap": _EACH_ITEM,
@@ -68,8 +68,9 @@ OF_FUNCTIONS = {
 
 
 def meant_of_function(function: str, name: str, options: Collection[str], known: Collection[str]) -> str:
-    """Return a suggestion for an attribute ``name`` that a `@compute` function does not have: an option, the equivalent
-    of a similar library's name, or one of the ``known``. Empty: there is none.
+    """Return a suggestion for an attribute ``name`` that a `@compute` function does not have.
+
+    That is an option, the equivalent of a similar library's name, or one of the ``known`` names. Empty: no suggestion.
     """
     option = name.removeprefix("with_").removeprefix("set_")
     if option in options:

@@ -1,4 +1,4 @@
-"""`gather`: calls in one group, whose results come as a tuple, or as they are ready."""
+"""`gather`: a group of calls, whose results are returned as a tuple, or one by one as they become ready."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def gather(
 @overload
 def gather(*calls: AnyCall, stream: Literal[False] = False) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]: ...
 def gather(*calls: AnyCall, stream: bool = False) -> Any:
-    """Group calls that are to run together: ``gather(f(1), g(2)) >> pool``.
+    """Group calls to run together: ``gather(f(1), g(2)) >> pool``.
 
     Args:
         calls: Pending calls.
-        stream: False: the results come as a tuple in the order of the calls, with an iterator in a generator's place.
-            True: the results come one by one, as they are ready; without generators.
+        stream: False: the result is a tuple in the order of the calls, with an iterator for each generator. True: the
+            result is an iteration over the results as they become ready; generators are not allowed.
     """
     if not calls:
         raise NotACall("gather() takes at least one pending call: gather(f(1), g(2))")

@@ -1,4 +1,4 @@
-"""`Image`: the software of a pool's nodes, checked when it is made."""
+"""`Image`: the software of a pool's nodes. Options are checked when an `Image` is created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .secrets import Secret
 
 Text = str | os.PathLike[str]
 
-_LONGEST_S = 1e9  # of a bootstrap
+_LONGEST_S = 1e9  # longest bootstrap timeout in seconds
 _VERSION = r"(\d+)\.(\d+)(\.\d+)?"
 _CONTAINER = r"(?a)[A-Za-z0-9][\w.:/@-]*"
 _APT = r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9.+:~-]*)?"
@@ -25,14 +25,15 @@ _APT = r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9][A-Za-z0-9.+:~-]*)?"
 @checks_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """The software of a pool's nodes. The defaults need nothing on a node but a Python.
+    """The software of a pool's nodes. With the defaults, a node needs only a Python.
 
-    Packages, and hosts without the right Python, need uv; it comes with Outrider, and is copied to hosts that lack it.
-    Local nodes install nothing: they compare ``pip``, ``requirements`` and ``apt`` with what is installed here.
+    Outrider uses uv to install packages, and Python where the host has not the right version. uv comes with Outrider
+    and is copied to hosts that lack it. Local nodes install nothing: they compare ``pip``, ``requirements`` and ``apt``
+    with what is installed here.
 
     Args:
-        python: ``"auto"``: the minor version of this program, from the host itself if it has that. Or a version, such
-            as ``"3.11.9"``. Or the path of an interpreter on the host, whose packages stay visible.
+        python: ``"auto"``: the minor version of this program, from the host itself if the host has that version. Or a
+            version, such as ``"3.11.9"``. Or the path of an interpreter on the host, whose packages stay visible.
         pip: Requirements, such as ``["numpy>=2"]``.
         pip_indexes: Indexes that are searched before the default one: URLs (as `Secret` if they contain one), or local
             folders of wheels.
@@ -41,10 +42,11 @@ class Image:
         apt: Debian packages, ``"name"`` or ``"name=version"``. Needs root, or ``sudo`` without a password.
         env: Environment variables of every task and of the ``run`` commands; values may be `Secret`.
         includes: Local folders, files and modules that tasks can import and read.
-        excludes: Patterns of files that stay here, as in a ``.gitignore``.
+        excludes: Patterns of files that are not sent, as in a ``.gitignore``.
         run: Commands that run in order at every start of a node, each a line for ``sh`` or a list of words.
-        bootstrap_timeout: Seconds for all of it, on each host. Default: 600.
-        offline: Whether packages are fetched here and sent. None: only to hosts that do not reach the index.
+        bootstrap_timeout: Seconds for the whole installation on each host. Default: 600.
+        offline: Whether this computer downloads packages and sends them to hosts. None: only to hosts that do not reach
+            the index.
         container: The image of the nodes' containers, such as ``"python:3.12-slim"``, for providers that have
             containers. None: the provider's own.
 
@@ -104,7 +106,7 @@ class Image:
 
     @property
     def has_packages(self) -> bool:
-        """Return whether the image asks for Python packages."""
+        """Return whether the image has Python packages to install."""
         return bool(self.pip) or self.requirements is not None or self.lock is not None
 
     @property
@@ -154,7 +156,8 @@ def _list(name: str, value: object, kinds: tuple[type, ...]) -> tuple[str, ...]:
 def _file(name: str, value: object) -> Path | None:
     if value is None:
         return None
-    from ...providers.given_paths import expanded, no_file  # which few programs need, and none to begin with
+    # imported here, because few programs use local paths in their image
+    from ...providers.given_paths import expanded, no_file
 
     if not isinstance(value, (str, os.PathLike)):
         refuse(f"Image({name}=...) takes the path of a file, not {shown(value)}.")

@@ -1,4 +1,4 @@
-"""`InstanceInfo`: where in its pool a task runs, and with which other ranks."""
+"""`InstanceInfo`: the place of a task in its pool, and the other ranks of its broadcast."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One rank of the generation, and its place.
+    """One rank of the generation, and where it runs.
 
     Attributes:
         rank: The rank.
         node: The number of its node.
         hostname: The name of its host.
         address: The address by which other ranks reach it.
-        port: A free port there for this generation, if a plugin needs one; the head always has one. Otherwise 0.
+        port: A free port on its host for this generation, if a plugin needs one; the head always has one. Otherwise 0.
     """
 
     rank: int
     node: int
     hostname: str
     address: str
-    port: int = 0  # free there for this generation if a plugin requested it; the head's always; otherwise 0
+    # a free port on the rank's host for this generation, if a plugin requested one or this is the head; else 0
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
     """One rank's immutable view of its generation, equal for all ranks except for their own place.
 
-    A broadcast has a rank per node, or per device if a plugin decides so. Any other task is a world of its own, rank 0
-    of 1. So is code outside a pool, which the defaults describe.
+    A broadcast has a rank per node, or per device if a plugin decides so. Any other task is rank 0 of a world of size
+    1. The defaults describe code outside a pool, which is also rank 0 of 1.
 
     Attributes:
         pool: The name of the pool; empty outside a pool.
@@ -53,30 +54,30 @@ class InstanceInfo:
         accelerators: The number of devices of this node.
         total_accelerators: The number of devices of all nodes.
         accelerator: The type and memory of the devices; None without any.
-        peers: The place of every rank, by rank. A task that is no rank has all ready nodes here or, in a pool of more
-            than 1,024, itself alone.
+        peers: The place of every rank, by rank. For a task outside a broadcast: all ready nodes or, in a pool of more
+            than 1,024 nodes, only the task itself.
         hostname: The name of this host.
-        generation: The run of the broadcast, from 1; 0 outside a broadcast.
-        attempt: The attempt of the task, from 1.
+        generation: The number of the broadcast's generation, from 1; 0 outside a broadcast.
+        attempt: The number of the task's attempt, from 1.
     """
 
-    pool: str = ""  # its name; "" outside
+    pool: str = ""  # name of the pool; empty outside a pool
     job: int = 0
     node: int = 0  # 0 .. total_nodes - 1
     total_nodes: int = 1
-    worker: int = 0  # the task slot of the node
+    worker: int = 0  # index of the node's task slot
     workers_per_node: int = 1
     rank: int = 0  # 0 .. world_size - 1
     world_size: int = 1
-    local_rank: int = 0  # among the ranks on this node
+    local_rank: int = 0  # index among the ranks on this node
     local_world_size: int = 1
-    is_head: bool = True  # rank 0
+    is_head: bool = True  # True for rank 0
     head_addr: str = "127.0.0.1"  # the address by which other ranks reach rank 0
-    head_port: int = 0  # a TCP port that is free there, for this generation; 0 outside a pool
-    accelerators: int = 0  # on this node
+    head_port: int = 0  # a TCP port that is free on the head for this generation; 0 outside a pool
+    accelerators: int = 0  # number of devices on this node
     total_accelerators: int = 0
     accelerator: Accelerator | None = None  # type and memory; None without any
     peers: tuple[Peer, ...] = ()  # all ranks, by rank
     hostname: str = ""
-    generation: int = 0  # 1, 2, ...: run of the broadcast; 0 outside one
-    attempt: int = 1  # 1, 2, ...: attempt of the task
+    generation: int = 0  # 1, 2, ...: number of the broadcast's generation; 0 outside a broadcast
+    attempt: int = 1  # 1, 2, ...: number of the task's attempt

@@ -1,4 +1,4 @@
-"""`Job`: a submitted call, as its caller holds it."""
+"""`Job`: the caller's handle of a submitted call."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Job(Protocol[R_co]):
-    """A submitted call. Awaiting it gives the result. It runs whether or not anybody waits.
+    """A submitted call. Awaiting it returns the result. The call runs even if nothing awaits the job.
 
-    `asyncio.wait` takes a job, as it takes an `asyncio.Future`.
+    `asyncio.wait` accepts a job like an `asyncio.Future`.
     """
 
     def __await__(self) -> Generator[Any, None, R_co]: ...
@@ -39,8 +39,8 @@ class Job(Protocol[R_co]):
     def cancelled(self) -> bool:
         """Return whether the job was stopped before its end.
 
-        `result` and `exception` of a stopped job give `TaskStopped`. If the task that awaited the job was cancelled,
-        which stops the job, they raise `asyncio.CancelledError`, as those of a future do.
+        For a stopped job, `result` raises `TaskStopped`, and `exception` returns it. If the job was stopped because the
+        task that awaited it was cancelled, both raise `asyncio.CancelledError`, as for a future.
         """
         ...
 
@@ -49,5 +49,5 @@ class Job(Protocol[R_co]):
         ...
 
     def remove_done_callback(self, function: Callable[[Any], object], /) -> int:
-        """Remove a function that `add_done_callback` has added; return how often it was there."""
+        """Remove a function that `add_done_callback` has added. Return how many times it was registered."""
         ...

@@ -1,6 +1,6 @@
-"""The language in which messages name options: Python's, TOML's, or that of a command line.
+"""The language in which messages name options: Python, TOML, or the options of a command line.
 
-Messages are written for Python. `worded` rewrites them where they leave a command. See decision 93.
+Messages are written for Python. `worded` rewrites a message before a command prints it. See decision 93.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ Form = Literal["python", "toml", "options", "places"]
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """The form in which the reader of a message writes options.
+    """The form in which messages name options.
 
-    ``form``: "options" of `outrider run`, or "places" of ``outrider ps --place``, which names providers alone.
-    ``in_file``: keys of a pool that a file has: they are TOML whatever the form.
+    ``form``: "options" of `outrider run`, or "places" of ``outrider ps --place``, which only names providers.
+    ``in_file``: the pool's options that come from a file. They are named in TOML, whatever the form is.
     """
 
     form: Form
     in_file: frozenset[str] = frozenset()
 
     def form_of(self, key: str, *, is_provider: bool = False) -> Form:
-        """Return how the pool's option ``key`` is written. ``is_provider``: the option describes a provider."""
+        """Return the form of the pool's option ``key``. ``is_provider``: the option describes a provider."""
         if key in self.in_file or (self.form == "places" and not is_provider):
             return "toml"
         return self.form
 
 
-MOST_CHARS = 8000  # of a message that is rewritten: the time grows with the square of its length
-_MARKS = ("(", "True or False", "timedelta", "Pool: ")  # of texts that are written for Python
+MOST_CHARS = 8000  # the longest message that is rewritten: the time grows with the square of its length
+_MARKS = ("(", "True or False", "timedelta", "Pool: ")  # parts that only messages written for Python have
 PYTHON, TOML = Language("python"), Language("toml")
 _language = PYTHON
 
@@ -50,7 +50,7 @@ def speaking(language: Language) -> Iterator[None]:
 
 
 def options_are_in_file(keys: frozenset[str]) -> None:
-    """Note which of the pool's options this command reads from a file."""
+    """Record which of the pool's options this command reads from a file."""
     global _language  # noqa: PLW0603
     if _language.form != "python":
         _language = Language(_language.form, keys)
@@ -61,7 +61,7 @@ def is_python() -> bool:
 
 
 def worded(text: str) -> str:
-    """Return a message with its options in the language of this process's caller."""
+    """Return a message with its options in the language that this process uses at present."""
     return text if is_python() else in_language(text, _language)
 
 
@@ -73,7 +73,10 @@ def is_own(error: BaseException) -> bool:
 
 
 def in_toml(text: str) -> str:
-    """Return a message about a file's table: in TOML, unless a command rewrites it where it prints it."""
+    """Return a message about a table of a file, in TOML.
+
+    If a command rewrites messages when it prints them, return the message unchanged.
+    """
     return in_language(text, TOML) if _language.form in ("python", "toml") else text
 
 

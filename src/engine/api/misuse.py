@@ -1,4 +1,6 @@
-"""Words for a pool that is used where it cannot work: from elsewhere, too early, on the wrong side of an operator."""
+"""Error messages for wrong uses of a pool: in a wrong thread or loop, too early, or on the wrong side of an
+operator.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,12 @@ OPEN_FOR_THREADS = "This pool was opened by `with`: use what `with ... as pool` 
 
 
 class Runner:
-    """The base of pools. Its operators suggest a fix if their left side is not a call."""
+    """The base class of pools. Its operators raise an error with a fix if their left operand is not a call."""
 
-    unusable: str  # why no call can run now; empty: it can
+    unusable: str  # why no call can run at present; empty: calls can run
 
     def check_thread(self) -> None:
-        """Refuse an operator in a thread where its result could not be awaited.
+        """Refuse an operator in a thread that cannot await the operator's result.
 
         Raises:
             SpecError
@@ -59,12 +61,14 @@ class Runner:
         __rshift__ = __matmul__ = __gt__ = _pool_is_left
 
 
-_TASKS = __name__.replace(".api.misuse", ".node.context")  # imported where there are tasks
+_TASKS = __name__.replace(".api.misuse", ".node.context")  # a module that is imported only in processes that run tasks
 
 
 def check_guard() -> None:
-    """Refuse to open a pool in a module that a worker imports to load a task, or a process that was just spawned to
-    load the program: the pool's own workers would import that module again, and so on without end.
+    """Refuse to open a pool in a module that a worker is importing, or in a process that multiprocessing has just
+    spawned.
+
+    The pool's own workers would import that module, too, and open a pool again, without end.
 
     Raises:
         SpecError
@@ -83,7 +87,9 @@ def check_guard() -> None:
 
 
 def _module_being_imported() -> str | None:
-    """Return the name of the innermost module whose own lines are running; a spawned process has the script's path."""
+    """Return the name of the innermost module that is being imported; for the main module of a spawned process, its
+    path.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))
@@ -97,12 +103,13 @@ def _module_being_imported() -> str | None:
 
 
 def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:
-    """Refuse to use a pool on another event loop than its own: nothing would wake up a waiter there.
+    """Refuse to use a pool on another event loop than its own, where nothing would wake up a waiter.
 
     Raises:
         SpecError
     """
-    from asyncio import get_running_loop  # a local pool begins before it is imported
+    # imported here, because a local pool starts its provider before asyncio is imported
+    from asyncio import get_running_loop
 
     try:
         if get_running_loop() is own:
@@ -119,10 +126,11 @@ def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:
 
 
 def awaited_as(code: str) -> Callable[[C], C]:
-    """Have the coroutines of a method say how to run them, in their `repr` and in the warning about a forgotten await.
+    """Make the coroutines of a method show how to run them, in their `repr` and in Python's warning about a forgotten
+    await.
 
-    Python takes both texts from the qualified name of the coroutine function, so a call costs nothing more. The method
-    stays a coroutine function and returns a coroutine of Python's own, which task groups insist on.
+    Python takes both texts from the qualified name of the coroutine function, so this costs nothing per call. The
+    method stays a coroutine function that returns a native coroutine, as task groups require.
 
     Args:
         code: The line to write, as "await pool.run(call)".
@@ -145,7 +153,9 @@ _OF_OTHERS = {
 
 
 def no_option(verb: str, function: str, options: Sequence[str]) -> NotACall:
-    """Return the error for an option that a verb of pools does not have: it may be the function's, or the pool's."""
+    """Return the error for an option that a pool's method does not have: it may be an option of the function or the
+    pool.
+    """
     from .task_options import TaskOptions
 
     name = options[0]
@@ -166,8 +176,8 @@ def no_option(verb: str, function: str, options: Sequence[str]) -> NotACall:
 
 
 def surplus(verb: str, call: object, more: Sequence[object], options: Mapping[str, object]) -> NotACall:
-    """Return the error for ``pool.run(f, 3)``, as an executor of the standard library is called, or for ``options``
-    that the verb does not have.
+    """Return the error for calls such as ``pool.run(f, 3)``, in the style of the standard library's executors, or for
+    ``options`` that the method does not have.
     """
     if options and not more:
         callee = getattr(getattr(call, "function", call), "__name__", "f")

@@ -1,4 +1,4 @@
-"""Rewrite the options that a message names as Python does, for TOML and for command lines.
+"""Rewriting of Python options in messages, to TOML or to command-line options.
 
 ``AWS(region=...)`` becomes ``provider = { name = "aws", region = ... }`` in TOML, and ``--set provider.region=REGION``
 on the command line of `outrider run`.
@@ -43,10 +43,11 @@ def rewritten(text: str, language: Language) -> str:
 
 # --- the calls in a message -------------------------------------------------------------------------------------------
 
-_PROVIDERS = {each.provider.partition(":")[2]: name for name, each in PROVIDERS.items()}  # AWS: aws
+# maps classes to names, such as AWS to aws
+_PROVIDERS = {each.provider.partition(":")[2]: name for name, each in PROVIDERS.items()}
 _TABLES = {"Pool": "", "Image": "image", "Worker": "worker", "Nodes": "nodes", "Chaos": "chaos"}
 _IN_LISTS = {"Volume": "volumes", "Host": "provider.hosts", "Spec": "specs"}
-FIRST = {  # the option that needs no name
+FIRST = {  # for each class, the option that can be given without a name
     "AWS": "region",
     "Accelerator": "type",
     "Containers": "image",
@@ -64,12 +65,12 @@ _CALLS = re.compile(rf"(?:\b(?P<key>\w+)=(?P<list>\[?))?(?P<call>\b(?:{_KINDS}|(
 
 
 def _opens_a_pool(text: str, match: re.Match[str]) -> bool:
-    """Return whether this is code of a Python program, such as `with Pool(...) as pool`."""
+    """Return whether the match is part of a Python program, such as `with Pool(...) as pool`."""
     return match["call"] == "Pool(" and text[: match.start()].endswith("with ")
 
 
 def _end(text: str, start: int) -> int:
-    """Return where the brackets that are open at ``start`` are closed; 0: nowhere."""
+    """Return the index after the bracket that closes the one before ``start``; 0: it is not closed."""
     depth, quote = 1, ""
     for index in range(start, len(text)):
         char = text[index]
@@ -85,7 +86,7 @@ def _end(text: str, start: int) -> int:
 
 
 def _parsed(text: str) -> ast.Call | None:
-    """Return a call, also where a message leaves out values, as in ``SSH(user=, key=)``."""
+    """Parse a call; values may be missing, as in ``SSH(user=, key=)``. Return None for invalid text."""
     try:
         complete = re.sub(r",\s*\.\.\.(?=\s*[)}])", "", re.sub(r"=\s*(?=[,)])", "=...", text))
         tree = ast.parse(complete, mode="eval").body
@@ -95,7 +96,9 @@ def _parsed(text: str) -> ast.Call | None:
 
 
 def _with_key(text: str, match: re.Match[str], end: int) -> tuple[int, int]:
-    """Return where a call begins and ends with the option that it is the value of, as in ``provider=Local()``."""
+    """Return the start and end of a call, including its option if the call is an option's value
+    (``provider=Local()``).
+    """
     name = text[match.start("call") : match.end() - 1]
     key = match["key"]
     if match["list"]:
@@ -105,7 +108,7 @@ def _with_key(text: str, match: re.Match[str], end: int) -> tuple[int, int]:
 
 
 def _path(name: str) -> str:
-    """Return the option of a pool that takes such a value."""
+    """Return the option of a pool whose value is an object of this class."""
     if name in _PROVIDERS:
         return "provider"
     kind = name.partition(".")[0]
@@ -121,7 +124,7 @@ Pairs = list[tuple[str, ast.expr]]
 
 
 def _rewritten(call: ast.Call, language: Language, before: str, after: str, *, is_value: bool) -> str:
-    """``is_value``: the message names the option that takes the call, as in ``provider=Local()``."""
+    """Rewrite one call. ``is_value``: the message also names the option of the call, as in ``provider=Local()``."""
     name = ast.unparse(call.func)
     path, pairs = _path(name), _pairs(name, call)
     forms: list[Form]
@@ -149,7 +152,7 @@ def _pairs(name: str, call: ast.Call) -> Pairs:
     for value in call.args:
         if isinstance(value, ast.Call):
             specs.append(value)
-        elif isinstance(value, ast.Name):  # Image(pip, apt): names of options
+        elif isinstance(value, ast.Name):  # names of options, as in Image(pip, apt)
             pairs.append((value.id, ast.Constant(...)))
         elif not _is_open(value):
             pairs.append((FIRST.get(name, "name"), value))
@@ -176,7 +179,7 @@ def _toml_settings(name: str, path: str, call: ast.Call, pairs: Pairs) -> list[s
 
 
 def _arguments(name: str, path: str, call: ast.Call, pairs: Pairs) -> list[str]:
-    """Return the words of a command line."""
+    """Return the call as command-line options."""
     if name in _IN_LISTS:
         return [_argument(path, ast.List([call]))]
     if name in _PROVIDERS and (not pairs or any(_is_open(each) for each in call.args)) and not call.keywords:
@@ -217,7 +220,7 @@ def _argument(path: str, value: ast.expr) -> str:
 
 
 def _bare(key: str, value: ast.expr) -> str:
-    """Return a value as an argument has it: a text without quotes, unless it would be another value of TOML."""
+    """Return a value as a command-line argument: a string without quotes, unless TOML would then read another value."""
     if _is_open(value):
         return key.upper() or "..."
     text = _toml(value)
@@ -262,7 +265,7 @@ def _toml(value: ast.expr) -> str:
 
 
 def _called(call: ast.Call) -> str:
-    """Return the form of a call in TOML: a name, or a table."""
+    """Return a call in TOML: as a name, or as a table."""
     name = ast.unparse(call.func)
     if name.startswith("Secret"):
         variable = _toml(call.args[0]) if name == "Secret.env" and call.args else '"VARIABLE"'
@@ -288,7 +291,7 @@ def _key(key: ast.expr | None) -> str:
 
 
 def _is_open(value: ast.expr) -> bool:
-    """Return whether a message leaves the value to its reader."""
+    """Return whether the value is a placeholder that the reader has to fill in."""
     return isinstance(value, ast.Constant) and value.value is ...
 
 

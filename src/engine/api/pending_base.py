@@ -1,4 +1,4 @@
-"""The base of pending calls and groups of calls: they are no results, and can be shown as code."""
+"""The base of pending calls and of groups: they are not results, and they can be printed as code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _for_a_task: ContextVar[bool] = ContextVar("outrider_for_a_task", default=False)
 
 
 class Pickled:
-    """``latest`` is another object after any pending call has been pickled, in any thread."""
+    """A marker: ``latest`` becomes a new object each time that a pending call is pickled, in any thread."""
 
     latest: object = None
 
 
 @contextmanager
 def refused_as_arguments() -> Iterator[None]:
-    """Have pending calls refuse to be pickled during the block."""
+    """Make pending calls refuse to be pickled during the block."""
     token = _for_a_task.set(True)
     try:
         yield
@@ -31,17 +31,17 @@ def refused_as_arguments() -> Iterator[None]:
 
 
 class Pending:
-    """The base of pending calls: use of a call as if it were its result raises an error that says how to get that."""
+    """The base class of pending calls. Using a call like its result raises an error that says how to get the result."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def code(self) -> str:
-        """The call as one would write it."""
+        """The call as Python code."""
 
     def _awaited(self) -> str:
-        """Return the code that runs it and gives its result."""
+        """Return Python code that runs the call and returns its result."""
         return f"await ({self.code} >> pool)"
 
     def _not_yet(self, here: str = "") -> str:
@@ -54,7 +54,7 @@ class Pending:
     def __repr__(self) -> str:
         return f"<{self.code} has not run: {self.code} >> pool runs it>"
 
-    if not TYPE_CHECKING:  # to a checker these do not exist, which is its way of saying the same
+    if not TYPE_CHECKING:  # hidden from type checkers, which then report these wrong uses themselves
 
         def _needs_result(self, *_others: object) -> NoReturn:
             raise NotACall(self._not_yet())
@@ -77,7 +77,7 @@ class Pending:
 
 
 def called_with(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """Return a call as one would write it, its arguments shortened."""
+    """Return a call as Python code, with shortened arguments."""
     return f"{name}({', '.join([*map(shown, args), *(f'{key}={shown(each)}' for key, each in kwargs.items())])})"
 
 

@@ -1,21 +1,21 @@
-"""The plugin protocol: set up a framework around a task, once for every function that uses it.
+"""The plugin protocol: a plugin sets up a framework around tasks, so that functions need no code for that.
 
 A plugin is an immutable, picklable object. Third parties register a factory under the entry point group
 ``outrider.plugins``; users then write ``plugins.<name>(...)``. In the task's process, in this order:
 
-1. every ``env(info)`` is put into the environment, before anything of the user's is imported;
-2. every ``session(info)`` is entered, which sets the framework up before its first use;
-3. the function is unpickled, and each ``wrap(function, info)`` makes another of it, the first plugin's outermost;
-4. the arguments are unpickled, and that function runs;
-5. the sessions are left, also when the function raises; for a generator when it ends or is closed.
+1. the variables of every ``env(info)`` are set, before any of the user's modules is imported;
+2. every ``session(info)`` is entered, which sets up the framework before its first use;
+3. the function is unpickled, and each ``wrap(function, info)`` wraps it; the first plugin's wrapper is the outermost;
+4. the arguments are unpickled, and the wrapped function runs;
+5. the sessions are left, also if the function raises; for a generator, when it ends or is closed.
 
-A plugin of a pool may have two further halves, beside the tasks: ``node(side)`` runs once on each node, in a process of
-its own, from before the node's first task until the node leaves the pool; ``attach(context)`` at the client. They may
-send each other messages: any objects that can be pickled, which go over the pool's own connections, in order, and
-survive a reconnect.
+A plugin of a pool may have two more parts, outside of tasks. ``node(side)`` runs once on each node, in a process of its
+own, from before the node's first task until the node leaves the pool. ``attach(context)`` runs in the client. These
+parts can send each other messages: any picklable objects, which are sent over the pool's connections, in order, and are
+not lost by a reconnect.
 
-Sessions of several plugins are entered in the order in which the plugins were given, and left in reverse. A plugin that
-builds on others brings them, before itself; a plugin of the same name that the user gave is used instead.
+Sessions of several plugins are entered in the order of the plugins, and left in reverse. A plugin that builds on other
+plugins adds these before itself; if the user has passed a plugin of the same name, that one is used.
 """
 
 from __future__ import annotations
@@ -41,13 +41,17 @@ Ports = Literal["none", "head", "ranks"]
 
 
 class Plugin:
-    """The base of plugins. Every method has a default that does nothing."""
+    """The base class of plugins. Every method has a default that does nothing."""
 
     name: ClassVar[str] = ""
-    collective: ClassVar[bool] = False  # ranks wait for each other, so a broadcast that loses one starts over
-    fresh_process: ClassVar[bool] = False  # it cannot be taken down, so the task's process ends with the task
-    fresh_ranks: ClassVar[bool] = False  # the same for ranks alone; processes of other tasks stay in their slots
-    shares_devices: ClassVar[bool] = False  # True: it sets the devices that a task sees, not ``gpus=``
+    # True: ranks wait for each other, so a broadcast that loses a rank restarts all of them
+    collective: ClassVar[bool] = False
+    # True: the framework cannot be shut down, so the task's process ends with the task
+    fresh_process: ClassVar[bool] = False
+    # True: as `fresh_process`, but only for ranks; processes of other tasks are reused
+    fresh_ranks: ClassVar[bool] = False
+    # True: the plugin, and not ``gpus=``, determines the devices that a task sees
+    shares_devices: ClassVar[bool] = False
     preload: ClassVar[tuple[str, ...]] = ()  # modules that a pool's processes import before their first task
     ports: ClassVar[Ports] = "none"
     """The free ports of a generation that the plugin listens on: the head's, ``info.head_port``, or each rank's own,
@@ -58,11 +62,11 @@ class Plugin:
         return ()
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
-        """Return requirements, as pip takes them, of packages that other computers get.
+        """Return requirements, in pip's format, of packages that are installed on other computers.
 
-        They get them unless they have the packages, in any version. The user's own requirements win: a package that
-        `Image(pip=...)` names, and a lock as a whole. If such a package is one of several here, the others lose their
-        ``==``, because they have to go with it.
+        A package is not installed if a computer has it in any version. The user's own requirements override these:
+        packages that `Image(pip=...)` names, and a lock as a whole. If the user names one of several packages, the
+        others lose their ``==``, so that the versions can fit together.
 
         Args:
             accelerators: The types of accelerators of the pool, such as "A100".
@@ -78,48 +82,51 @@ class Plugin:
         return {}
 
     def session(self, info: InstanceInfo) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return the context in which the function runs, in the task's process."""
+        """Return the context manager in which the function runs, in the task's process."""
         return nullcontext()
 
     def wrap(self, function: Callable[..., Any], info: InstanceInfo) -> Callable[..., Any]:  # noqa: ARG002
-        """Return the function that runs in place of the user's, inside the session. Of a map, it takes one item.
+        """Return the function that runs in place of the user's, inside the session. For a map, it takes one item.
 
-        A generator function must become a generator function, and a coroutine function a coroutine function.
+        A generator function must be wrapped by a generator function, and a coroutine function by a coroutine function.
         """
         return function
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup | None]:  # noqa: ARG002
-        """Return the context that each node enters once, before its first task, and leaves at its end."""
+        """Return the context manager that each node enters once before its first task, and leaves at its end."""
         return nullcontext()
 
     @property
     def has_halves(self) -> bool:
-        """Return whether the plugin works on whole nodes, beside the tasks; then it cannot belong to a function."""
+        """Return whether the plugin has a part on nodes or in the client, so that it cannot belong to one function."""
         return type(self).node is not Plugin.node or type(self).attach is not Plugin.attach
 
     def attach(self, context: PluginContext) -> AbstractAsyncContextManager[Any]:  # noqa: ARG002
-        """Return the client's part: a context around the open pool. `Pool.handle` returns its value."""
+        """Return the plugin's part in the client: a context manager around the open pool.
+
+        `Pool.handle` returns its value.
+        """
         return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The result of a plugin's half on a node: environment variables for tasks, and accelerators for everybody."""
+    """The result of a plugin's part on a node: environment variables for tasks, and the node's accelerators."""
 
-    env: Mapping[str, str] = field(default_factory=dict)  # for every task of the node
-    accelerators: tuple[tuple[str, float], ...] | None = None  # (type, memory in GB) each; None: unchanged
+    env: Mapping[str, str] = field(default_factory=dict)  # set for every task of the node
+    accelerators: tuple[tuple[str, float], ...] | None = None  # (type, memory in GB) of each device; None: unchanged
 
 
 @dataclass(slots=True)
 class NodeSide:
-    """The argument of a plugin's half on a node: facts about the node, and messages to and from the client's half."""
+    """The argument of a plugin's part on a node: facts about the node, and messages to and from the client."""
 
     pool: str
-    node: int  # never reused in a pool
+    node: int  # number of the node, never reused in a pool
     hostname: str
-    address: str  # how the other nodes reach it
+    address: str  # the address by which other nodes reach this one
     accelerators: tuple[tuple[str, float], ...]
-    directory: Path  # private, and removed with the node
+    directory: Path  # a private folder, deleted with the node
     tell: Callable[[Any], None]
     """Send a message to the client's half; from any thread, without waiting. If that half does not keep up, messages
     wait in this node's memory, and those of the node's other plugins behind them."""
@@ -128,7 +135,7 @@ class NodeSide:
 
 
 class Attaching(Protocol[H_co]):
-    """A plugin with a half at the client that gives its users an ``H_co``."""
+    """A plugin with a part in the client that offers an object of type ``H_co`` to users."""
 
     @property
     def name(self) -> str: ...
@@ -137,20 +144,20 @@ class Attaching(Protocol[H_co]):
 
 
 class Joined(NamedTuple):
-    """A node has joined, and the plugin's half on it is set up."""
+    """A node has joined, and the plugin's part on it is set up."""
 
     node: NodeId
     facts: NodeFacts
 
 
 class Left(NamedTuple):
-    """A node has left, or the plugins' halves on it have ended."""
+    """A node has left, or the plugin's part on it has ended."""
 
     node: NodeId
 
 
 class Heard(NamedTuple):
-    """The half on a node has sent this message."""
+    """A message from the plugin's part on a node."""
 
     node: NodeId
     message: Any
@@ -160,7 +167,7 @@ News = Joined | Left | Heard
 
 
 class PluginContext(Protocol):
-    """The argument of a plugin's half at the client: the pool, on the pool's event loop."""
+    """The argument of a plugin's part in the client: access to the pool, on the pool's event loop."""
 
     @property
     def pool(self) -> Pool: ...
@@ -176,28 +183,29 @@ class PluginContext(Protocol):
         ...
 
     def news(self) -> AsyncIterator[News]:
-        """Iterate over nodes that join and leave, and messages of their halves. Begins with the present nodes.
+        """Iterate over joining and leaving nodes, and messages from them. Starts with the present nodes.
 
-        For one consumer. What it has not taken is bounded per node (256 messages, 1 MiB): more waits on the node.
+        Only for one consumer. At most 256 messages and 1 MiB per node are buffered here; further messages wait on the
+        node.
         """
         ...
 
     def tell(self, node: NodeId, message: Any) -> None:
-        """Send a message to the plugin's half on ``node``; if the node is gone, the message is lost."""
+        """Send a message to the plugin's part on ``node``; if the node is gone, the message is lost."""
         ...
 
     async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
         """Return an address, ``host:port``, by which this computer reaches a port on ``node``.
 
-        For a remote node it is a port of this computer's loopback interface, forwarded through the pool's own
-        connection until the halves at the client have ended. ``loopback``: the port there listens on the loopback
-        interface too, so that other hosts do not reach it, and not at the node's address.
+        For a remote node, this is a port on this computer's loopback interface. It is forwarded through the pool's
+        connection until the plugins' parts in the client have ended. ``loopback``: the port on the node listens only on
+        the node's loopback interface, not on the node's address, so that other hosts cannot reach it.
         """
         ...
 
 
 def check_plugins(plugins: Sequence[Plugin]) -> None:
-    """Refuse plugins whose attributes have other types than those of `Plugin`, and the same plugin twice.
+    """Refuse plugins with attributes of wrong types, and the same plugin twice.
 
     Raises:
         SpecError
@@ -225,13 +233,16 @@ def check_plugin(plugin: Plugin) -> None:
 
 
 def replaced(before: Sequence[Plugin], after: Sequence[Plugin]) -> tuple[Plugin, ...]:
-    """Join two lists of plugins; of the same name, only the later one."""
+    """Join two lists of plugins. Of plugins with the same name, keep the later one."""
     names = {plugin.name for plugin in after}
     return (*(plugin for plugin in before if plugin.name not in names), *after)
 
 
 def merged(pool: Sequence[Plugin], function: Sequence[Plugin]) -> tuple[Plugin, ...]:
-    """A pool's plugins with a function's own, which replace those of the same name, and all that these bring."""
+    """Return a pool's and a function's plugins, with the plugins that these bring.
+
+    A function's plugin replaces the pool's plugin of the same name.
+    """
     plugins = replaced(pool, function)
     by_name = {plugin.name: plugin for plugin in plugins}
     met: list[Plugin] = []
@@ -250,10 +261,10 @@ def merged(pool: Sequence[Plugin], function: Sequence[Plugin]) -> tuple[Plugin, 
 
 
 def one_listens(plugins: Sequence[Plugin]) -> Ports:
-    """The ports that a broadcast with these plugins needs.
+    """Return the ports that a broadcast with these plugins needs.
 
     Raises:
-        SpecError: two plugins would listen on the same ones.
+        SpecError: two plugins would listen on the same ports.
     """
     listening = [plugin for plugin in plugins if plugin.ports != "none"]
     if len(listening) > 1:

@@ -1,4 +1,4 @@
-"""`Secret`: a value that is used and never shown. It is sent to nodes and to nobody else."""
+"""`Secret`: a value that is never printed, and is sent only to nodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from .errors import SpecError
 
 HIDDEN = "****"
-SECRET = f"{__name__}.Secret"  # its name in `wire.values.Unpicklable`
-_LEAST_HIDDEN = 4  # shorter texts occur everywhere by chance
+SECRET = f"{__name__}.Secret"  # the class's name in `wire.values.Unpicklable`
+_LEAST_HIDDEN = 4  # shorter texts are not hidden, because they occur everywhere by chance
 
 _allowed: ContextVar[bool] = ContextVar("outrider_secrets_allowed", default=False)
 
@@ -20,7 +20,8 @@ _allowed: ContextVar[bool] = ContextVar("outrider_secrets_allowed", default=Fals
 class Secret:
     """A token or password: ``Secret("...")``, or ``Secret.env("HF_TOKEN")`` for a variable of this process.
 
-    ``repr`` and ``str`` hide it, `reveal` returns it. It can be pickled only on the way to a node or back.
+    ``repr`` and ``str`` hide the value, `reveal` returns it. A secret can only be pickled to send it to a node, or back
+    from there.
 
     Raises:
         SpecError: The value is empty, or not a text.
@@ -76,7 +77,7 @@ class Secret:
 
 @contextmanager
 def allow_secrets() -> Iterator[None]:
-    """Allow secrets to be pickled during the block: the pickle goes to a node, or from one to its client."""
+    """Allow secrets to be pickled during the block, because the pickle is sent to a node, or back to its client."""
     token = _allowed.set(True)
     try:
         yield
@@ -107,10 +108,10 @@ class Scrubber:
 
 
 def shown_forms(values: Iterable[str]) -> list[str]:
-    """The forms in which these values may appear in a text, the longest first.
+    """Return the forms in which these values may appear in a text, the longest form first.
 
-    Each value as a whole, each of its lines (programs log line by line), and URL-quoted. Forms that are so short that
-    they would occur everywhere are left out.
+    The forms of a value are: the whole value, each of its lines, because programs log line by line, and the URL-quoted
+    value. Forms that are so short that they occur everywhere are left out.
     """
     from urllib.parse import quote
 

@@ -1,6 +1,6 @@
-"""Define the options of a pool: its nodes, their machines and workers.
+"""The options of a pool: its nodes, their machines and workers.
 
-Each is checked when it is written, so that an existing one is valid.
+Options are checked when an object is created, so every existing object is valid.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ WorkerKind = Literal["process", "thread"]
 Selection = Literal["cheapest", "first"]
 Interconnect = Literal["efa"]
 Scale = Literal["load"]
-LEAST_SAMPLE_S = 0.1  # between two samples of a node
-MOST = 100_000  # nodes of a pool, and tasks of a node at a time: an event loop would take minutes for more
-IDLE_S = 600.0  # without work, after which a node of a pool that is scaled by load leaves
-NAME_LENGTH = 40  # of a pool
-UNIQUE_LENGTH = NAME_LENGTH + len("-123456")  # of a name that `unique` has made
+LEAST_SAMPLE_S = 0.1  # shortest interval between two samples of a node, in seconds
+MOST = 100_000  # most nodes of a pool, and most concurrent tasks of a node; an event loop would take minutes for more
+IDLE_S = 600.0  # default idle time after which a node leaves, if the pool is scaled by load
+NAME_LENGTH = 40  # most characters of a pool's name
+UNIQUE_LENGTH = NAME_LENGTH + len("-123456")  # most characters of a name that `unique` returns
 
 
 @checks_options
@@ -53,21 +53,21 @@ class Nodes:
     """The number of nodes of a pool, as a fixed size or by load.
 
     ``Nodes(4)``: four nodes. ``Nodes(8, min=2)``: ready with 2, growing to 8. With ``Nodes(min=0, max=8,
-    scale="load")`` the number follows the work: waiting tasks make the pool grow, idle nodes leave, and with ``min=0``
-    no node is left while there is no work. A broadcast of such a pool takes the nodes that are ready, at least one;
-    `Pool.resize` sets how many these are.
+    scale="load")`` the number follows the work: the pool adds nodes for waiting tasks, and idle nodes leave; with
+    ``min=0``, the last node leaves, too, if there is no work. In such a pool, a broadcast runs on the nodes that are
+    ready, at least one; `Pool.resize` sets how many of them it waits for.
 
     Args:
         desired: The number of nodes that the pool grows to. Not with ``scale``.
         min: The pool is ready with this number. Default: ``desired``; with ``scale``, 0.
         max: The limit of `Pool.resize`; with ``scale`` also of the growth by load, and required. Default: no limit.
-        spare: Further nodes that stand by, ready and without work. A spare takes the place of a lost node, or of one
-            that will be lost, at once. It costs as much as any other node.
+        spare: Additional nodes that are ready but get no work. A spare replaces a lost node, or a node that will be
+            lost, at once. A spare costs as much as any other node.
         scale: ``"load"``: the number of nodes follows the work, from ``min`` to ``max``.
         idle: Seconds without work after which a node leaves. Only with ``scale``. Default: 600.
 
     Raises:
-        SpecError: A number cannot be, or does not go with the others.
+        SpecError: A number is invalid, or contradicts another one.
     """
 
     desired: int
@@ -87,7 +87,7 @@ class Nodes:
         scale: Scale | None = None,
         idle: float = IDLE_S,
     ) -> None:
-        """``min`` is ``desired`` where it is not given, and ``max`` no limit."""
+        """Check the arguments. The default of ``min`` is ``desired``, and that of ``max`` is no limit."""
         count("Nodes(spare=...)", spare, least=0, most=MOST)
         if scale is None:
             least = _of_one_size(desired, min, max, idle)
@@ -115,7 +115,7 @@ class Nodes:
 
     @classmethod
     def of(cls, nodes: int | tuple[int, int] | Nodes) -> Nodes:
-        """Return the `Nodes` that a ``nodes=`` option means.
+        """Return the `Nodes` for the value of a ``nodes=`` option.
 
         Args:
             nodes: ``4``; ``(2, 8)``: ready with 2 and growing to 8; or `Nodes`.
@@ -135,7 +135,7 @@ class Nodes:
 
 
 def _of_one_size(desired: int | None, least: int | None, most: int | None, idle: float) -> int:
-    """Check the sizes of a pool that has ``desired`` nodes; return the least."""
+    """Check the sizes of a pool with a fixed number of nodes. Return the minimum."""
     if desired is None:
         refuse('Nodes takes how many: Nodes(4), or by load Nodes(min=0, max=8, scale="load").')
     if idle != IDLE_S:
@@ -159,7 +159,7 @@ def _size(name: str, value: object) -> None:
 
 
 def _by_load(desired: int | None, least: int | None, most: int | None) -> int:
-    """Check the sizes of a pool whose number of nodes follows its work; return the least."""
+    """Check the sizes of a pool whose number of nodes follows its work. Return the minimum."""
     if desired is not None:
         refuse(
             f'Nodes({desired}, scale="load"): the work decides how many: write Nodes(min=..., max=..., scale="load").'
@@ -182,13 +182,13 @@ class Worker:
     Args:
         concurrency: The number of tasks that a node runs at a time.
         kind: ``"process"``: each task has a process of its own. ``"thread"``: all tasks of a node are threads of one
-            process, for tasks that wait more than they compute. A task that ends that process ends the others with it,
-            and plugins that set up a whole process are refused.
-        object_memory_gb: The GB of a node's memory for large objects that no call uses at the moment, such as values
-            that it got before. Default: an eighth of the memory.
-        object_disk_gb: The GB of a node's disk for the objects of these that were used longest ago. Default: four times
-            the memory for objects.
-        node_to_node: False: nodes do not hand large objects on to each other; each gets them from this program.
+            process, for tasks that wait more than they compute. A task that ends this process also ends the node's
+            other tasks, and plugins that set up a whole process are refused.
+        object_memory_gb: The GB of a node's memory for large objects that no call uses at present, such as values
+            received for earlier calls. Default: an eighth of the memory.
+        object_disk_gb: The GB of a node's disk for the least recently used of these objects. Default: four times the
+            memory for objects.
+        node_to_node: False: each node gets large objects from this program, and not from other nodes.
 
     Raises:
         SpecError: An option is not valid.
@@ -211,13 +211,13 @@ class Worker:
 
     @property
     def object_bytes(self) -> tuple[int | None, int | None]:
-        """The bytes for objects in memory and on disk; None: decided by the node's size."""
+        """The bytes for objects in memory and on disk; None: derived from the node's size."""
         memory, disk = self.object_memory_gb, self.object_disk_gb
         return None if memory is None else in_parts(memory, 1e9), None if disk is None else in_parts(disk, 1e9)
 
 
 class MachineNeeds(TypedDict, total=False):
-    """The options of each machine, as `Spec` describes them."""
+    """The options of each machine. The docstring of `Spec` describes them."""
 
     accelerator: str | Accelerator | None
     vcpus: int | None
@@ -230,7 +230,7 @@ class MachineNeeds(TypedDict, total=False):
 
 
 class MachineOptions(MachineNeeds, total=False):
-    """The options of `Spec`, which describes them."""
+    """The options of `Spec`, whose docstring describes them."""
 
     provider: Provider | None
 
@@ -261,7 +261,8 @@ class Spec:
         architecture: ``"x86_64"`` or ``"arm64"``. None: the one that costs less.
         allocation: ``"spot"``, ``"spot-if-available"``, ``"on-demand"`` or ``"cheapest"``. None:
             ``"spot-if-available"``.
-        max_hourly_cost: The highest price of one machine in USD per hour; dearer machines are not taken. None: any.
+        max_hourly_cost: The highest price of one machine in USD per hour; more expensive machines are not used. None:
+            no limit.
         interconnect: ``"efa"`` places machines close together on a fast network, for ranks that communicate much.
 
     Raises:
@@ -290,7 +291,7 @@ class Spec:
             object.__setattr__(self, name, value)
 
     def applied_to(self, request: LaunchRequest) -> LaunchRequest:
-        """Return the launch request with the needs of this spec."""
+        """Return the launch request with the machine options of this spec."""
         needs = {name: getattr(self, name) for name in MachineNeeds.__annotations__}
         return replace(request, **needs | {"allocation": self.allocation or "spot-if-available"})
 
@@ -347,19 +348,19 @@ def outlives(provider: Provider) -> bool:
 
 
 def check_outlives(provider: object) -> None:
-    """Refuse a provider whose machines end with their client: no other client can attach to them."""
+    """Refuse a provider whose machines end with their client, because no other client can attach to them."""
     _check_provider(provider)
     if isinstance(provider, Provider) and not outlives(provider):
         refuse(f"Machines of {provider.name} end with their client: there is nothing to attach to.")
 
 
 def is_free(provider: Provider) -> bool:
-    """Return whether the provider's machines cost nothing. A provider that is not `Priced` has prices."""
+    """Return whether the provider's machines cost nothing. A provider that does not implement `Priced` is not free."""
     return isinstance(provider, Priced) and provider.free
 
 
 def check_containers(image: str | None, specs: Sequence[Spec]) -> None:
-    """Refuse an image of containers for machines that are none."""
+    """Refuse a container image if the machines are not containers."""
     for spec in specs if image is not None else ():
         if not (isinstance(spec.provider, Containing) and spec.provider.containers):
             refuse(
@@ -395,15 +396,16 @@ def _accelerator(wanted: str | Accelerator | None) -> AcceleratorRequest | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     name: str | None
-    attach: Literal["all", "nodes"] | None  # to all machines that a dead client has left, or to as many as `nodes`
+    # attach to all machines that a dead client has left, or to as many as `nodes` says; None: do not attach
+    attach: Literal["all", "nodes"] | None
     specs: tuple[Spec, ...]
-    provider: Provider  # the specs', or the choice among several
+    provider: Provider  # the provider of the specs, or a provider that chooses among several
     nodes: Nodes
     worker: Worker
     image: Image
     plugins: tuple[Plugin, ...]
     on_loss: OnLossOption
-    checkpoints: str | None  # a URL
+    checkpoints: str | None  # URL of the checkpoints
     boot_timeout_s: float
     start_timeout_s: float | None
     replace_timeout_s: float
@@ -411,17 +413,17 @@ class Settings:
     max_lifetime_s: float | None
     max_cost: float | None  # USD
     volumes: tuple[Volume, ...] = ()
-    keep: str | None = None  # a folder in the nodes' work folders
-    run: RunOption = None  # the name of its record, False: it leaves none
+    keep: str | None = None  # a folder in the nodes' work folders, fetched at the end
+    run: RunOption = None  # name of the run's record; False: no record
     sample_every_s: float | None = None  # None: nodes send no samples
     max_idle_s: float | None = None
-    trackers: tuple[object, ...] = ()  # `trackers.base.Tracker`s, to which its record is sent
-    flush_s: float = 5.0  # that its end waits for them
-    traces: bool = False  # its calls are traces of OpenTelemetry
+    trackers: tuple[object, ...] = ()  # objects of type `trackers.base.Tracker`, which receive the run's record
+    flush_s: float = 5.0  # seconds that the pool's end waits for the trackers
+    traces: bool = False  # whether calls are traced with OpenTelemetry
 
 
 def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
-    """Return the rank of the node that ``on=`` of `Pool.run` means, in a pool of ``most`` nodes; None: any node."""
+    """Return the rank of the node that ``on=`` of `Pool.run` selects in a pool of ``most`` nodes; None: any node."""
     if on is None:
         return None
     if on == "head":
@@ -434,7 +436,7 @@ def placement(on: int | Literal["head"] | None, *, most: int) -> int | None:
 
 
 def work_files(option: str, pattern: object) -> str:
-    """Check a name of files in a node's work folder: a file, a folder or a pattern."""
+    """Check a name of files in a node's work folder, and return it: a file, a folder or a pattern."""
     if not isinstance(pattern, str) or not pattern.strip():
         refuse(f"{option} takes what is in a node's work folder, as in 'log/', not {shown(pattern)}.")
     if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
@@ -443,7 +445,7 @@ def work_files(option: str, pattern: object) -> str:
 
 
 def pool_name(name: object, *, most: int = NAME_LENGTH, option: str = "name") -> str:
-    """Check a pool's name, which becomes a tag, a directory and a part of other names; or that of its run."""
+    """Check the name of a pool, or of its run, and return it. It becomes a tag, a folder and a part of other names."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or len(name) > most:
         characters = "letters, digits, '.', '_' and '-'"
         refuse(f'{option} takes up to {most} {characters}, not {shown(name)}: as in {option}="train-1".')
@@ -461,7 +463,7 @@ def run_option(run: object) -> RunOption:
 
 
 def sample_option(every: object) -> float | None:
-    """Return how often nodes are sampled; None: never."""
+    """Return the interval between samples of a node in seconds; None: no samples."""
     if every is None or (every == 0 and not isinstance(every, bool)):
         return None
     every_s = seconds("sample_every", every)
@@ -471,7 +473,7 @@ def sample_option(every: object) -> float | None:
 
 
 def traces_option(traces: object) -> bool:
-    """Return whether calls are traces of OpenTelemetry."""
+    """Return whether calls are traced with OpenTelemetry."""
     if not isinstance(traces, bool):
         refuse(f"traces takes True or False, not {shown(traces)}.")
     if traces and find_spec("opentelemetry") is None:
@@ -480,14 +482,17 @@ def traces_option(traces: object) -> bool:
 
 
 def flush_option(flush: object) -> float:
-    """Return for how long the end of a pool waits for its trackers; 0: not at all."""
+    """Return how many seconds the end of a pool waits for its trackers; 0: no wait."""
     if isinstance(flush, int | float) and not isinstance(flush, bool) and not 0 < flush < float("inf"):
         return 0.0 if flush == 0 else refuse(f"flush_timeout takes seconds, 0 or more, not {flush}.")
     return seconds("flush_timeout", flush)
 
 
 def idle_option(idle: object, every_s: float | None) -> float | None:
-    """Return how long the pool may do nothing; None: for ever. ``every_s``: how often its nodes are sampled."""
+    """Return how many seconds the pool may be idle; None: no limit.
+
+    ``every_s``: the interval between samples of its nodes.
+    """
     if idle is None:
         return None
     idle_s = seconds("max_idle", idle)
@@ -499,9 +504,9 @@ def idle_option(idle: object, every_s: float | None) -> float | None:
 
 
 def unique(name: str) -> str:
-    """Return a name for one pool, by which everything that belongs to it is found and ended.
+    """Return a unique name for one pool, by which all its resources are found and ended.
 
-    Pools with the same ``name`` get different ones.
+    Pools with the same ``name`` get different unique names.
     """
     return f"{name}-{os.urandom(3).hex()}"
 
@@ -511,7 +516,7 @@ def is_named(unique_name: str, name: str) -> bool:
 
 
 def check_scaled(plugins: Sequence[Plugin], keep: object) -> None:
-    """Refuse options that do not go with nodes that leave when the pool has no work for them."""
+    """Refuse options that are incompatible with scaling by load, where nodes leave when they have no work."""
     if keep is not None:
         refuse('keep fetches files at the end, when nodes of Nodes(scale="load") have left: use pool.fetch before.')
     for plugin in plugins:

@@ -1,4 +1,4 @@
-"""`short`: values in messages, as one would write them, but not longer than a line."""
+"""`short`: formats values for messages as Python code, at most a line long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import reprlib
 
 
 class _Short(reprlib.Repr):
-    """Python's own shortens whole texts of bytes, of which a gigabyte takes seconds."""
+    """A `reprlib.Repr` that truncates bytes before it formats them; Python's own takes seconds for a gigabyte."""
 
     def repr_bytes(self, value: bytes, level: int) -> str:  # noqa: ARG002
         return repr(value) if len(value) <= self.maxstring else f"{bytes(value[: self.maxstring // 2])!r}..."

@@ -1,4 +1,4 @@
-"""The signatures of users' functions: which arguments they take, and which of these are streamed."""
+"""The signatures of users' functions: their parameters, and which of these are streamed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from collections.abc import (
 from types import CodeType, FunctionType, UnionType
 from typing import NamedTuple, Union, get_args, get_origin
 
-WRAPPER = "__outrider_wrapper__"  # set on our wrappers, which pass every argument on
+WRAPPER = "__outrider_wrapper__"  # set on Outrider's wrappers, which pass on every argument
 
 
 class Streamed(NamedTuple):
     """The way in which a parameter consumes its argument while the function runs."""
 
-    always: bool  # otherwise only if the value is an iterator: a list is sent as a list
+    always: bool  # False: only if the value is an iterator; a list is sent as a list
     asynchronous: bool
 
     def takes(self, argument: object) -> bool:
@@ -43,7 +43,7 @@ _BY_NAME = {kind.__name__: streamed for kind, streamed in _STREAMS.items() if is
 
 
 def streamed_parameters(function: Callable[..., object]) -> dict[str, Streamed]:
-    """Return the parameters, by name, whose arguments are consumed while the function runs."""
+    """Return the streamed parameters by name, whose arguments are consumed while the function runs."""
     called = called_of(_own(function))
     annotations = getattr(called, "__annotations__", {})
     parameters = {name: streamed(each, called) for name, each in annotations.items() if name != "return"}
@@ -51,9 +51,10 @@ def streamed_parameters(function: Callable[..., object]) -> dict[str, Streamed]:
 
 
 def argument_check(function: Callable[..., object]) -> Callable[..., object]:
-    """A function to call with a call's arguments: it raises the `TypeError` that the function itself would raise.
+    """Return a function that checks a call's arguments: it raises the `TypeError` that the function itself would raise.
 
-    That is Python's own argument binding in 0.1 us; `inspect.Signature.bind` takes 3 us, too much for a call of 20 us.
+    It uses Python's own argument binding, which takes 0.1 us; `inspect.Signature.bind` takes 3 us, too much for a call
+    of 20 us.
     """
     own = _own(function)
     if not isinstance(own, FunctionType):
@@ -69,7 +70,7 @@ def argument_check(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def called_of(function: Callable[..., object]) -> Callable[..., object]:
-    """Return the ``__call__`` of an object whose class has one, and other callables as they are."""
+    """Return the ``__call__`` method of an object whose class defines it; return other callables unchanged."""
     call = getattr(type(function), "__call__", None)  # noqa: B004  the function itself
     return call if isinstance(call, FunctionType) and not isinstance(function, type) else function
 
@@ -96,17 +97,21 @@ def _stub_code(code: CodeType) -> CodeType:
 
 
 def _own(function: Callable[..., object]) -> Callable[..., object]:
-    """The user's function below our wrappers. Other wrappers may change the arguments, so they count as functions."""
+    """Return the user's function below Outrider's wrappers.
+
+    Other wrappers are kept, because they may change the arguments.
+    """
     while hasattr(function, WRAPPER):
         function = function.__wrapped__  # type: ignore[attr-defined]
     return function
 
 
 def streamed(annotation: object, function: Callable[..., object]) -> Streamed | None:
-    """Return how an annotation of ``function`` marks a value as streamed; None: it does not."""
+    """Return how an annotation of ``function`` marks a value as streamed; None: the value is not streamed."""
     if isinstance(annotation, str):
         annotation = _evaluated(annotation, function)
-    if isinstance(annotation, str):  # names that exist only for type checkers: match the text
+    # the annotation may have names that exist only for type checkers, so match its text
+    if isinstance(annotation, str):
         return _BY_NAME.get(annotation.partition("[")[0].rpartition(".")[2])
     origin = get_origin(annotation) or annotation
     if origin in (Union, UnionType):

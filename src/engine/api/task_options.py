@@ -1,4 +1,4 @@
-"""The options of one function, as users give them and as they are kept."""
+"""The options of a function, in the form in which users pass them and in a checked form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OnStallOption = Literal["report", "restart"]
 
 
 class TaskOptions(TypedDict, total=False):
-    """The options of a function, as `compute` describes them."""
+    """The options of a function. The docstring of `compute` describes them."""
 
     timeout: float | timedelta | None
     queue_timeout: float | timedelta | None
@@ -39,19 +39,19 @@ class TaskOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    timeout_s: float | None = None  # of running
-    queue_timeout_s: float | None = None  # of waiting for a slot
-    deadline_s: float | None = None  # from the submission to the end
-    retries: int = 3  # further attempts when the node is lost
-    max_restarts: int = 0  # further attempts when one failed by itself: of a task, or of all ranks of a broadcast
-    at_most_once: bool = False  # retry="never"
+    timeout_s: float | None = None  # limit of the run time
+    queue_timeout_s: float | None = None  # limit of the wait for a slot
+    deadline_s: float | None = None  # limit from the submission to the end
+    retries: int = 3  # additional attempts after the loss of the node
+    max_restarts: int = 0  # additional attempts after a failure of the task itself, or of any rank of a broadcast
+    at_most_once: bool = False  # True for retry="never"
     on_loss: OnLossOption = "auto"  # the reaction of a broadcast to the loss of a rank
-    stall_s: float | None = None  # without a sign of life, after which it has stalled
+    stall_s: float | None = None  # seconds without a sign of progress after which the task is stalled
     on_stall: OnStallOption = "report"
-    name: str | None = None  # shown instead of the function's
-    setup: Callable[[], Any] | None = None  # makes the first argument, once in each process
-    needs: Amounts | None = None  # of a node, while it runs there
-    keep: bool = False  # its results stay on their node
+    name: str | None = None  # name to show instead of the function's
+    setup: Callable[[], Any] | None = None  # returns the function's first argument; runs once in each process
+    needs: Amounts | None = None  # the amounts of a node that the task holds while it runs
+    keep: bool = False  # whether results stay on their nodes
 
     if not TYPE_CHECKING:
 

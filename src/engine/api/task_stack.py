@@ -1,4 +1,4 @@
-"""`TaskStack`: the position of a task's processes in their code at the time of a request."""
+"""`TaskStack`: the stacks of a task's processes at the time of a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TaskStack:
-    """The stacks of a task, or of a rank of a broadcast, as text. Printed, it begins with the name of its task.
+    """The stacks of a task, or of a rank of a broadcast, as text. The printed form begins with the name of the task.
 
     Attributes:
         rank: The rank; 0 outside of broadcasts.
@@ -21,8 +21,8 @@ class TaskStack:
         function: The name of the function.
         job: The number of the job.
         generation: The generation; 0 outside of broadcasts.
-        text: The frames of the task's thread, innermost first, as `faulthandler` writes them; then other threads and
-            forked processes, each below a line of its own. If there is no stack, a line with the reason.
+        text: The frames of the task's thread, innermost first, in the format of `faulthandler`; then other threads and
+            forked processes, each below a heading. If the stack is missing, a line with the reason.
     """
 
     rank: int
@@ -35,7 +35,7 @@ class TaskStack:
 
     @property
     def where(self) -> str:
-        """The innermost line of the user's own code, such as ``step (train.py:20)``; empty if there is none."""
+        """The innermost line of the user's own code, such as ``step (train.py:20)``; empty if there is no such line."""
         return where(self.text)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class TaskStack:
 
 
 def where(text: str) -> str:
-    """Return the innermost line of a stack that is in no library, or else the innermost."""
+    """Return the innermost line of a stack that is not in a library; if all lines are, the innermost one."""
     frames = [match for line in text.split("\n") if (match := _FRAME.fullmatch(line))]
     users = [frame for frame in frames if not any(each in frame[1] for each in _LIBRARIES)]
     for frame in users or frames:

@@ -1,4 +1,4 @@
-"""Tracebacks as users read them: from their own line on, without frames of this library and of its event loop."""
+"""Tracebacks for users: they start at the user's own line, without frames of this library and of its event loop."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from .errors import OutriderError, RemoteTraceback
 
 P = ParamSpec("P")
 T = TypeVar("T")
-FULL = "OUTRIDER_FULL_TRACEBACKS"  # the environment variable that keeps all frames, to find a defect of ours
+FULL = "OUTRIDER_FULL_TRACEBACKS"  # environment variable that keeps all frames, for debugging Outrider itself
 _DRIVERS = {"outrider", "anyio", "asyncio", "concurrent", "contextlib", "threading"}
 _FRAME = r'( +)File "(.*)", line (\d+), in '
 
 
 def cut(error: BaseException) -> None:
-    """Take the library's frames out of an error's traceback; a bare ``raise`` behind this adds none. Another error than
-    a task's or an `OutriderError` keeps all frames if it has none of the user's: it is a defect, which they explain. An
-    interrupt, and a cancellation, are no defects: the place where the wait for a call was interrupted is of no
-    interest.
+    """Remove the library's frames from an error's traceback; a bare ``raise`` after this adds none.
+
+    All frames are kept for an error that has no frame of the user's, unless it is a task's error or an `OutriderError`:
+    such an error is a bug of Outrider, and its frames explain it. Interrupts and cancellations are always cut, because
+    it does not matter where the wait for a call was interrupted.
     """
-    if isinstance(error, GeneratorExit):  # at a program's end, perhaps, when nothing can be imported any more
+    if isinstance(error, GeneratorExit):  # may be raised at the end of the program, when imports no longer work
         return
-    from asyncio import CancelledError  # a local pool begins before it is imported
+    # imported here, because a local pool starts its provider before asyncio is imported
+    from asyncio import CancelledError
 
     interrupt = isinstance(error, KeyboardInterrupt | CancelledError)
     if os.environ.get(FULL) or not (interrupt or isinstance(error, Exception)):
@@ -36,13 +38,14 @@ def cut(error: BaseException) -> None:
     theirs = _users(error.__traceback__)
     is_explained = interrupt or isinstance(error, OutriderError) or remote_traceback(error) is not None
     if theirs is not None or is_explained:
-        BaseException.with_traceback(error, theirs)  # past a `__setattr__` of its class, which may be frozen
+        # avoids the `__setattr__` of the error's class, which may be frozen
+        BaseException.with_traceback(error, theirs)
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """Return the error, its cause, the cause of that, and so on."""
+    """Return the error, its cause, the cause of that cause, and so on."""
     chain, seen = [error], {id(error)}
-    # Past a property of this name in the error's class.
+    # This avoids a property named `__cause__` in the error's class.
     while (cause := BaseException.__dict__["__cause__"].__get__(chain[-1])) is not None and id(cause) not in seen:
         chain.append(cause)
         seen.add(id(cause))
@@ -56,13 +59,13 @@ def remote_traceback(error: BaseException) -> RemoteTraceback | None:
 
 
 def cutting(verb: Callable[P, T]) -> Callable[P, T]:
-    """Return ``verb`` with a wrapper that cuts the errors that it raises."""
+    """Return ``verb``, wrapped to cut the tracebacks of the errors that it raises."""
 
     @wraps(verb)
     def called(*args: P.args, **options: P.kwargs) -> T:
         try:
             return verb(*args, **options)
-        except BaseException as error:  # Ctrl-C too, and a notebook's interrupt
+        except BaseException as error:  # BaseException, to include Ctrl-C and a notebook's interrupt
             cut(error)
             raise
 
@@ -70,7 +73,7 @@ def cutting(verb: Callable[P, T]) -> Callable[P, T]:
 
 
 def of_pickling(error: BaseException) -> BaseException:
-    """Return an error of pickling with the user's frames alone, such as those of a ``__reduce__``."""
+    """Return a pickling error with only the user's frames, such as those of a ``__reduce__``."""
     if not os.environ.get(FULL):
         error.__traceback__ = _users(error.__traceback__, _DRIVERS | {"cloudpickle"})
     return error
@@ -89,8 +92,8 @@ def _users(trace: TracebackType | None, others: Collection[str] = _DRIVERS) -> T
 
 
 def with_source_lines(text: str) -> str:
-    """Return a traceback from a node with the lines of source that the node lacks: of notebooks, and of programs whose
-    files are only here. Only files that this program itself runs are looked into.
+    """Return a traceback from a node, with source lines added that the node lacks: lines of notebooks, and of programs
+    whose files are only on this computer. Only files that this program itself runs are read.
     """
     lines = text.splitlines()
     shown: list[str] = []
@@ -103,7 +106,7 @@ def with_source_lines(text: str) -> str:
 
 
 def _source_line(file: str, number: int) -> str:
-    if file == "<string>" and "-c" in sys.orig_argv[:-1]:  # python -c
+    if file == "<string>" and "-c" in sys.orig_argv[:-1]:  # the program was started by python -c
         lines = sys.orig_argv[sys.orig_argv.index("-c") + 1].splitlines()
         return lines[number - 1].strip() if 0 < number <= len(lines) else ""
     own = {getattr(module, "__file__", None) for module in list(sys.modules.values())}

@@ -1,4 +1,7 @@
-"""`Volume`: a bucket, or a part of one, as a folder on every node; checked when it is made."""
+"""`Volume`: a bucket, or a folder of a bucket, mounted on every node.
+
+Options are checked when a `Volume` is created.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .secrets import Secret, revealed
 
 _GIB = 1 << 30
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-# "Bucket naming rules", Amazon S3 User Guide; other stores take less, or as much.
+# From "Bucket naming rules" in the Amazon S3 User Guide; no other store allows more.
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]*")
 
@@ -25,19 +28,19 @@ _REGION = re.compile(r"[a-z0-9][a-z0-9-]*")
 class Volume:
     """A bucket as a folder on every node: ``Volume("s3://bucket/prefix", mount="/data")``.
 
-    The folder is there before a node's first task, and is removed with the node.
+    The folder exists before a node's first task, and is removed with the node.
 
     Args:
         url: The bucket, with an optional prefix.
         mount: The absolute path of an empty folder, or of a new one.
-        read_only: False lets tasks write. Each file must be written from start to end; it is in the bucket when its
-            ``close()`` returns.
+        read_only: False lets tasks write. Each file must be written from start to end; it has been stored in the bucket
+            when its ``close()`` returns.
         region: The region. Default: the bucket's own.
         endpoint: The URL of a store other than Amazon's.
         credentials: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` and, for temporary ones, ``AWS_SESSION_TOKEN``.
             Default: those of the node, from its ``~/.aws`` or its instance profile.
-        cache_gb: GiB of the node's disk for files that were read, so that they are fetched only once. Only for
-            read-only volumes. Default: no cache.
+        cache_gb: GiB of the node's disk for a cache of the files that were read. Only for read-only volumes. Default:
+            no cache.
 
     Raises:
         SpecError: An option is not valid.
@@ -99,7 +102,10 @@ class Volume:
 
 
 def check_volumes(volumes: object, *, local: bool) -> tuple[Volume, ...]:
-    """Check the option ``Pool(volumes=...)``. ``local``: the pool's nodes are on this computer, where none can be."""
+    """Check the option ``Pool(volumes=...)``, and return the volumes.
+
+    ``local``: the pool's nodes are on this computer, where volumes are not supported.
+    """
     if isinstance(volumes, Volume) or not isinstance(volumes, Sequence) or isinstance(volumes, str):
         refuse(f"volumes takes a list, as in volumes=[Volume('s3://bucket', mount='/data')], not {shown(volumes)}.")
     for volume in volumes:

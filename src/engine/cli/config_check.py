@@ -1,4 +1,4 @@
-"""`outrider config check`: find everything that is wrong with a configuration file."""
+"""`outrider config check`: reports all errors of a configuration file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command by which Docker or Podman runs a program in a container, on this computer or on a host. Pure."""
+"""Command lines that run a program in a container by Docker or Podman, on this computer or on a host. No I/O."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _SHELL = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec 
 
 @dataclass(frozen=True, slots=True)
 class InContainer:
-    """A container's ``name`` and the words of the ``runtime`` that has it, such as ``("sudo", "docker")``. ``host``:
-    the way to the host that it is on; None: it is on this computer.
+    """A container. ``name``: the container's name. ``runtime``: the command of its runtime, such as ``("sudo",
+    "docker")``.
+    ``host``: how to reach the host that the container runs on; None: this computer.
     """
 
     name: str
@@ -26,16 +27,19 @@ class InContainer:
     host: Way | None = None
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """Return the words that run ``command`` there, without input."""
+        """Return the command line that runs ``command`` in the container, without input."""
         return [*self.runtime, "exec", self.name, *command]
 
     def shell(self, *, terminal: bool) -> list[str]:
-        """Return the words that open a shell there. ``terminal``: its input is one."""
+        """Return the command line that opens a shell in the container.
+
+        ``terminal``: the shell's input is a terminal.
+        """
         return [*self.runtime, "exec", "-it" if terminal else "-i", self.name, *_SHELL]
 
 
 def container_of(about: Mapping[str, Any], node: LivingNode) -> InContainer | None:
-    """Return the container that a node is, from the description of its run; None: it is none."""
+    """Return the container of a node, from the description of its run; None: the node is not a container."""
     runtime, (host, _, name) = shlex.split(node.facts.get("runtime", "")), node.machine.rpartition("/")
     if not runtime:
         return None

@@ -1,4 +1,4 @@
-"""`outrider exec`: run a command on nodes of a living pool."""
+"""`outrider exec`: runs a command on nodes of a living pool."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .run_choice import RunOrMachine
 from .ssh import pinned
 from .ssh_command import ssh_command
 
-AT_A_TIME = 32  # nodes
-END_S = 2.0  # that a command has for its end, by SIGTERM and then by SIGKILL
+AT_A_TIME = 32  # most nodes that run the command concurrently
+END_S = 2.0  # seconds for a command to end after SIGTERM, and again after SIGKILL
 LINE_BYTES = 1024 * 1024
 STREAMS = {1: "stdout", 2: "stderr"}
-NOT_FOUND, NOT_EXECUTABLE = 127, 126  # as of shells
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the exit codes that shells use
 
 
 class Lines(NamedTuple):
@@ -36,7 +36,7 @@ class Lines(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a command on a node. ``reason``: why it could not be run."""
+    """The end of a command on a node. ``reason``: why the command could not be run; else empty."""
 
     code: int
     reason: str = ""
@@ -82,7 +82,7 @@ def execute(
 
 
 async def _on_all(nodes: Sequence[Reached], command: Sequence[str], show: Tell) -> int:
-    """Run the command on all nodes, and return the first exit code but 0."""
+    """Run the command on all nodes. Return the first exit code that is not 0."""
     failures: list[int] = []
     turns = asyncio.Semaphore(AT_A_TIME)
     running: set[Command] = set()
@@ -98,15 +98,15 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str], show: Tell) 
         async with asyncio.TaskGroup() as tasks:
             for node in nodes:
                 tasks.create_task(one(node))
-    except ExceptionGroup as group:  # such as a BrokenPipeError for each node: one is enough
+    except ExceptionGroup as group:  # raise only one of several errors, such as a BrokenPipeError for each node
         raise group.exceptions[0] from None
-    finally:  # here and not in the tasks: the group cancels these a second time when two of them fail
+    finally:  # commands are ended here, because the group cancels its tasks a second time if two of them fail
         await asyncio.gather(*(each.end() for each in running))
     return failures[0] if failures else 0
 
 
 async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], object], running: set[Command]) -> Ended:
-    """Run the command on one node. While it runs, and after an exception, it is in ``running``."""
+    """Run the command on one node. The command is in ``running`` while it runs; after an exception, it stays there."""
     with ExitStack() as stack:
         words, folder = list(command), node.folder
         if node.container is not None:
@@ -126,8 +126,9 @@ async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], obj
 
 
 class Command(asyncio.SubprocessProtocol):
-    """A command that runs, in a session of its own. ``code``: its exit code, once all its output is reported; or the
-    error of that report.
+    """A running command, in a session of its own.
+
+    ``code``: a future of the exit code, set when all output is reported; if reporting fails, the future has that error.
     """
 
     def __init__(self, tell: Callable[[Lines], object]) -> None:
@@ -139,7 +140,11 @@ class Command(asyncio.SubprocessProtocol):
 
     @classmethod
     async def start(cls, words: Sequence[str], folder: Path | None, tell: Callable[[Lines], object]) -> Command:
-        """``tell`` is called with the lines of each stream. OSError: it cannot be run."""
+        """Start a command. ``tell`` is called with the lines of each stream.
+
+        Raises:
+            OSError: the command cannot be run.
+        """
         _, started = await asyncio.get_running_loop().subprocess_exec(
             lambda: cls(tell),
             *words,
@@ -152,22 +157,24 @@ class Command(asyncio.SubprocessProtocol):
         return started
 
     async def end(self) -> None:
-        """End the command and its children, even if they ignore SIGTERM. On cancellation: end them by SIGKILL
-        at once.
+        """End the command and its children, even if they ignore SIGTERM.
+
+        On cancellation, kill them by SIGKILL at once.
         """
         try:
             if not await self._ended_by(signal.SIGTERM):
                 await self._ended_by(signal.SIGKILL)
-        except asyncio.CancelledError:  # by a second Ctrl-C
+        except asyncio.CancelledError:  # caused by a second Ctrl-C
             await self._ended_by(signal.SIGKILL)
             raise
         finally:
-            with suppress(PermissionError):  # it kills the process if that has not ended
-                self._transport.close()  # something in another session may have its output open
+            # closing kills a process that has not ended, which may belong to another user
+            with suppress(PermissionError):
+                self._transport.close()  # a process in another session may still have the output open
 
     async def _ended_by(self, number: signal.Signals) -> bool:
-        """Send a signal; return whether the command has ended, and no process has its output open any more."""
-        with suppress(ProcessLookupError, PermissionError):  # it runs as another user, as under sudo
+        """Send a signal. Return whether the command has ended and no process has its output open any more."""
+        with suppress(ProcessLookupError, PermissionError):  # the command runs as another user, as under sudo
             os.killpg(self._transport.get_pid(), number)
         with suppress(TimeoutError):
             async with asyncio.timeout(END_S):
@@ -181,7 +188,7 @@ class Command(asyncio.SubprocessProtocol):
         self._transport = transport
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """A line that is too long for memory comes in pieces."""
+        """Report complete lines. A line that is too long for memory is reported in pieces."""
         *lines, rest = (self._rests[fd] + data).split(b"\n")
         if len(rest) > LINE_BYTES:
             lines, rest = [*lines, rest], b""
@@ -193,7 +200,7 @@ class Command(asyncio.SubprocessProtocol):
             self._report(fd, [rest])
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Note the end of the command, and of both its streams."""
+        """Set the exit code, after the command and both its streams have ended."""
         self._over.set()
         self._transport.close()
         code = self._transport.get_returncode()
@@ -202,7 +209,7 @@ class Command(asyncio.SubprocessProtocol):
             self.code.set_result(code)
 
     def _report(self, fd: int, lines: Sequence[bytes]) -> None:
-        if self.code.done():  # nobody waits for it any more
+        if self.code.done():  # nothing waits for the command any more
             return
         try:
             self._tell(Lines(STREAMS[fd], [clean(line.decode(errors="replace")) for line in lines]))
@@ -217,7 +224,7 @@ def _why(error: OSError, program: str, folder: Path | None) -> str:
 
 
 def _show(node: Reached, what: Lines | Ended) -> None:
-    """Print lines to their stream, each with its node."""
+    """Print lines to their stream, each with the name of its node."""
     if isinstance(what, Ended):
         if what.reason:
             print(f"[{node.name}] outrider: {what.reason}", file=sys.stderr)

@@ -1,7 +1,8 @@
-"""The exit codes of the verbs, but for those of `outrider run` (`engine/scripts/exit_codes.py`)."""
+"""The exit codes of the verbs, except those of `outrider run` (`engine/scripts/exit_codes.py`)."""
 
 DONE = 0
-NOTHING, SOMETHING, UNKNOWN = 0, 1, 2  # the machines left by verbs that end machines
-WRONG = 2  # an option, a file, or the state folder is wrong; or a requested thing does not exist
+# for verbs that end machines: no machine is left, some are left, or that is unknown
+NOTHING, SOMETHING, UNKNOWN = 0, 1, 2
+WRONG = 2  # an invalid option or file, an unusable state folder, or a requested thing that does not exist
 INTERRUPTED = 130  # 128 + SIGINT
-CLOSED = 141  # 128 + SIGPIPE, as of programs that know nothing of Python
+CLOSED = 141  # 128 + SIGPIPE, as for programs that do not handle SIGPIPE

@@ -1,4 +1,4 @@
-"""Errors and interrupts that end a command: each becomes a line on stderr and an exit code, not a traceback."""
+"""Handling of errors and interrupts that end a command: a line on stderr and an exit code instead of a traceback."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def guarded(command: Callable[[], object]) -> int:
-    """Run a command, which may end by SystemExit, and return its exit code."""
+    """Run a command, which may raise SystemExit, and return its exit code."""
     code = 0
     try:
         try:
             command()
         except SystemExit as end:
-            if isinstance(end.__context__, BrokenPipeError):  # which rich has caught
+            if isinstance(end.__context__, BrokenPipeError):  # rich has caught a BrokenPipeError and raised SystemExit
                 raise BrokenPipeError from None
             code = _code(end)
-        sys.stdout.flush()  # else Python does it at its exit, where its error cannot be caught
+        sys.stdout.flush()  # otherwise Python flushes at exit, where the error cannot be caught
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # as of `outrider runs | head -1`
+    except BrokenPipeError:  # as in `outrider runs | head -1`
         _forget_stdout()
         return code or CLOSED
     except Exception as error:
@@ -37,13 +37,13 @@ def guarded(command: Callable[[], object]) -> int:
         with suppress(OSError):
             print(f"outrider: {line}", file=sys.stderr)
         if isinstance(error, OSError):
-            _forget_stdout()  # its disk may be full
+            _forget_stdout()  # stdout's disk may be full
         return code or WRONG
     return code
 
 
 def described(error: Exception) -> str | None:
-    """Return an error as a line that says what to do; None: it is a defect of this program."""
+    """Return an error as a line that says what to do; None: the error is a bug of this program."""
     from ...providers.errors import ProviderError
     from ..api.errors import OutriderError
     from ..api.language import is_own, worded
@@ -72,7 +72,7 @@ def _has_working_folder() -> bool:
 
 
 def defect(error: Exception) -> str:
-    """Return the message about an error that nothing should raise, for a command that goes on without its cause."""
+    """Return a message about an unexpected error, for a command that continues without the part that failed."""
     return f"this is a defect of Outrider: report it ({type(error).__name__}: {error})"
 
 
@@ -107,7 +107,7 @@ _OF_TORCHRUN = {
 
 
 def _other_spelling(typed: str, verb: str) -> str:
-    """Return a suggestion for an option that `outrider run` does not have; empty: there is none."""
+    """Return a suggestion for an option that `outrider run` does not have; empty: no suggestion."""
     if verb not in ("run", "offers"):
         return ""
     from ...providers.option_names import OF_IMAGE, SAME
@@ -140,7 +140,7 @@ _OF_PROVIDERS = frozenset({
 
 
 def refused(reason: str) -> SystemExit:
-    """Print why a command is not done, and return the exit to raise."""
+    """Print why a command is refused. Return the SystemExit for the caller to raise."""
     print(f"outrider: {reason}", file=sys.stderr)
     return SystemExit(WRONG)
 
@@ -153,7 +153,7 @@ def _code(end: SystemExit) -> int:
 
 
 def _forget_stdout() -> None:
-    """Let Python's own last flush go nowhere."""
+    """Redirect stdout so that Python's flush at exit cannot fail."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

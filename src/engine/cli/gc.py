@@ -1,4 +1,4 @@
-"""`outrider gc`: end the machines that dead clients have left."""
+"""`outrider gc`: ends the machines that dead clients have left."""
 
 from __future__ import annotations
 
@@ -65,14 +65,17 @@ def gc(
 
 
 class Removal(NamedTuple):
-    """The removal of a pool. ``failure``: why it is not gone. ``note``: a remark about a pool that is gone."""
+    """The result of removing a pool.
+
+    ``failure``: why the pool still exists. ``note``: a remark about a removed pool.
+    """
 
     failure: str = ""
     note: str = ""
 
 
 async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequence[Verdict]) -> list[Removal]:
-    """Remove the pools of all providers at once, those of one provider one after another."""
+    """Remove pools. Different providers work concurrently; the pools of one provider are removed one after another."""
     done = [Removal()] * len(pools)
 
     async def remove_all(provider: str) -> None:
@@ -96,7 +99,8 @@ async def _removed(journal: Journal, pool: FoundPool) -> Removal:
         if surveyor is not None and pool.standing == "unknown":
             note = await surveyor.sweep_others(pool.place, pool.pool, journal)
             return Removal(note=note or "")
-        with journal.own(pool.pool, pool.provider, adopt=True) as owned:  # so that no client attaches meanwhile
+        # owned during the removal, so that no client can attach to the pool
+        with journal.own(pool.pool, pool.provider, adopt=True) as owned:
             if surveyor is not None:
                 note = await surveyor.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))
             journal.settled(pool.pool, pool.place or None)

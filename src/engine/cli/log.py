@@ -1,6 +1,6 @@
-"""`outrider log`: log numbers, texts, settings and files from shells and programs that a task has started.
+"""`outrider log`: logs numbers, texts, settings and files from shells and programs that a task has started.
 
-It runs on nodes too, as `python -m outrider log`, where there is no cyclopts: arguments are parsed by `main` there.
+On nodes it runs as `python -m outrider log`. Nodes have no cyclopts, so `main` parses the arguments there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def log(
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command with these arguments, without any package but our own."""
+    """Run the command with these arguments, without any third-party package."""
     parser = argparse.ArgumentParser(prog="outrider log", description="Log from what a task has started.")
     parser.add_argument("values", nargs="*", metavar="NAME=NUMBER")
     parser.add_argument("--step", type=int)
@@ -102,7 +102,7 @@ def _number(name: str, value: str) -> float:
 
 
 def _setting(value: str) -> str | float | int:
-    """Return a setting as a number where it is written as one."""
+    """Return a setting as a number if it has the form of a number."""
     for kind in (int, float):
         try:
             return kind(value)

@@ -1,4 +1,4 @@
-"""`outrider logs`: show what the tasks of a run have printed, or print just now."""
+"""`outrider logs`: shows the output of a run's tasks, and follows it while the run is alive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .failures import refused
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-POLL_S = 0.25  # between reads of new lines
+POLL_S = 0.25  # interval between reads of new lines
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -108,7 +108,7 @@ def _check_origins(run: Run, ranks: Sequence[int] | None, nodes: Sequence[int] |
 
 
 def fields(line: LogLine, origin: str) -> dict[str, Any]:
-    """Return a line as ``--json`` has it."""
+    """Return the fields of a line for ``--json``."""
     kind, _, number = origin.partition(" ")
     whose = {each: int(number) if kind == each else None for each in ("rank", "node")}
     return {"at": unix_time(line.at), **whose, "stream": line.stream, "text": line.text}
@@ -121,7 +121,8 @@ def _shown(line: LogLine, origin: str, *, times: bool) -> str:
 
 def _followed(run: Run, logs: Logs) -> Iterator[Printed]:
     while True:
-        alive = run.owner == "alive"  # asked first: what was written before its end is read after it
+        # read the owner's state before the lines: then all lines written before the owner's end are read
+        alive = run.owner == "alive"
         yield from logs.new_lines()
         if not alive:
             return
@@ -137,7 +138,7 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
 
 
 def _earliest(since: str | None) -> str:
-    """Return the time of the first line to show, in the form of logs; empty: all lines."""
+    """Return the time of the first line to show, in the format of logs; empty: show all lines."""
     if since is None:
         return ""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", since)

@@ -1,4 +1,4 @@
-"""The command `outrider`. Each verb is a module of its own, imported when it is used or its help is asked for."""
+"""The command `outrider`. Each verb is a module of its own, imported when the verb or its help is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from ..api.language import Form, Language, speaking
 from .failures import guarded, usage_error
 
-VERBS = {  # each verb's module, and the function there
+VERBS = {  # for each verb, the module and the function that implement it
     "config check": ("config_check", "config_check"),
     "exec": ("execute", "execute"),
     "gc": ("gc", "gc"),
@@ -36,7 +36,7 @@ app = App(
     name="outrider",
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
-    default_parameter=Parameter(negative=""),  # no --no-... beside each flag
+    default_parameter=Parameter(negative=""),  # no --no-... variant for each flag
     error_formatter=usage_error,
     suppress_keyboard_interrupt=False,
 )
@@ -50,16 +50,18 @@ app.register_install_completion_command()
 
 def main() -> None:
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # the caller has closed it; print() would take the other one in its place
+        # the caller has closed this stream, and print() would use the other stream instead
+        if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  open as long as the program runs
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # a terminal of another encoding shows "?", and no traceback
+            # characters that the terminal's encoding lacks are printed as "?", instead of a traceback
+            stream.reconfigure(errors="replace")
     with speaking(_language(sys.argv[1:])):
         sys.exit(guarded(lambda: app(_words(sys.argv[1:]))))
 
 
 def _language(words: list[str]) -> Language:
-    """Return how messages name options to the caller of a verb."""
+    """Return the form in which messages to the caller of a verb name options."""
     forms: dict[str, Form] = {"run": "options", "offers": "options", "ps": "places", "gc": "places"}
     return Language(forms.get(words[0] if words else "", "toml"))
 
@@ -70,7 +72,7 @@ def _words(words: list[str]) -> list[str]:
 
         return with_program_apart(words)
     if not words or (words[0] != "--version" and words[0] not in VERBS):
-        for verb in VERBS:  # help and completion describe each
+        for verb in VERBS:  # help and shell completion need the description of each verb
             _resolve(app, verb.split())
     return words
 

@@ -1,5 +1,6 @@
-"""The choice of nodes for `outrider ssh` and `outrider exec`, and the way to each: nodes of living pools, and of pools
-whose client died, for as long as their machines live.
+"""The choice of nodes for `outrider ssh` and `outrider exec`, and how to reach each of them.
+
+Nodes of living pools can be chosen, and nodes of pools whose client died, for as long as their machines live.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from .ssh_command import Way
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A node, and where it is: in a ``folder`` of this computer, in a ``container``, or by SSH."""
+    """A node, and how to reach it: in a ``folder`` on this computer, in a ``container``, or by SSH (``way``)."""
 
-    name: str  # "node 3", or of a pool without a record its machine
+    name: str  # "node 3", or the machine's name for a pool without a record
     machine: str
     way: Way | None = None
     folder: Path | None = None
     container: InContainer | None = None
-    number: int | None = None  # among the run's nodes
+    number: int | None = None  # number of the node in its run
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The machines of clouds that the journal has keys for, by their names in the cloud."""
+    """The machines that the journal has SSH keys for, by their ids at the provider."""
 
     ways: Mapping[str, Way]
 
@@ -55,10 +56,11 @@ class Machines:
 
 
 def reached(wanted: str, *, node: int | None = None, rank: int | None = None) -> list[Reached]:
-    """Return the nodes that ``wanted`` names: all of a run's, or the one of a number or rank; or one by its machine.
+    """Return the nodes that ``wanted`` names: all nodes of a run, its node with a number or rank, or a node by its
+    machine.
 
     Raises:
-        SpecError: there are none; the message says what there is.
+        SpecError: there is no such node; the message says which nodes exist.
         OSError: the state folder cannot be read.
     """
     machines, runs = Machines.known(), runs_in(runs_folder())
@@ -87,7 +89,10 @@ def reached(wanted: str, *, node: int | None = None, rank: int | None = None) ->
 
 
 def _left(run: Run, machines: Machines, node: int | None, rank: int | None) -> Iterator[Reached]:
-    """Yield the nodes of a run whose client died, if their machines end by their lease. Print that to stderr."""
+    """Yield the nodes of a run whose client died, if their machines end by their lease.
+
+    Print a message about that to stderr.
+    """
     left = machines_left(Journal(state_root()))
     run_nodes = nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
     nodes = {number: each for number, each in run_nodes.nodes.items() if each.machine in left}
@@ -121,9 +126,11 @@ def _chosen(
 
 
 def _by_machine(wanted: str, runs: Sequence[Run], machines: Machines) -> Iterator[Reached]:
-    """Return the nodes that their pools know by this name or address; without one, the nodes that claim it themselves.
+    """Yield the nodes whose pools know them by this name or address; if there is none, the nodes that report it
+    themselves.
 
-    Claims of nodes come last: a node that takes the name of another must not get that one's commands.
+    Reports of nodes are used last, because a node that reports the name of another node must not get commands for that
+    node.
     """
     living = [
         (run, each)
@@ -163,7 +170,10 @@ def _reached(run: Run, node: LivingNode, machines: Machines) -> Reached:
 
 
 def host_way(about: Mapping[str, Any], machine: str) -> Way | None:
-    """Return the way to a host of the user's own, from the description of a run; None: it has no such host. Pure."""
+    """Return how to reach a host of the user's own, from the description of a run; None: the run has no such host.
+
+    No I/O.
+    """
     specs = about.get("spec", {}).get("specs", ()) if isinstance(about.get("spec"), Mapping) else ()
     for spec in specs:
         provider = spec.get("provider") if isinstance(spec, Mapping) else None

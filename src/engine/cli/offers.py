@@ -1,4 +1,4 @@
-"""`outrider offers`: show what a spec would get and cost, without starting anything."""
+"""`outrider offers`: shows which machines a spec would get, and their prices, without starting any."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from ...providers.base import LaunchRequest, MachineOffer
     from ..api.settings import Settings, Spec
 
-SHOWN = 20  # of the offers of a spec; --json has all
-SHOWN_OF_EACH = 5  # where several providers are compared
-ANSWER_S = 30.0  # for a provider's offers: a cloud's catalogue and prices come within some seconds
+SHOWN = 20  # offers shown of a spec; --json has all
+SHOWN_OF_EACH = 5  # offers shown of each provider when several are compared
+ANSWER_S = 30.0  # timeout for a provider's offers; a cloud's catalogue and prices arrive within some seconds
 COLUMNS = ("try", "type", "where", "market", "USD/h", "vCPUs", "GB", "GPUs", "stock", "arch")
-FIRST_TO_GO = ("arch", "stock", "GB", "vCPUs", "try", "market")  # on a terminal that is too narrow for all columns
+# columns that are left out, in this order, on a terminal that is too narrow
+FIRST_TO_GO = ("arch", "stock", "GB", "vCPUs", "try", "market")
 RIGHT = frozenset({"try", "USD/h", "vCPUs", "GB"})
 
 
 @dataclass(frozen=True, slots=True)
 class SpecOffers:
-    """The machines that one spec would get, in the order in which they are tried. ``why_not``: why there are none."""
+    """The offers of machines for one spec, in the order in which they are tried. ``why_not``: why there are none."""
 
     provider: str
     offers: Sequence[MachineOffer] = ()
@@ -43,7 +44,7 @@ class SpecOffers:
 
     @property
     def hourly_usd(self) -> float:
-        """The price by which specs are compared, as a pool compares them: the cheapest of those tried first."""
+        """The price by which pools compare specs: that of the cheapest machine among those tried first."""
         first = [each.hourly_usd for each in self.offers if each.attempt == 1 and each.hourly_usd is not None]
         return min(first, default=float("inf"))
 
@@ -108,12 +109,14 @@ def offers(
 def settings_of(
     options: RunOptions, wanted: Mapping[str, Any], region: str | None = None
 ) -> tuple[Settings | None, list[SpecOffers]]:
-    """Return the settings of the pool that `outrider run` would open with these options here, and the clouds that have
-    no such region. Where the options name no provider, the pool has a spec for each cloud; None: no cloud is left.
+    """Return the settings of the pool that `outrider run` would open here, and the clouds that lack the region.
+
+    If the options name no provider, the pool has a spec for each cloud. The settings are None if no cloud is left.
 
     Args:
-        wanted: further options of the pool.
-        region: the region of each provider that takes one.
+        options: The options of `outrider run`.
+        wanted: Further options of the pool.
+        region: The region of each provider that has regions.
 
     Raises:
         SpecError: an option or the file is not valid.
@@ -157,7 +160,7 @@ def settings_of(
 
 
 def _in_region(provider: object, region: str) -> dict[str, Any]:
-    """Return a provider's table with its region. A provider without such an option is left as it is."""
+    """Return a provider's table with the region added. A provider without a region option is returned unchanged."""
     from inspect import signature
 
     from ...providers.registry import PROVIDERS, provider_class
@@ -173,7 +176,7 @@ def _in_region(provider: object, region: str) -> dict[str, Any]:
 
 
 def _clouds_with(names: Sequence[str], region: str | None) -> tuple[list[Any], list[SpecOffers]]:
-    """Return the clouds that may have a region, as tables, and those that cannot, with the reason."""
+    """Return the clouds that may have the region, as tables, and those that cannot have it, with the reason."""
     from ...providers.registry import provider_class
     from ..api.language import worded
 
@@ -192,7 +195,7 @@ def _clouds_with(names: Sequence[str], region: str | None) -> tuple[list[Any], l
 
 
 def _within(result: SpecOffers, region: str | None) -> SpecOffers:
-    """Return the offers of a region alone: some providers take none, and offer what they have anywhere."""
+    """Return only the offers of a region. Some providers have no region option, and return offers of all regions."""
     here = [each for each in result.offers if region is None or region in (each.region, each.place)]
     if here or result.why_not or region is None or not any(each.region or each.place for each in result.offers):
         return result if not here else SpecOffers(result.provider, here)
@@ -201,7 +204,10 @@ def _within(result: SpecOffers, region: str | None) -> SpecOffers:
 
 
 async def offers_of(settings: Settings) -> list[SpecOffers]:
-    """Ask all providers at once for the offers of each spec; return them in the order in which the pool asks."""
+    """Request the offers of each spec from all providers concurrently.
+
+    Return them in the order in which the pool tries the specs.
+    """
     import anyio
 
     from ..client.from_settings import launch_request
@@ -290,7 +296,7 @@ def _show_cost(console: Console, spec: SpecOffers, nodes: int, *, which: str) ->
 
 
 def cheapest_of(offers: Sequence[MachineOffer]) -> list[MachineOffer]:
-    """The cheapest offer of each type and market in each region, the cheapest first."""
+    """Return the cheapest offer of each machine type and market in each region, the cheapest first."""
     cheapest: dict[tuple[str, ...], MachineOffer] = {}
     for offer in sorted(offers, key=_price):
         cheapest.setdefault((offer.kind, offer.region, offer.market), offer)
@@ -302,7 +308,7 @@ def _price(offer: MachineOffer) -> float:
 
 
 def _show_table(console: Console, rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> None:
-    """Print a table. On a narrow terminal it has fewer columns, and each of them whole."""
+    """Print a table. On a narrow terminal, columns are left out rather than cut."""
     from rich.table import Table
     from rich.text import Text
 
@@ -318,7 +324,7 @@ def _show_table(console: Console, rows: Sequence[Sequence[str]], columns: Sequen
 
 
 def fitting(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int) -> list[str]:
-    """Return the columns of a table that fit into a width: the most important ones."""
+    """Return the most important columns of a table, as many as fit into the width."""
     needs = {column: 2 + max(len(column), *(len(row[place]) for row in rows)) for place, column in enumerate(columns)}
     for column in FIRST_TO_GO:
         if sum(needs.values()) > width:

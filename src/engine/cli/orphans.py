@@ -1,4 +1,4 @@
-"""Decide by the journal and by tags which machines in clouds are orphans, without any owner. No I/O."""
+"""Decides, from the journal and from tags, which cloud machines are orphans (machines without an owner). No I/O."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Standing = Literal["alive", "dead", "elsewhere", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class FoundPool:
-    """Everything of one pool in one place.
+    """All resources of one pool in one place.
 
-    ``standing`` is "unknown" for things that have the tag of a pool but belong to none that the journal knows.
+    ``standing`` is "unknown" for resources with the tag of a pool that the journal does not know.
     """
 
     pool: str
@@ -28,14 +28,14 @@ class FoundPool:
     standing: Standing
     machines: tuple[FoundMachine, ...] = ()
     others: tuple[str, ...] = ()
-    unsettled: int = 0  # things that may exist there according to the journal
+    unsettled: int = 0  # resources that may exist in the place according to the journal
     error: str = ""
-    tagged: bool = False  # its tag names a pool that the journal knows
-    unsaid: bool = False  # some things have no tag that names an owner
+    tagged: bool = False  # the tag names a pool that the journal knows
+    unsaid: bool = False  # some resources have no tag that names an owner
 
     @property
     def hourly_usd(self) -> float | None:
-        """USD per hour of all its machines; None where the price of one is unknown."""
+        """Price of all its machines in USD per hour; None if the price of one is unknown."""
         prices = [machine.hourly_usd for machine in self.machines]
         return None if None in prices else sum(price for price in prices if price is not None)
 
@@ -45,7 +45,7 @@ class FoundPool:
 
     @property
     def ours(self) -> bool:
-        """Return whether no living client here owns it, and this computer should remove it, or might have to."""
+        """Return whether this computer may have to remove the pool: no living client on this computer owns it."""
         return self.standing in ("dead", "elsewhere") or (self.tagged and self.unsaid)
 
 
@@ -58,7 +58,10 @@ class Verdict:
 
 
 def known_pools(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[FoundPool]:
-    """Every pool in every place that the journal or tags know of, by name. Each thing is in one row."""
+    """Return a row for each pool in each place that the journal or tags name, sorted by name.
+
+    Each resource is in exactly one row.
+    """
     rows = [
         _of_record(record, place, next((each for each in answers if _is_of(each, record, place)), None))
         for record in records
@@ -72,10 +75,10 @@ def known_pools(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -
 def verdict(pool: FoundPool, *, foreign: bool, now: float) -> Verdict:
     """Decide whether `gc` removes a pool. ``now``: unix time.
 
-    GC-1: things of a living owner on this computer are never touched, nor those of another computer unless ``foreign``,
-    or unless the lifetime that their owner has set is over.
-    GC-2: things of another owner, under whatever tags, do not stop the removal of this computer's.
-    GC-3: each thing that was seen with a pool's tag or id is in exactly one row.
+    GC-1: resources of a living owner on this computer are never touched. Those of another computer are only touched
+    with ``foreign``, or if the lifetime that their owner has set is over.
+    GC-2: resources of another owner, whatever their tags are, do not prevent the removal of this computer's resources.
+    GC-3: each resource that was found with a pool's tag or id is in exactly one row.
     """
     if pool.error:
         return Verdict(False, f"its cloud could not be asked: {pool.error}")
@@ -101,7 +104,10 @@ def _is_of(answer: PlaceAnswer, record: PoolRecord, place: Place) -> bool:
 
 
 def _of_record(record: PoolRecord, place: Place, answer: PlaceAnswer | None) -> FoundPool:
-    """The row of a pool in the journal. An empty one is kept too, as the cloud's answer may be out of date."""
+    """Return the row of a pool in the journal.
+
+    A row without resources is kept, because the cloud's answer may be out of date.
+    """
     claim, answer = record.claim(place), answer or PlaceAnswer(record.provider, place)
     return FoundPool(
         record.pool,
@@ -117,7 +123,7 @@ def _of_record(record: PoolRecord, place: Place, answer: PlaceAnswer | None) -> 
 
 
 def _of_others(answer: PlaceAnswer, claims: Sequence[Claim]) -> list[FoundPool]:
-    """Rows of things that belong to no pool in the journal, by the pool that their tag names."""
+    """Return rows for resources that belong to no pool in the journal, one for each pool that their tags name."""
 
     def is_other(thing: Thing) -> bool:
         return bool(thing.pool) and not any(claim.has(thing) for claim in claims)

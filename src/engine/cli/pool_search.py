@@ -1,4 +1,6 @@
-"""`outrider ps` and `outrider gc` search for pools of cloud machines: in the journal, and in the places given."""
+"""The search for pools of `outrider ps` and `outrider gc`: in the places of the journal, and in places that the user
+names.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class SearchOptions:
 
     @property
     def places(self) -> list[tuple[str, Place]]:
-        """Return the places with their providers; exit with 2 if one is not valid."""
+        """Return the places with their providers. Exit with 2 if one is not valid."""
         regions: list[tuple[str, Place]] = [("aws", {"region": region, **self._access}) for region in self.region or ()]
         return regions + [_place_named(text) for text in self.place or ()]
 
@@ -80,7 +82,7 @@ def _place_named(text: str) -> tuple[str, Place]:
 
 
 def open_journal() -> Journal:
-    """Open this user's journal; exit with 2 where that fails."""
+    """Open this user's journal. Exit with 2 if that fails."""
     try:
         return Journal.open()
     except ProviderError as error:

@@ -1,4 +1,4 @@
-"""The tables and the JSON in which `outrider ps` and `outrider gc` show pools."""
+"""The output of `outrider ps` and `outrider gc`: pools as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...providers.survey import PlaceAnswer
     from .orphans import FoundPool
 
-FILE_COLUMNS = 1000  # of a table that no terminal shows
+FILE_COLUMNS = 1000  # width of a table that is not printed to a terminal
 
 
 def pool_table(pools: Sequence[FoundPool], last: str, remarks: Sequence[str]) -> Table:
@@ -36,9 +36,7 @@ def pool_table(pools: Sequence[FoundPool], last: str, remarks: Sequence[str]) ->
 
 
 def console_for_tables() -> Console:
-    """Return a console that cuts tables to a terminal's width. Without a terminal, a file or another program gets them
-    whole.
-    """
+    """Return a console that cuts tables to the terminal's width. Output to a file or another program is not cut."""
     console = Console()
     return console if console.is_terminal else Console(width=FILE_COLUMNS)
 
@@ -60,7 +58,7 @@ def print_unanswered(unanswered: Sequence[PlaceAnswer]) -> None:
 
 
 def place(where: Place) -> str:
-    """Return a place in words: its region, or its name in another cloud, and its access."""
+    """Return a description of a place: its region, or its name in another cloud, and its access."""
     first = [where["region"]] if "region" in where else []
     return (
         " ".join(part for part in (*first, *(where[key] for key in sorted(where.keys() - {"region"}))) if part)

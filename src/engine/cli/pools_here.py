@@ -1,4 +1,4 @@
-"""The living pools that this computer knows without a question to a cloud: by records, and folders of local pools."""
+"""The living pools that this computer knows without asking a cloud: from records, and from folders of local pools."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from ..runs.reader import Run, read_json, runs_in
 from ..runs.status import Spending
 from .orphans import FoundPool
 
-SILENT_S = 180.0  # a living owner on another computer updates its record each minute
+# most seconds since an owner's last update of its record to count as alive; living owners update each minute
+SILENT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeen:
-    """A run that has not ended, and whose owner lives or may live. ``pool``: its program's name for the pool."""
+    """A run that has not ended, and whose owner is, or may be, alive.
+
+    ``pool``: the pool's name in the run's program.
+    """
 
     run: str
     pool: str
@@ -40,7 +44,7 @@ class RunSeen:
     hourly_usd: float = 0.0
 
     def has(self, pool: str, owner: str, pid: int | None = None) -> bool:
-        """Return whether the run's program owns the pool of that unique name."""
+        """Return whether the run's program owns the pool with this unique name."""
         return is_named(pool, self.pool) and (owner == self.owner if pid is None else pid == self.pid)
 
     def cost(self, now: float) -> float | None:
@@ -49,7 +53,7 @@ class RunSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPool:
-    """A row of `outrider ps`. ``since``: unix time. None: not known, as of a pool without a record."""
+    """A row of `outrider ps`. ``since``: unix time. None in any field: unknown, as for a pool without a record."""
 
     facts: FoundPool
     since: float | None = None
@@ -69,7 +73,7 @@ class ShownPool:
 def joined(
     surveyed: Sequence[FoundPool], runs: Sequence[RunSeen], local: Sequence[LivingPool], *, now: float, host: str
 ) -> list[ShownPool]:
-    """Join the facts of clouds, records and folders about pools: each pool is in one row. Pure.
+    """Join what clouds, records and folders report about pools. No I/O.
 
     Every pool in ``surveyed``, every run that has not ended and every local pool is in exactly one row.
     """
@@ -111,10 +115,10 @@ def _row(pool: FoundPool, seen: RunSeen | None, now: float) -> ShownPool:
 
 
 def pools_here(surveyed: Sequence[FoundPool]) -> list[ShownPool]:
-    """Return ``surveyed``, and all other living pools that the state folder knows.
+    """Return ``surveyed``, and all other living pools in the state folder.
 
     Raises:
-        OSError: that cannot be read.
+        OSError: the state folder cannot be read.
     """
     now = time.time()
     seen = [each for run in runs_in(runs_folder()) if (each := _seen(run, now)) is not None]
@@ -131,7 +135,7 @@ def _seen(run: Run, now: float) -> RunSeen | None:
     owner = about.get("owner")
     try:
         named = Owner(**owner) if isinstance(owner, dict) else None
-    except TypeError:  # of another version
+    except TypeError:  # the record is from another version
         named = None
     names = ("began", "nodes", "wanted_nodes", "spent_usd")
     return RunSeen(
@@ -149,7 +153,7 @@ def _seen(run: Run, now: float) -> RunSeen | None:
 
 
 def _place(spec: Any) -> Place:
-    """Return the place of a pool of the user's own hosts: their names."""
+    """Return the place of a pool of the user's own hosts: the names of the hosts."""
     try:
         hosts = [host["name"] for each in spec["specs"] for host in each["provider"].get("hosts", ())]
     except (TypeError, KeyError, AttributeError):

@@ -1,4 +1,4 @@
-"""`outrider profile`: take a profile of a living run, and say which rank the others wait for."""
+"""`outrider profile`: takes a profile of a living run, and reports which rank the others wait for."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-ANSWER_S = 100.0  # beyond a profile's own time: nodes have 80 to send it
+ANSWER_S = 100.0  # wait for the reply, in addition to the profile's duration; nodes have 80 s to send their parts
 MOST_S = 600.0
-STEPS, STEPS_WITHIN_S = 5, 10.0  # the defaults
-FAILED = 1  # exit code: there is no trace, or it cannot be written
+STEPS, STEPS_WITHIN_S = 5, 10.0  # default number of steps, and default limit in seconds
+FAILED = 1  # exit code: no rank has a trace, or the trace cannot be written
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -86,10 +86,10 @@ def profile(
 
 
 def take_profile(run: Run, *, steps: int, seconds: float, ranks: list[tuple[int, int]] | None = None) -> Merged:
-    """Have the owner of a run take a profile, and merge its parts in the run's record.
+    """Request a profile from the owner of a run, and merge its parts in the run's record.
 
     Raises:
-        Refused, NoAnswer: as `ask` does.
+        Refused, NoAnswer: as for `ask`.
         OSError: the trace cannot be written.
     """
     answer = ask(run, "profile", within_s=math.ceil(seconds) + ANSWER_S, steps=steps, seconds=seconds, ranks=ranks)
@@ -101,7 +101,11 @@ def take_profile(run: Run, *, steps: int, seconds: float, ranks: list[tuple[int,
 
 
 def newest_profile(run: Run) -> Merged:
-    """Merge the newest profile of a run's record. Refused: it has none."""
+    """Merge the newest profile in a run's record.
+
+    Raises:
+        Refused: the record has no profile.
+    """
     profiles = profiles_in(run.directory)
     if not profiles:
         raise Refused(f"the record of {run.id} has no profile")
@@ -110,7 +114,7 @@ def newest_profile(run: Run) -> Merged:
 
 
 def rank_spans(ranks: str) -> list[tuple[int, int]] | None:
-    """Return the spans of ranks in "0-3,8", each as its first and last rank; None: all.
+    """Return the spans of ranks in a text such as "0-3,8", each as its first and last rank; None: all ranks.
 
     Raises:
         SpecError: the text is not valid.

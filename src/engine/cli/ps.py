@@ -1,4 +1,4 @@
-"""`outrider ps`: show the pools that live."""
+"""`outrider ps`: shows living pools."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def cells(pool: ShownPool, now: float) -> tuple[str, ...]:
 
 
 def _nodes(pool: ShownPool) -> str:
-    """Return the number of ready nodes, if a record has it, and the known machines in a cloud."""
+    """Return a text with the number of ready nodes, if a record has that, and with the known machines in a cloud."""
     ready = str(pool.nodes) if pool.wanted_nodes is None else f"{pool.nodes} of {pool.wanted_nodes}"
     kinds = machines(pool.facts) if pool.facts.machines or pool.facts.error or pool.nodes is None else ""
     return ": ".join(each for each in ("" if pool.nodes is None else ready, kinds) if each)

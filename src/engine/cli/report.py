@@ -1,4 +1,4 @@
-"""`outrider report`: make one HTML file of a run's record."""
+"""`outrider report`: writes an HTML file from a run's record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def report(
     if as_json and output is not None and is_no_file_of_its_own(output):
         refuse(f"--json tells a file's path and size, and {output} is no file of its own: give it another one.")
     chosen = chosen_run(run)
-    gc.disable()  # a hundred thousand points are no garbage, and to look through them takes a third of the time
+    # garbage collection would take a third of the time to search a hundred thousand points, which are no garbage
+    gc.disable()
     try:
         path = write_report(chosen, output)
     except OSError as error:
@@ -70,7 +71,7 @@ def report(
 
 
 def opened(url: str) -> bool:
-    """Open an address in a browser, and return whether there is one. What a browser prints goes to stderr."""
+    """Open a URL in a browser. Return whether a browser was found. The browser's output goes to stderr."""
     sys.stdout.flush()
     stdout = os.dup(1)
     try:

@@ -1,4 +1,4 @@
-"""`outrider run`: run a script that knows nothing of Outrider, or a command, on all nodes of a new pool."""
+"""`outrider run`: runs a script without any Outrider code, or a command, on all nodes of a new pool."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from ..scripts.driver import Starter
     from ..scripts.run import Planned
 
-COMMAND = "--command"  # put in by `with_program_apart`: no script follows
+COMMAND = "--command"  # inserted by `with_program_apart` if a command follows instead of a script
 _LISTS = frozenset({"pip", "pip_indexes", "apt", "includes", "excludes", "plugins", "hosts"})
 _NO_VALUE = frozenset({"--help", "-h", "--detach", "-d", "--json"})
 Repeated = Annotated[list[str] | None, Parameter(negative="")]
 
 
 def _word(_: object, tokens: Sequence[Token]) -> Any:
-    """Return the word as it is: a path would lose its ``./``."""
+    """Return the word unchanged; a conversion to a path would drop a leading ``./``."""
     return tokens[0].value
 
 
-Word = Annotated[Path, Parameter(converter=_word)]  # shells complete paths
+Word = Annotated[Path, Parameter(converter=_word)]  # typed as a path, so that shells complete paths
 
 
 @Parameter(name="*")
@@ -148,7 +148,7 @@ def _planned(words: Sequence[str], *, is_script: bool, arguments: dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a run: its exit code, and for a failed one the message and the error."""
+    """The end of a run: its exit code and, for a failed run, the message and the error."""
 
     code: int = 0
     message: str = ""
@@ -156,7 +156,7 @@ class _End:
 
 
 def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[], object] = lambda: None) -> _End:
-    """``files``: of a driver, its record. ``opened``: called when the pool is there."""
+    """Run the program. ``files``: the record, if a driver has made it. ``opened``: called when the pool is open."""
     import anyio
 
     from ..scripts.exit_codes import exit_code
@@ -176,7 +176,7 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
 
 
 def _run_for_programs(planned: Planned) -> int:
-    """Run the program with all its output on stderr, and print its end on stdout, whatever ends it."""
+    """Run the program with all its output on stderr, and print its end as JSON on stdout, whatever ends it."""
     from asyncio import CancelledError
 
     from ..client.signals import ProgramHold
@@ -194,7 +194,7 @@ def _run_for_programs(planned: Planned) -> int:
                 end = _End(128 + hold.came)
         clean = Scrubber(secrets_of(planned.pool._settings))
         first = None if end.error is None else error_texts(end.error, clean).get("first")
-        code = 128 + hold.came if hold.came else end.code  # it dies by a signal, however the run has ended
+        code = 128 + hold.came if hold.came else end.code  # the process dies by the signal, however the run has ended
         _tell(planned.record, code, clean(end.message), first, time.monotonic() - began)
     finally:
         hold.release()
@@ -202,7 +202,7 @@ def _run_for_programs(planned: Planned) -> int:
 
 
 def _tell(record: Path | None, code: int | None, message: str, first: object, took_s: float) -> None:
-    """Print a run as JSON. ``code``: None: it goes on."""
+    """Print the state of a run as JSON. ``code``: the exit code; None: the run continues."""
     where = {"id": None, "directory": None} if record is None else {"id": record.name, "directory": str(record)}
     facts = {"exit_code": code, "said": message, "first_failure": first, "took_s": took_s}
     print(json.dumps({**where, **facts}, indent=2), flush=True)
@@ -216,11 +216,12 @@ def _driven(planned: Planned, files: RecordFiles, starter: Starter) -> int:
 
 
 def _detached(planned: Planned, *, as_json: bool) -> int:
-    """Have a driver run the program, and print the next commands. In the driver this raises SystemExit at the run's
-    end.
+    """Start a driver for the program, and print the commands to use next.
+
+    In the driver's process, this raises SystemExit at the run's end.
 
     Raises:
-        SpecError: the run would leave no record.
+        SpecError: the run would write no record.
     """
     from ..observe.record import record_name
     from ..observe.surroundings import VARIABLE, leaves_record
@@ -251,7 +252,7 @@ def _detached(planned: Planned, *, as_json: bool) -> int:
 
 
 def _message(error: BaseException) -> str:
-    """Return the message about an error that ended the run; empty: Ctrl-C."""
+    """Return the message about an error that ended the run; empty for Ctrl-C."""
     if isinstance(error, BroadcastFailed):
         from ..scripts.exit_codes import exit_code
 
@@ -265,7 +266,9 @@ def _message(error: BaseException) -> str:
 
 
 def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
-    """Return a warning for each option of the run that stands behind the script and does not occur in it."""
+    """Return a warning for each option of `outrider run` that follows the script, unless the script contains
+    its name.
+    """
     behind = {each.partition("=")[0]: place for place, each in enumerate(arguments) if each.startswith("--")}
     ours = {f"--{name.replace('_', '-')}": name for name in RunOptions.__annotations__ if name != "command"}
     if not behind.keys() & ours.keys():
@@ -292,7 +295,7 @@ def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
 
 
 def with_program_apart(tokens: Sequence[str]) -> list[str]:
-    """Return the words of a command line with ``--`` before the program of `outrider run`: its options are its own."""
+    """Insert ``--`` before the program of `outrider run`, so that the program's own options are not parsed."""
     if not tokens or tokens[0] != "run":
         return [*tokens]
     index = 1
@@ -307,10 +310,10 @@ def with_program_apart(tokens: Sequence[str]) -> list[str]:
 
 
 def table_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options as the table that a file would have.
+    """Return the options as a table, as a configuration file would have them.
 
     Raises:
-        SpecError: one of them cannot be read.
+        SpecError: an option cannot be parsed.
     """
     table = {key: value for key, value in options.items() if value is not None and key not in _TO_READ}
     hosts = [each for some in options.get("hosts") or () for each in re.split(r"[,\s]+", some) if each]
@@ -349,7 +352,7 @@ def _nodes(text: str) -> int | list[int]:
 
 
 def _put(table: dict[str, Any], text: str, option: str) -> None:
-    """Put ``a.b=value`` into a table. A list's option adds to what is there."""
+    """Put ``a.b=value`` into a table. If the option is a list, the value is appended."""
     path, equals, value = text.partition("=")
     *parents, key = path.strip().split(".") if option == "--set" or "env." not in path else _variable(path)
     if not equals or not all((*parents, key)):
@@ -371,14 +374,14 @@ _EXAMPLES = {"--image": "pip=numpy", "--set": "lease=60"}
 
 
 def _variable(path: str) -> list[str]:
-    """Return the keys of ``image.env.NAME``, whose name may have dots in it."""
+    """Return the keys of ``image.env.NAME``. The variable's name may contain dots."""
     return [*path.split(".", 2)]
 
 
 def _read(text: str) -> Any:
-    """Return the TOML value of a text; a text that is no TOML is returned as it is."""
+    """Parse a text as a TOML value. If that fails, return the text itself."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # no TOML; or a number, or lists in lists, that make no sense
+    except (ValueError, RecursionError):  # not TOML, or a number or nested lists that are too large
         return text
     return value if isinstance(value, str | int | float | list | dict) else text  # no option takes a date or a time

@@ -11,13 +11,13 @@ from ..runs.names import runs_folder
 from ..runs.reader import Run, runs_in, runs_meant
 from .failures import refused
 
-COMPLETED = 50  # ids
-SHOWN = 5  # of several runs that match
-LONGEST_S = 1e8  # that a command waits: three years, which the system's calls take
+COMPLETED = 50  # most ids that shell completion offers
+SHOWN = 5  # most runs to list if several match
+LONGEST_S = 1e8  # longest wait in seconds: three years, which system calls still accept
 
 
 def run_words(_: object) -> dict[str, str]:
-    """Return the words that name a run, for the completion of shells: names, and the ids of the newest runs."""
+    """Return the words that name a run, for shell completion: names, and the ids of the newest runs."""
     try:
         runs = runs_in(runs_folder())[::-1]
     except OSError:
@@ -32,18 +32,18 @@ RunOrMachine = Annotated[str, Parameter(completer=run_words)]
 
 
 def checked_timeout(timeout: float) -> float:
-    """Return the seconds that a command waits.
+    """Check the number of seconds that a command waits, and return it.
 
     Raises:
-        SpecError: it is no time.
+        SpecError: the value is not a valid time.
     """
-    if not timeout >= 0:  # nan is none either
+    if not timeout >= 0:  # written so that it also refuses nan
         refuse(f"--timeout takes seconds, not {timeout:g}.")
     return min(timeout, LONGEST_S)
 
 
 def chosen_run(wanted: str) -> Run:
-    """Return the run that ``wanted`` names; exit with 2 if it names none, or several."""
+    """Return the run that ``wanted`` names. Exit with 2 if it names no run, or several."""
     folder = runs_folder()
     meant = runs_meant(wanted, runs_in(folder))
     if len(meant) == 1:

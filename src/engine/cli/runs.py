@@ -1,4 +1,4 @@
-"""`outrider runs`: show the runs that have left a record on this computer."""
+"""`outrider runs`: shows the runs that have records on this computer."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def has_failed(run: Run, owner: Owned | None) -> bool:
 
 
 def _remove(chosen: Sequence[Run]) -> int:
-    """Remove the records of runs that have ended. Return 2 where one could not be removed."""
+    """Remove the records of runs that have ended. Return 2 if one could not be removed."""
     code = DONE
     for run in chosen:
         try:
@@ -127,7 +127,7 @@ def _remove(chosen: Sequence[Run]) -> int:
 
 
 def _trackers(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the progress of each tracker with a state in the record: as facts for programs, and as a sentence."""
+    """Yield the progress of each tracker that has a state in the record: as fields for JSON, and as a sentence."""
     for name in trackers_in(run.directory):
         cursor = StateFile(run.directory, name).load()
         facts = {"tracker": name, "points": cursor.points, "rejected": cursor.rejected, "problem": cursor.problem}
@@ -141,7 +141,7 @@ def _trackers(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _show_use(run: Run) -> None:
-    """Print how well the nodes of a run were used, where that is known, or why it is not."""
+    """Print how much of a run's nodes was used, or why that is unknown."""
     try:
         content = (run.directory / EVENTS).read_bytes()
     except OSError:

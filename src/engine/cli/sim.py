@@ -1,4 +1,4 @@
-"""`outrider sim`: play pools on virtual time, one per seed, and report which promises were broken."""
+"""`outrider sim`: simulates pools on virtual time, one per seed, and reports which promises were broken."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ..testing.simulator.play import Played
     from ..testing.simulator.scenario import Scenario
 
-MOST = 100_000  # nodes of a pool
-SHOWN = 3  # broken promises for which a smallest scenario is shown
-TAIL = 30  # lines of a trace that are shown
+MOST = 100_000  # most nodes of a pool
+SHOWN = 3  # most broken promises for which a smallest scenario is shown
+TAIL = 30  # lines shown from the end of a trace
 
 
 def sim(
@@ -85,7 +85,10 @@ def sim(
 
 
 def _refusal(count: int, trace: Path | None, report: Path | None) -> str | None:
-    """The reason why nothing can be played, or None. A file is created if it is missing, and keeps its content."""
+    """Return why nothing can be simulated; None: it can.
+
+    Creates the output files if they are missing, and keeps the content of existing ones.
+    """
     if trace is not None and count != 1:
         return "--trace takes one seed: say which with --seed."
     written = trace or report
@@ -127,7 +130,7 @@ def _scenario(console: Console, scenario: Scenario) -> None:
 
 
 def _written(value: Any) -> str:
-    """A dataclass as code, without the fields that have their default."""
+    """Return a dataclass as code, without the fields that have their default."""
     values = ((each.name, getattr(value, each.name), each.default) for each in fields(value))
     shown = ", ".join(f"{name}={has!r}" for name, has, default in values if has != default)
     return f"{type(value).__name__}({shown})"

@@ -1,4 +1,4 @@
-"""`outrider ssh`: a shell on a node of a living pool."""
+"""`outrider ssh`: opens a shell on a node of a living pool."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ssh(target: RunOrMachine, /, *, node: int | None = None) -> int:
 
 @contextmanager
 def pinned(way: Way) -> Iterator[Path]:
-    """Yield a private file with the pinned host keys, which is removed afterwards."""
+    """Yield a private file with the pinned host keys. The file is removed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="outrider-ssh-") as folder:
         pins = Path(folder) / "known_hosts"
         pins.write_text(way.pins)
@@ -61,7 +61,7 @@ def run_ssh(words: Sequence[str]) -> int:
             while True:
                 try:
                     return process.wait()
-                except KeyboardInterrupt:  # it is the shell's over there, or ssh ends by itself
+                except KeyboardInterrupt:  # the remote shell handles Ctrl-C, or ssh ends by itself
                     continue
     except FileNotFoundError:
         refuse(f"there is no {words[0]} on this computer's PATH: install it (ssh is of OpenSSH's client).")

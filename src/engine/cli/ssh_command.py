@@ -1,4 +1,7 @@
-"""The command line of OpenSSH that reaches a machine as its pool does: with that key, and no host unchecked. Pure."""
+"""OpenSSH command lines that reach a machine as its pool does: with the pool's key, and with host keys checked.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from pathlib import Path
 from ...lazy_dataclass import dataclass
 from ...providers.base import Address, Login
 
-ALIAS = "outrider"  # the name under which a pinned host key is known
+ALIAS = "outrider"  # the name of a pinned host key in known_hosts
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
-_ALWAYS = {  # no questions, no new host keys, no forwarding
+_ALWAYS = {  # ssh must not ask questions, accept new host keys or forward anything
     "StrictHostKeyChecking": "yes",
     "BatchMode": "yes",
     "UpdateHostKeys": "no",
@@ -26,10 +29,11 @@ _ALWAYS = {  # no questions, no new host keys, no forwarding
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The way to one machine by SSH. ``key``: the pool's own private key, a file; empty: the user's ``login``. Where
-    the address has a command, the login is the way to the host that runs it.
+    """The route to a machine by SSH.
 
-    ``host_keys``: one of these must be the host's; none: the user's known_hosts know it.
+    ``key``: the path of the pool's private key; empty: log in as ``login`` says. ``host_keys``: the host must present
+    one of these; empty: the user's known_hosts are used. If ``address`` has a command, that command carries the
+    connection, and ``login`` describes how to reach the host that runs the command.
     """
 
     address: Address
@@ -44,12 +48,16 @@ class Way:
 
 
 def ssh_command(way: Way, pins: Path, *, terminal: bool, command: Sequence[str] = ()) -> list[str]:
-    """Return the words that run ``command`` there, or a shell. ``pins``: a file with `Way.pins`."""
+    """Return the command line that runs ``command`` on the machine, or a shell.
+
+    ``pins``: the path of a file with the text of `Way.pins`.
+    """
     login = way.login or Login()
     options = {**_ALWAYS, **_host_keys(way, login, pins)}
     config = login.config
     if way.address.command:
-        options["ProxyCommand"], config = _carried(way.address.command, login), ()  # the files describe the way there
+        # the configuration files apply to the host that runs the command
+        options["ProxyCommand"], config = _carried(way.address.command, login), ()
     elif login.jump:
         options["ProxyCommand"] = _through(login.jump.split(","), way.address, login)
     keys = (way.key,) if way.key else login.keys
@@ -64,7 +72,10 @@ def _host_keys(way: Way, login: Login, pins: Path) -> dict[str, str]:
 
 
 def _known_hosts(login: Login) -> dict[str, str]:
-    """Return where host keys are looked up. A configuration that is read may name its own files."""
+    """Return the options for the files with host keys.
+
+    A user's SSH configuration, if it is used, may name other files.
+    """
     if login.known_hosts:
         files = " ".join(f'"{each}"' for each in login.known_hosts)
         return {"UserKnownHostsFile": files, "GlobalKnownHostsFile": "/dev/null"}
@@ -93,7 +104,10 @@ def _host(address: Address) -> str:
 
 
 def _carried(command: Sequence[str], login: Login) -> str:
-    """Return the command whose streams are the connection. A host of the login's jump runs it, if there is one."""
+    """Return the command whose input and output carry the connection.
+
+    If the login has a jump host, the command runs on that host.
+    """
     if not login.jump:
         return shlex.join(command).replace("%", "%%")
     *before, last = login.jump.split(",")
@@ -101,13 +115,18 @@ def _carried(command: Sequence[str], login: Login) -> str:
 
 
 def _through(jumps: Sequence[str], to: Address, login: Login) -> str:
-    """Return the command whose streams lead to ``to`` through jump hosts: `ssh -J` would ask whether to trust them."""
+    """Return the command that connects to ``to`` through jump hosts.
+
+    `ssh -J` is not used, because it would ask whether to trust them.
+    """
     *before, last = jumps
     return _hop(before, last, login, forward=f"{_host(to)}:{to.port or 22}")
 
 
 def _hop(before: Sequence[str], last: str, login: Login, *, forward: str = "", run: str = "") -> str:
-    """Return the command that logs in to the last host, and forwards its streams to an address or a command there."""
+    """Return the command that logs in to the host ``last``, and there connects its streams to an address or a
+    command.
+    """
     from ...providers.ssh import Host
 
     hop = Host.parse(last)

@@ -1,4 +1,4 @@
-"""`outrider stacks`: show what the tasks of a living run are at."""
+"""`outrider stacks`: shows the stacks of a living run's tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-WITHIN_S = 15.0  # nodes have 5 s, and a large pool has many
+WITHIN_S = 15.0  # timeout for the reply; nodes have 5 s, and a large pool has many nodes
 
 
 def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, as_json: AsJson = False) -> int:
@@ -45,10 +45,12 @@ def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, a
 
 
 def take_stacks(run: Run) -> list[dict[str, Any]]:
-    """Have the owner of a run take its stacks and write them into its record; return the fields of each `TaskStack`.
+    """Request the stacks from the owner of a run, which writes them to its record.
+
+    Return the fields of each `TaskStack`.
 
     Raises:
-        Refused, NoAnswer: as `ask` does.
+        Refused, NoAnswer: as for `ask`.
     """
     taken: list[dict[str, Any]] = ask(run, "stacks", within_s=WITHIN_S)["stacks"]
     return taken

@@ -1,4 +1,4 @@
-"""`outrider stop`: end the pool of a run, in order."""
+"""`outrider stop`: ends the pool of a run in an orderly way."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .exit_codes import NOTHING, SOMETHING, UNKNOWN
 from .flags import AsJson
 from .run_choice import RunWord, checked_timeout, chosen_run
 
-PROGRAM_S = 5.0  # for a program to end itself after its pool, as `outrider run` does
+PROGRAM_S = 5.0  # seconds for a program to end itself after its pool has ended, as `outrider run` does
 POLL_S = 0.02
-LEAST_S = 0.01  # of a wait for an answer
-SOON_S = 5.0  # after which the wait is printed
-STATUS_S = 60.0  # a living owner updates its record at least so often
+LEAST_S = 0.01  # shortest wait for a reply
+SOON_S = 5.0  # seconds of waiting after which a message is printed
+STATUS_S = 60.0  # longest interval at which a living owner updates its record
 
 
 def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) -> int:
@@ -53,7 +53,10 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
 
 
 def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, object]]:
-    """End a run, and return the exit code, the message, and further facts. ``wanted``: the user's word for the run."""
+    """End a run.
+
+    Return the exit code, the message, and further fields for JSON. ``wanted``: the user's word for the run.
+    """
     owner = run.owner
     if owner == "dead" and (namesakes := _living_namesakes(run, wanted)):
         how = "has ended" if run.ended else "has lost its owner, which died"
@@ -65,7 +68,7 @@ def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, 
     try:
         answer = _request_stop(run, timeout)
     except (NoAnswer, Refused) as error:
-        if run_of(run.directory).ended:  # just now, by itself
+        if run_of(run.directory).ended:  # the run has ended by itself in the meantime
             return NOTHING, f"run {run.id} has ended", {"stopped": False}
         pid = _pid(run)
         advice = f"; `kill {pid}` ends it as well" if owner == "alive" and pid else ""
@@ -77,7 +80,10 @@ def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, 
 
 
 def _request_stop(run: Run, timeout: float) -> dict[str, Any]:
-    """Ask the owner to stop, and print that if it takes long. A second request has the same answer as the first."""
+    """Request the end of the run from its owner, and print a message if that takes long.
+
+    A second request gets the same reply as the first.
+    """
     soon = min(timeout, SOON_S)
     try:
         return ask(run, "stop", within_s=soon)
@@ -89,7 +95,9 @@ def _request_stop(run: Run, timeout: float) -> dict[str, Any]:
 
 
 def _living_namesakes(run: Run, wanted: str) -> list[str]:
-    """Return the ids of older living runs, if the user wrote only their name: it may mean one of them."""
+    """Return the ids of older living runs of the same name, if the user wrote only the name, which may mean one of
+    them.
+    """
     if wanted != run.name or wanted == run.id:
         return []
     return [each.id for each in runs_in(runs_folder()) if each.name == wanted and each.owner == "alive"]
@@ -109,7 +117,10 @@ def _without_owner(run: Run, now: float) -> tuple[int, str]:
 
 
 def _planned_provider(run: Run) -> str:
-    """Return the pool's only planned provider, or an empty text: an owner may die before it has any machine."""
+    """Return the pool's provider, if it is planned to have only one, else an empty text.
+
+    An owner may die before it has any machine.
+    """
     try:
         names = {spec["provider"]["class"].lower() for spec in read_json(run.directory / "run.json")["spec"]["specs"]}
     except (KeyError, TypeError, AttributeError):
@@ -118,9 +129,9 @@ def _planned_provider(run: Run) -> str:
 
 
 def _left_on_hosts(spec: object, silent_s: float | None) -> str:
-    """Return, for people, the known facts about hosts whose pool has no owner any more. Pure.
+    """Return a text with the known facts about hosts whose pool has no owner any more. No I/O.
 
-    ``silent_s``: the seconds since the owner's last update of its record; None: not known.
+    ``silent_s``: the seconds since the owner's last update of its record; None: unknown.
     """
     lease_s = spec.get("lease_s") if isinstance(spec, dict) else None
     nothing = "This has ended nothing, for nobody here holds a connection to its hosts"
@@ -135,7 +146,7 @@ def _left_on_hosts(spec: object, silent_s: float | None) -> str:
 
 
 def _program_ended(run: Run) -> bool:
-    """Return whether the program has left its pool, or ended."""
+    """Return whether the program has left its pool's block, or ended."""
     until = time.monotonic() + PROGRAM_S
     while run.owner == "alive":
         if time.monotonic() > until:

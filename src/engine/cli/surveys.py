@@ -1,6 +1,6 @@
-"""Surveys of providers: `outrider ps` and `outrider gc` ask them which pools exist, and `gc` has them end pools.
+"""Requests to the surveyors of providers: `outrider ps` and `outrider gc` find pools with them, and `gc` ends pools.
 
-A provider whose machines outlive their client has a `Surveyor`, as ``providers.registry`` says.
+Each provider whose machines outlive their client has a `Surveyor`, listed in ``providers.registry``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ...providers.survey import PlaceAnswer, Surveyor
 from ..api.language import worded
 from .failures import defect
 
-AT_A_TIME = 8  # places of a provider that are asked concurrently
-ANSWER_S = 60.0  # the regions of a large account answer within some seconds
+AT_A_TIME = 8  # most places of a provider that are queried concurrently
+ANSWER_S = 60.0  # timeout for a place; the regions of a large account answer within some seconds
 
 SURVEYORS: Mapping[str, Surveyor] = surveyors()
 
@@ -30,10 +30,10 @@ async def ask(
     *,
     everywhere: tuple[str, Place] | None,
 ) -> list[PlaceAnswer]:
-    """Ask every place that the journal knows and every one of ``places`` (provider, place), concurrently.
+    """Query every place that the journal knows, and each of ``places`` (provider, place), concurrently.
 
-    ``everywhere``: a place whose access serves to ask all places of its provider as well. A place that does not answer
-    within `ANSWER_S` is reported as such, and delays no other one.
+    ``everywhere``: a place whose access is also used to query all other places of its provider. A place that does not
+    answer within `ANSWER_S` is reported as such, and delays no other place.
     """
     answers: list[PlaceAnswer] = []
     started: list[tuple[str, Place]] = []
@@ -99,7 +99,7 @@ async def _answered(provider: str, place: Place, ask: Callable[[], Awaitable[Pla
 
 
 def _explained(error: ProviderError) -> str:
-    """Return why a place could not be asked. A lasting error has its next step from the provider."""
+    """Return why a place could not be queried. For a lasting error, the provider's text includes the next step."""
     if error.retry_after_s is not None:
         return f"{error}; that may pass by itself: try again"
     return f"{error}. {error.advice}" if error.advice else str(error)

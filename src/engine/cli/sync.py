@@ -1,4 +1,4 @@
-"""`outrider sync`: send to trackers what they lack of a run."""
+"""`outrider sync`: sends the missing part of a run's record to trackers."""
 
 from __future__ import annotations
 
@@ -76,15 +76,18 @@ def sync(
 def _end(
     run: Run, name: str, url: str | None, timeout: float, *, alone: bool, quiet: bool
 ) -> tuple[dict[str, Any], int]:
-    """Send a run to the tracker of this name, as `_sent`. A tracker that cannot be used (its package is missing, say)
-    ends the command only if it is ``alone``: the run is sent to the others.
+    """Send a run to the tracker of this name; returns as `_sent` does.
+
+    A tracker that cannot be used, for example because its package is missing, ends the command only if it is the only
+    one (``alone``).
     """
     try:
         return _sent(run, _tracker(name, run, url), timeout, quiet=quiet)
     except (SystemExit, OutriderError) as error:
         if alone:
             raise
-        why = "" if isinstance(error, SystemExit) else f": {plain(str(error))}"  # which was printed
+        # a SystemExit's message was printed already
+        why = "" if isinstance(error, SystemExit) else f": {plain(str(error))}"
         print(f"{name}: not sent{why}", file=sys.stderr)
         left = behind_of(run.directory, name, _described(run).get(name, {}).get("ranks", "head"))
         facts = {"tracker": name, "points": 0, "lacks": left.points, "rejected": left.rejected, "complete": False}
@@ -103,7 +106,7 @@ def _names(to: Sequence[str], run: Run, url: str | None) -> list[str]:
 
 
 def _described(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the settings of the run's trackers by their names, as far as the record has them: no secrets."""
+    """Return the settings of the run's trackers by name, as far as the record has them. They contain no secrets."""
     spec = read_json(run.directory / "run.json").get("spec")
     trackers = spec.get("trackers") if isinstance(spec, Mapping) else None
     settings: dict[str, dict[str, Any]] = {}
@@ -115,10 +118,12 @@ def _described(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def _tracker(name: str, run: Run, url: str | None) -> Tracker:
-    """Return the tracker of this name: the record's settings, over them the file's, over these the command line's.
+    """Return the tracker of this name.
+
+    The file's settings override those of the record, and the command line's override both.
 
     Raises:
-        SpecError: it is of no kind that is known here, or lacks an address.
+        SpecError: the tracker's kind is unknown here, or it lacks an address.
     """
     file = files.find(Path.cwd())
     described, table = _described(run).get(name, {}), {} if file is None else file.trackers.get(name, {})
@@ -144,7 +149,7 @@ def _tracker(name: str, run: Run, url: str | None) -> Tracker:
 
 
 def _sent(run: Run, tracker: Tracker, timeout: float, *, quiet: bool) -> tuple[dict[str, Any], int]:
-    """Send a run to one tracker; return its facts, and the exit code."""
+    """Send a run to one tracker. Return the fields for JSON, and the exit code."""
     progress = _Progress(tracker.name, shown=not quiet and sys.stderr.isatty())
     feed = Feed(run.directory, tracker, on_progress=progress)
     before = StateFile(run.directory, tracker.name).load().points
@@ -194,7 +199,7 @@ def _summary(run: Run, left: Behind, *, whole: bool, fine: bool) -> str:
 
 
 class _Progress:
-    """A line on the terminal, written over and over."""
+    """A line on the terminal that is overwritten with the progress."""
 
     def __init__(self, name: str, *, shown: bool) -> None:
         self._name, self._shown, self._at, self._width = name, shown, 0.0, 0

@@ -1,4 +1,4 @@
-"""`outrider top`: show what the nodes of a run are used for, or were."""
+"""`outrider top`: shows the resource use of a run's nodes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 from .usage import Usage, shown
 
-LOOK_S = 0.5  # between reads of new samples
-TAIL_BYTES = 4 << 20  # of the samples' file: more than the curves of a hundred nodes
-AROUND = 4  # lines of the terminal that are no node's
+LOOK_S = 0.5  # interval between reads of new samples
+TAIL_BYTES = 4 << 20  # bytes read from the end of the samples' file: more than the curves of a hundred nodes need
+AROUND = 4  # lines of the terminal that are not used for nodes
 
 
 def top(run: RunWord, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson = False) -> int:
@@ -61,7 +61,7 @@ def _show(view: View, console: Console, *, once: bool, as_json: bool) -> None:
 
 
 class View:
-    """A run, and its nodes' newest samples."""
+    """A run, and the newest samples of its nodes."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -84,7 +84,7 @@ class View:
 
 
 def _follow(view: View, console: Console) -> None:
-    """Show the table until the run has ended or the user quits; the last one stays on the terminal."""
+    """Show the table until the run has ended or the user quits. The last table stays on the terminal."""
     try:
         with _keys() as pressed, Live(console=console, auto_refresh=False) as live:
             while True:
@@ -98,7 +98,10 @@ def _follow(view: View, console: Console) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits for a key, for so many seconds: the keys are not shown, and need no Return."""
+    """Yield a function that waits a number of seconds for a key, and returns it.
+
+    Keys are not echoed, and need no Return.
+    """
     stdin = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
 
     def pressed(within_s: float) -> str:
@@ -106,7 +109,8 @@ def _keys() -> Iterator[Callable[[float], str]]:
             time.sleep(within_s)
             return ""
         ready, _, _ = select.select([stdin], [], [], within_s)
-        return (os.read(stdin, 1).decode(errors="replace").lower() or "q") if ready else ""  # the terminal has gone
+        # an empty read means that the terminal is gone, and counts as "q"
+        return (os.read(stdin, 1).decode(errors="replace").lower() or "q") if ready else ""
 
     if stdin is None:
         yield pressed

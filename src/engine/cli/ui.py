@@ -1,4 +1,4 @@
-"""`outrider ui`: the runs of this computer as live pages in a browser."""
+"""`outrider ui`: shows the runs of this computer as live pages in a browser."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .report import opened
 from .stacks import take_stacks
 from .stop import stopped
 
-LEAST_TOKEN, MOST_TOKEN = 16, 1024  # characters of a token for metrics
-STOP_S = 600.0  # that a page's stop waits for the end of all machines
+LEAST_TOKEN, MOST_TOKEN = 16, 1024  # shortest and longest token for metrics, in characters
+STOP_S = 600.0  # timeout for the end of all machines when a page stops a run
 
 
 def ui(
@@ -93,10 +93,10 @@ def ui(
 
 
 def _token_in(path: Path) -> str:
-    """Return the token in a file, which is made where it is missing.
+    """Return the token in a file. The file is created if it is missing.
 
     Raises:
-        SpecError: it cannot be read or made, or has no token.
+        SpecError: the file cannot be read or created, or has no token.
     """
     try:
         with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""The table of the use of a run's nodes, with a curve of each node's last samples. No clock, no I/O."""
+"""A table of the resource use of a run's nodes, with a curve of each node's newest samples. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ...lazy_dataclass import dataclass
 from ..observe.descriptions import count, seconds, size
 
 SHOWN = 30  # samples in a curve
-BESIDE, LEAST_BARS = 68, 8  # columns of the terminal that are no curve's, and of a curve on a narrow one
-MISSED = 4  # times the usual pause, after which a node's figures are old
+BESIDE, LEAST_BARS = 68, 8  # columns of the terminal that are not used for the curve, and least columns of a curve
+MISSED = 4  # a node's figures are old after this many sampling intervals without a sample
 BARS = "▁▂▃▄▅▆▇█"
-NO_BAR = "·"  # not known
+NO_BAR = "·"  # for unknown values
 _GB = 1 << 30
 COLUMNS = ("node", "", "now", "", "memory", "network, power")
 
@@ -34,14 +34,14 @@ class Usage:
             self.nodes.setdefault(sample.node, deque(maxlen=SHOWN)).append(sample)
 
     def newest(self) -> list[NodeSampled]:
-        """Return each node's newest sample, by node."""
+        """Return the newest sample of each node, ordered by node."""
         return [samples[-1] for _, samples in sorted(self.nodes.items())]
 
 
 def shown(usage: Usage, title: str, now: float, rows: int, columns: int) -> RenderableType:
-    """Return the table, of the first nodes that fit into so many lines; few columns make the curves shorter.
+    """Return the table of the first nodes that fit into ``rows`` lines. Fewer ``columns`` make the curves shorter.
 
-    ``now``: unix time; of an ended run its end.
+    ``now``: unix time; for an ended run, the time of its end.
     """
     bars = min(SHOWN, max(LEAST_BARS, columns - BESIDE))
     table = Table(box=None, padding=(0, 1), header_style="dim")
@@ -70,7 +70,7 @@ def curve(values: Sequence[float | None]) -> str:
 
 
 def _lines(node: int, samples: Sequence[NodeSampled], now: float, bars: int) -> list[tuple[tuple[str, ...], str]]:
-    """Return a node's lines, of its processors and of each GPU, each with its style."""
+    """Return the lines of a node, one for its processors and one for each GPU, each with its style."""
     newest = samples[-1]
     old_s = now - newest.at
     is_old = old_s > MISSED * newest.seconds

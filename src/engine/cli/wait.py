@@ -1,4 +1,4 @@
-"""`outrider wait`: wait for the end of a run, and exit as it does."""
+"""`outrider wait`: waits for the end of a run, and exits with its exit code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .run_choice import RunWord, checked_timeout, chosen_run
 
 POLL_S = 0.1
 _REASONS = {
-    "alive": "",  # the timeout, which the exit code says
+    "alive": "",  # no message: the exit code reports the timeout
     "dead": "did not end: its owner died",
     "elsewhere": "is of another computer: wait there",
     "unknown": "has a lock that cannot be read, so it is not known whether it goes on",
 }
-TIMEOUT, DIED = 124, 125  # exit codes: as of timeout(1) and `outrider run`
+TIMEOUT, DIED = 124, 125  # exit codes; the first as for timeout(1), the second as for `outrider run`
 _CODES = {"alive": TIMEOUT, "dead": DIED}
 
 
@@ -56,7 +56,7 @@ def wait(run: RunWord, /, *, timeout: float | None = None, as_json: AsJson = Fal
 
 
 def _waited(run: Run, until: float | None) -> tuple[int, str, Run]:
-    """Return the exit code, "ended" or the state of the owner, and the run's state then. ``until``: monotonic time."""
+    """Return the exit code, "ended" or the state of the owner, and the run as last read. ``until``: monotonic time."""
     while True:
         owner, now = at_present(run)
         if now.ended:

@@ -1,7 +1,8 @@
-"""Keep the adoption record: what a later client needs to take over the pool of a dead one. It holds the pool's key,
-where machines are reached by SSH, and its machines with their host keys.
+"""Adoption records: the data that a later client needs to take over the pool of a dead client.
 
-It lies in the journal, mode 0600, and goes with the pool. ADOPTION-1: a host key is written down before it is in use.
+A record holds the pool's SSH key, if its machines are reached by SSH, and the machines with their host keys. It is
+stored in the journal with mode 0600, and is deleted with the pool's other journal files.
+ADOPTION-1: a host key is written to the record before it is used.
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ if TYPE_CHECKING:
     from ..api.settings import Settings
     from ..transport.ssh import PoolKey
 
-KEY, REST = "client_key", "takeover"  # the names of the two files in the journal, which other versions read
-NOT_KEPT = ("witnesses",)  # no machine that outlives its client has any
+# names of two files in the journal; other versions of outrider read these files, too
+KEY, REST = "client_key", "takeover"
+NOT_KEPT = ("witnesses",)  # machines that outlive their client have no witnesses, so the record leaves this field out
 
 
 class AdoptionRecord:
-    """One pool's adoption record. ``name``: its `unique` name; ``pool``: its nodes' name for it; ``turn``: which of its
-    clients this is, empty: the first; ``key``: None where no machine is reached by SSH; ``lease_s``: the longest lease
-    that any of its machines has, None: not known.
+    """One pool's adoption record.
+
+    ``name``: the pool's `unique` name. ``pool``: the pool's name on its nodes. ``turn``: a random name of the client
+    that took over the pool; empty for the pool's first client. ``key``: None if no machine is reached by SSH.
+    ``lease_s``: the longest lease of any of the pool's machines in seconds; None: unknown.
     """
 
     def __init__(self, ownership: Ownership, pool: str, key: PoolKey | None, turn: str, lease_s: float | None) -> None:
@@ -78,7 +82,7 @@ class AdoptionRecord:
         """Take over the record of a dead client, and return it.
 
         Raises:
-            SpecError: there is none that may be taken over; says whose it is.
+            SpecError: no pool of this name can be taken over; the message names its owner, if it has one.
             JournalError
         """
         left = _left(journal, name, provider)
@@ -103,8 +107,10 @@ class AdoptionRecord:
         return record
 
     async def around(self, fleet: Fleet, settings: Settings) -> tuple[RecordedFleet, Settings]:
-        """Return the fleet with its machines in this record, and the settings; if the pool takes over all remaining
-        machines, with their number as the number of nodes.
+        """Return the fleet, wrapped so that its machines are recorded here, and the settings.
+
+        If the pool takes over all remaining machines, the returned settings have the number of these as number of
+        nodes.
 
         Raises:
             ProviderError
@@ -119,23 +125,33 @@ class AdoptionRecord:
         return recorded, settings
 
     async def close(self) -> None:
-        """Close the record when the fleet is closed. If the fleet has settled the pool, the record goes with it."""
+        """Close the record, after the fleet is closed.
+
+        If the fleet has confirmed that nothing of the pool is left, the record is deleted.
+        """
         if self._later is not None:
             await self._later
         self._ownership.close()
 
     def pinned(self, machine: Machine) -> tuple[str, ...]:
-        """Return the keys that the host may show in place of the one it was launched with; empty: that one."""
+        """Return the SSH host keys that a machine may present instead of the key from its launch.
+
+        An empty tuple means that only the key from its launch is valid.
+        """
         return self._host_keys.get(machine.id, ())
 
     async def rotated(self, machine: Machine, keys: tuple[str, ...]) -> None:
-        """Note the keys that the host may show from now on. Return when they are written."""
+        """Record the SSH host keys that the machine may present from now on. Return when they are written to disk."""
         self._host_keys[machine.id] = keys
         self._changed = True
         await self._save()
 
     def has(self, *machines: Machine) -> None:
-        """Note machines of the pool. They are written soon: until then they could only be ended, not taken over."""
+        """Add machines of the pool to the record.
+
+        The record is written in the background. Until then, a later client could end these machines, but not take them
+        over.
+        """
         self.machines.update({machine.id: machine for machine in machines})
         self._save_later()
 
@@ -151,8 +167,10 @@ class AdoptionRecord:
             self._later = asyncio.create_task(self._save(), name="outrider-adoption")
 
     async def _save(self) -> None:
-        """Write the record. Changes made during a write are written together by the next writer. If writing fails, the
-        pool goes on: a machine that nobody can take over is ended by its lease.
+        """Write the record to disk. Changes that arrive during a write are written together by the next write.
+
+        The pool continues if a write fails: machines that no client can take over end themselves when their lease
+        expires.
         """
         async with self._saving:
             while self._changed:
@@ -168,8 +186,10 @@ class AdoptionRecord:
 
 
 def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionRecord:
-    """Return a new record, or, if ``settings`` attach to a pool, the record of its dead client. ``name``: for people;
-    ``tag``: the unique name of a new pool; ``pool``: its nodes' name for it.
+    """Create an adoption record, or, if ``settings`` attach to a pool, take over the record of its dead client.
+
+    ``name``: the pool's name for people. ``tag``: the unique name of a new pool. ``pool``: the pool's name on its
+    nodes.
 
     Raises:
         SpecError, ProviderError
@@ -182,10 +202,10 @@ def open_record(settings: Settings, name: str, tag: str, pool: str) -> AdoptionR
 
 
 def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Machine, tuple[str, ...]]]] | None:
-    """Return the file of a pool's key, and its machines with the possible keys of their hosts; None: the pool keeps no
-    machines, or reaches none by SSH.
+    """Return the path of a pool's SSH key file, and the pool's machines, each with its possible host keys.
 
-    The pool may have a living owner, which stays its owner.
+    Return None if the pool has no record of its machines, or reaches no machine by SSH. The pool may have a living
+    owner; reading its record does not change that.
     """
     key, rest = journal.kept(pool, KEY), journal.kept(pool, REST)
     if key is None or rest is None:
@@ -193,14 +213,15 @@ def machines_kept(journal: Journal, pool: str) -> tuple[Path, dict[str, tuple[Ma
     try:
         written = json.loads(rest.read_text())
         machines = [(_machine(each["machine"]), tuple(each["host_keys"])) for each in written["machines"]]
-    except (OSError, ValueError, KeyError, TypeError):  # of another version, or it has just ended
+    except (OSError, ValueError, KeyError, TypeError):  # another version wrote the record, or the pool has just ended
         return None
     return key, {machine.id: (machine, keys or (machine.host_key,)) for machine, keys in machines}
 
 
 def machines_left(journal: Journal) -> dict[str, float | None]:
-    """Return the machines that dead clients of this computer have left, and that another one can adopt, with the
-    longest lease of their pool in seconds, or None where that is not known.
+    """Return the ids of the machines that dead clients on this computer have left, and that a client can adopt.
+
+    Each id maps to the longest lease of its pool in seconds, or to None if that lease is unknown.
 
     Raises:
         JournalError
@@ -208,7 +229,8 @@ def machines_left(journal: Journal) -> dict[str, float | None]:
     left: dict[str, float | None] = {}
     for record in journal.records() if journal.pools.is_dir() else ():
         if record.standing == "dead" and (rest := journal.kept(record.pool, REST)) is not None:
-            with suppress(OSError, ValueError, KeyError, TypeError):  # of another version, or it has just ended
+            # another version wrote the record, or the pool has just ended
+            with suppress(OSError, ValueError, KeyError, TypeError):
                 written = json.loads(rest.read_text())
                 left |= {str(each["machine"]["id"]): written.get("lease_s") for each in written["machines"]}
     return left
@@ -224,16 +246,20 @@ def _key(ownership: Ownership) -> PoolKey | None:
 
 
 def lease_kept(ownership: Ownership) -> float | None:
-    """Return the longest lease that any machine of a dead client's pool may have; None: not known."""
+    """Return the longest lease in seconds of any machine in a dead client's pool; None: unknown."""
     try:
         lease_s = json.loads(ownership.kept(REST) or "{}").get("lease_s")
-    except (ValueError, AttributeError):  # nobody can attach to it either
+    except (ValueError, AttributeError):  # the record cannot be read, so no client can attach to the pool either
         return None
     return float(lease_s) if isinstance(lease_s, (int, float)) else None
 
 
 def _left(journal: Journal, name: str, provider: str) -> PoolRecord:
-    """Return the journal's record of the one pool of that name that a dead client has left."""
+    """Return the journal's record of the only pool of this name that a dead client has left.
+
+    Raises:
+        SpecError: no such pool, several of them, or a pool of another owner or provider.
+    """
     records = [record for record in journal.records() if is_named(record.pool, name)]
     dead = [record for record in records if record.standing == "dead"]
     if len(dead) > 1:
@@ -262,8 +288,9 @@ def _owned(name: str, owner: Owner | None) -> SpecError:
 
 @dataclass(slots=True)
 class RecordedFleet:
-    """A fleet (`providers.base.Fleet`) around another one, with its machines in the adoption record. ``adopted``: the
-    machines of a dead client, which are launched first.
+    """A fleet (`providers.base.Fleet`) that wraps another fleet and keeps its machines in the adoption record.
+
+    ``adopted``: machines that a dead client left and that `launch` has not returned yet.
     """
 
     fleet: Fleet
@@ -272,8 +299,9 @@ class RecordedFleet:
 
     @classmethod
     async def adopt(cls, fleet: Fleet, record: AdoptionRecord, most: int, lease_s: float) -> RecordedFleet:
-        """Return a fleet with up to ``most`` of the machines that a dead client left. ``lease_s``: that of machines
-        launched from now on.
+        """Return a fleet that adopts up to ``most`` of the machines that a dead client left.
+
+        ``lease_s``: the lease of machines that are launched from now on, in seconds.
 
         Raises:
             ProviderError
@@ -287,8 +315,9 @@ class RecordedFleet:
         return cls(fleet, record, adopted)
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Return adopted machines at once, even if fewer than asked for: their leases run out unless somebody connects
-        to them. When there are none any more, launch machines.
+        """Return adopted machines at once, possibly fewer than ``count``; launch machines when none is left to adopt.
+
+        Adopted machines are returned at once because their leases expire unless the client connects to them.
         """
         if self.adopted:
             first, self.adopted = self.adopted[:count], self.adopted[count:]
@@ -332,5 +361,5 @@ def _machine(written: Mapping[str, Any]) -> Machine:
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values that were JSON, which has no tuples, as the dataclasses have them."""
+    """Convert lists to tuples in values that were read from JSON: the dataclasses have tuples, and JSON has none."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

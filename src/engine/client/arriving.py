@@ -1,4 +1,7 @@
-"""Items of maps, and calls of `as_completed`, pickled as they come from their iterator, which may change them next."""
+"""Pickling of items of maps and of calls of `as_completed`, as soon as the caller's iterator yields them.
+
+The caller's iterator may change an item when it is advanced, so each item is pickled before the next is requested.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ if TYPE_CHECKING:
     from ..serialization.payload import Payload
     from .open_pool import OpenPool
 
-Arrival = tuple[Any, Callable[[], None] | None]  # as of `client_streams.Freezer`
+Arrival = tuple[Any, Callable[[], None] | None]  # the type `Arrival` of `client_streams.Freezer`
 
 
 @dataclass(frozen=True, slots=True)
 class LoneItem:
-    """A large item of a map, packed for a task of its own."""
+    """A large item of a map, which gets a task of its own, already packed."""
 
     kind: type
     payload: Payload
@@ -32,7 +35,7 @@ class LoneItem:
 
 @dataclass(frozen=True, slots=True)
 class ArrivedCall:
-    """A call of `as_completed`, packed."""
+    """A packed call of `as_completed`."""
 
     payload: Payload
     options: Options
@@ -40,7 +43,7 @@ class ArrivedCall:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An item or a call that cannot be pickled, or is none."""
+    """An item that cannot be pickled, or a value in place of a call that is no call."""
 
     kind: type
     error: Exception
@@ -50,10 +53,10 @@ class Refused:
 
 
 class ItemFreezer:
-    """The `Freezer` of a map."""
+    """Implements `Freezer` for the items of a map."""
 
     def __init__(self, core: OpenPool, call_of: Callable[[list[Any]], Call[Any]]) -> None:
-        """``call_of``: makes the call of a task that has these items."""
+        """``call_of`` returns the call of a task that runs these items."""
         self._core, self._call_of = core, call_of
         self._pickler: ItemPickler | None = None
 
@@ -76,7 +79,7 @@ class ItemFreezer:
 
 
 class CallFreezer:
-    """The `Freezer` of `as_completed`."""
+    """Implements `Freezer` for the calls of `as_completed`."""
 
     def __init__(self, core: OpenPool) -> None:
         self._core = core
@@ -101,9 +104,9 @@ def _copying(payload: Payload) -> Callable[[], None] | None:
 
 
 def by_task(items: Sequence[Any]) -> list[list[Any]]:
-    """Divide items into those of one task each: large ones are alone."""
+    """Split items into one list for each task. A large item gets a task of its own."""
     tasks: list[list[Any]] = []
-    joins = False  # the next item may join the last task
+    joins = False  # True if the next item may be added to the last task
     for item in items:
         alone = type(item) in (LoneItem, Refused) or (type(item) is FrozenItem and item.is_large)
         if joins and not alone:

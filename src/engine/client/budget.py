@@ -1,10 +1,11 @@
-"""Compute what a pool has cost and when it must end: `Budget` only decides, `Metered` wraps a fleet and reports to it,
-`BudgetWatch` raises at its limits.
+"""The cost of a pool and its limits: `Budget` computes the cost and decides (no I/O), `Metered` wraps a fleet and
+reports its machines to a `Budget`, and `BudgetWatch` raises an error when a limit is reached.
 
-A machine costs its hourly price from the moment it is asked for until its provider confirms that it is gone, and at
-least for the time for which that provider bills any. One that waits in a queue of its provider's costs nothing until it
-starts, and both count from then on. A launch whose answer did not come costs as if all of its machines existed, until
-it is settled. Machines of a launch that was cancelled half way are not counted: the pool is ending.
+A machine costs its hourly price from its launch request until its provider confirms its end, and at least for the
+provider's minimum billing time. A machine in a provider's queue costs nothing until it starts; its price and its
+minimum billing time count from that start. A launch request without a reply costs as if all its machines existed, until
+the provider reports which of them do. Machines of a launch that was cancelled before it returned are not counted,
+because the pool is ending.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ from ..observe.descriptions import cents
 from ..runs.status import Spending
 from .limits import Watch
 
-MOSTLY = 0.8  # of ``max_cost``: the share at which the user is warned
+MOSTLY = 0.8  # the user is warned when this fraction of ``max_cost`` is spent
 HOUR_S = 3600.0
-Limit = Literal["max_cost", "max_lifetime"]  # in USD, in seconds
-LOOK_AGAIN_S = 60.0  # a timer stands still while this computer sleeps
+Limit = Literal["max_cost", "max_lifetime"]  # `max_cost` is in USD, `max_lifetime` in seconds
+# sleep at most this long before checking the limits again: timers pause while this computer is suspended
+LOOK_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """USD: ``spent`` so far, and ``hourly`` at present."""
+    """A cost in USD: ``spent`` so far, and ``hourly``, the present cost per hour."""
 
     spent: float
     hourly: float
@@ -57,14 +59,14 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """An account: the USD ``spent`` until ``at``, and the USD per hour from then on."""
+    """The state of an account at time ``at``: the USD ``spent`` until then, and the USD per hour from then on."""
 
     at: float
     spent: float = 0.0
     hourly: float = 0.0
 
     def until(self, now: float) -> _Account:
-        """Return the same account, later. A clock that has gone back stands still."""
+        """Return the account as of time ``now``. If the clock has gone back, nothing is added."""
         if now <= self.at:
             return self
         return _Account(now, self.spent + self.hourly * (now - self.at) / HOUR_S, self.hourly)
@@ -72,19 +74,21 @@ class _Account:
 
 @dataclass(slots=True)
 class Budget:
-    """A pool's cost and its limits. Times are in seconds of any one clock.
+    """A pool's cost and its limits. All times are in seconds of the same clock; any clock will do.
 
-    Machines are counted by one thread. Queries change nothing, so any thread may call them.
+    Only one thread may add and remove machines. Queries change no state, so any thread may call them.
 
     BUDGET-1: the amount spent never decreases. BUDGET-2: a machine that has ended costs nothing more.
     """
 
-    max_cost: float | None = None  # USD
+    max_cost: float | None = None  # in USD
     max_lifetime_s: float | None = None
     since: float = 0.0
-    _account: _Account = field(init=False)  # it is replaced as a whole: another thread never sees half of a change
+    # always replaced as a whole, so that another thread never sees a half-made change
+    _account: _Account = field(init=False)
     _hourly: dict[MachineId, float] = field(init=False, default_factory=dict)
-    _least: dict[MachineId, float] = field(init=False, default_factory=dict)  # until when each is billed in any case
+    # for each machine, the time until which it is billed even if it ends earlier
+    _least: dict[MachineId, float] = field(init=False, default_factory=dict)
     _ended: set[MachineId] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
@@ -93,11 +97,12 @@ class Budget:
     def launched(
         self, machine: MachineId, hourly_cost: float, now: float, *, since: float | None = None, least_s: float = 0.0
     ) -> None:
-        """Count a machine that exists since ``since`` and is billed for ``least_s`` at least; or change a machine's
-        hourly cost.
+        """Count a machine that exists since ``since`` and is billed for at least ``least_s`` seconds.
+
+        For a machine that is counted already, change the hourly cost.
         """
         if machine in self._ended:
-            return  # its end was reported before the answer to its launch
+            return  # the machine's end was reported before the reply to its launch
         account = self._account.until(now)
         spent = account.spent
         if machine not in self._hourly and since is not None:
@@ -108,7 +113,10 @@ class Budget:
         self._account = _Account(account.at, spent, max(0.0, account.hourly + more))
 
     def started(self, machine: MachineId, hourly_cost: float, now: float, *, least_s: float) -> None:
-        """Count a machine that was queued from now on, for ``least_s`` at least."""
+        """Start to count a machine that has left its provider's queue.
+
+        The machine is billed for at least ``least_s`` seconds.
+        """
         self.launched(machine, hourly_cost, now)
         if machine in self._hourly:
             self._least[machine] = self._account.at + least_s
@@ -117,7 +125,8 @@ class Budget:
         account = self._account.until(now)
         hourly, least = self._hourly.pop(machine, 0.0), self._least.pop(machine, account.at)
         spent = account.spent + max(0.0, least - account.at) * hourly / HOUR_S
-        left = max(0.0, account.hourly - hourly) if self._hourly else 0.0  # no error of rounding stays
+        # exactly 0 without machines, so that no rounding error remains
+        left = max(0.0, account.hourly - hourly) if self._hourly else 0.0
         self._ended.add(machine)
         self._account = _Account(account.at, spent, left)
 
@@ -142,7 +151,7 @@ class Budget:
         return self.max_cost is not None and self.cost(now).spent >= MOSTLY * self.max_cost
 
     def next_s(self, now: float) -> float | None:
-        """Return in how many seconds a limit or warning is due if no machine comes or goes; None: never."""
+        """Return the seconds until a limit or a warning is due, if no machine starts or ends before; None: never."""
         account = self._account.until(now)
         times = []
         if self.max_lifetime_s is not None:
@@ -154,20 +163,27 @@ class Budget:
 
 
 def clock() -> float:
-    """Seconds that go on while this computer sleeps: machines cost all the same."""
+    """Return the time in seconds, including the time in which this computer is suspended: machines cost money then,
+    too.
+    """
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(slots=True)
 class Metered:
-    """Implements `providers.base.Fleet`: another fleet, with its machines counted. ``changed``: one came or went."""
+    """Implements `providers.base.Fleet`: wraps a fleet and counts its machines.
+
+    ``changed`` is called when a machine starts or ends.
+    """
 
     fleet: Fleet
     budget: Budget
     changed: Callable[[], object]
     clock: Callable[[], float] = clock
-    _machines: dict[MachineId, Machine] = field(init=False, default_factory=dict)  # as launched: with what they cost
-    _queued: set[MachineId] = field(init=False, default_factory=set)  # those that do not run yet, and cost nothing
+    # as the provider returned them from the launch, with their prices
+    _machines: dict[MachineId, Machine] = field(init=False, default_factory=dict)
+    # machines in the provider's queue, which cost nothing yet
+    _queued: set[MachineId] = field(init=False, default_factory=set)
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
         since = self.clock()
@@ -214,9 +230,9 @@ class Metered:
             yield event
 
     def _runs(self, machine: Machine) -> None:
-        """Count a machine that runs now, or that the provider reports again."""
+        """Count a machine that starts to run now, or that the provider reports again."""
         if not self.budget.counts(machine.id):
-            return  # the answer to its launch counts it
+            return  # the reply to the launch counts this machine
         if machine.id in self._queued:
             least_s = self._machines.get(machine.id, machine).billed_at_least_s
             self.budget.started(machine.id, machine.hourly_cost, self.clock(), least_s=least_s)
@@ -237,7 +253,7 @@ class Metered:
 
 
 class BudgetWatch:
-    """The budget of one open pool, with a watch that ends the pool at its limits."""
+    """The budget of one open pool, and a watch that ends the pool at its limits."""
 
     def __init__(self, max_cost: float | None, max_lifetime_s: float | None, observe: Observe) -> None:
         self._budget = Budget(max_cost, max_lifetime_s, clock())
@@ -248,11 +264,11 @@ class BudgetWatch:
 
     @property
     def cost(self) -> Cost:
-        """The cost at present, for any thread."""
+        """The present cost. Any thread may read it."""
         return self._budget.cost(clock())
 
     def spending(self) -> Spending:
-        """Return the cost for the record of the run."""
+        """Return the cost in the form of the run's record."""
         cost = self.cost
         return Spending(cost.spent, cost.hourly, time.time())
 
@@ -260,11 +276,11 @@ class BudgetWatch:
         return Metered(fleet, self._budget, self._changed.set)
 
     def close(self) -> None:
-        """Note the end of the provider's context. Machines that it could not end are counted no further."""
+        """Stop counting when the provider's context is left, also machines that the provider could not end."""
         self._budget.close(clock())
 
     def watches(self) -> Sequence[Watch]:
-        """Return the watches that raise `BudgetExceeded` at a limit."""
+        """Return the watches, which raise `BudgetExceeded` when a limit is reached."""
         return (self._watch,) if self._limited else ()
 
     async def _watch(self) -> Never:

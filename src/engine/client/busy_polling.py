@@ -1,8 +1,8 @@
-"""Poll for the answer to a lone call where that makes it come sooner, in place of sleeping until it is there.
+"""Busy polling for the result of a call that is the pool's only one, where polling shortens the wait.
 
-Where client and node share a computer, a short call is answered in less time than processors take to fall asleep and to
-be woken: each of the call's four hops would wake another one. A client that stays awake keeps the node's processes
-together on the others. See docs/decisions/0039-a-lone-call-is-polled-for.md.
+If client and node share a computer, a short call takes less time than a processor needs to fall asleep and wake up
+again, and each of the call's four hops between processes would wake a sleeping processor. While the client polls, the
+node's processes stay together on the other processors. See docs/decisions/0039-a-lone-call-is-polled-for.md.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-POLL_S = 0.000_4  # the most that is polled for one answer
-SHORT_S = 0.000_8  # calls that take longer without polling are never polled for
-TRIAL = 16  # calls that are waited for in one way before the two ways are compared
-TRIALS = 16  # one of so many is made in the way that was slower before
-GAIN = 0.9  # of the time without polling: calls must be shortened to less
+POLL_S = 0.000_4  # the longest time of polling for one result
+SHORT_S = 0.000_8  # the client never polls if calls take longer than this without polling
+TRIAL = 16  # calls in a trial, all with polling or all without; then the two ways are compared
+TRIALS = 16  # one trial in this many uses the way that was slower so far, in case it has become faster
+GAIN = 0.9  # polling is used if the median time of a call is below this fraction of the median without polling
 
 
 class AnswerPolling:
-    """Decides whether the client polls for lone calls: it waits for a few of them in either way, for most in the faster
-    one.
+    """Decides whether the client polls for the result of a lone call, by comparing trials with polling and without.
 
-    A poll that fails costs `POLL_S` of an idle processor: each look lets other processes have it first, and is one turn
-    of the event loop.
+    Most trials use the faster way. A poll without success costs `POLL_S` of an idle processor: between two looks the
+    client yields the processor to other processes (``sched_yield``) and runs one turn of the event loop.
     """
 
     def __init__(
@@ -34,17 +33,19 @@ class AnswerPolling:
         unanswered: Callable[[], int],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``unanswered``: how many of the pool's jobs have not ended. ``clock``: seconds; that of uvloop's loops counts
-        milliseconds, which is too coarse.
+        """``unanswered`` returns the number of the pool's jobs that have not ended.
+
+        ``clock`` returns seconds. The clock of uvloop's loops has a resolution of a millisecond, which is too coarse.
         """
         self._loop, self._unanswered, self._clock = loop, unanswered, clock
         self._polls = False
-        self._took_s: list[float] = []  # of the calls of this trial
-        self._medians_s = {False: 0.0, True: 0.0}  # of the last trial without and with polling
+        self._took_s: list[float] = []  # durations of the calls in the present trial
+        # median duration in the last trial; the key is True for trials with polling
+        self._medians_s = {False: 0.0, True: 0.0}
         self._trials = 0
 
     def wait(self, answer: asyncio.Future[Any]) -> Generator[Any, None, Any]:
-        """Wait for ``answer`` as ``yield from answer`` does."""
+        """Wait for ``answer``, as ``yield from answer`` does, with polling where that is faster."""
         if self._unanswered() != 1:
             return (yield from answer)
         began_at = self._clock()

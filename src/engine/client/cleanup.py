@@ -1,4 +1,4 @@
-"""Clean-up that no cancellation cuts short, and whose failures are kept apart from those that came before it.
+"""Clean-up that runs to its end in spite of cancellations, and whose errors are collected apart from the block's error.
 
 CLEANUP-1: an error of the block is never replaced by one of its clean-up, and no error of a clean-up is lost.
 """
@@ -19,11 +19,13 @@ from ..serialization.pool_errors import BlockEnd, cleanup_error
 
 F = TypeVar("F", bound=Fleet)
 Warn = Callable[[str], object]
-LastWord = Warned | MachineUsage | UsageUnknown  # the reports of a fleet during its exit
+LastWord = Warned | MachineUsage | UsageUnknown  # the types of a fleet's reports during its exit
 
 
 async def finished(task: asyncio.Future[None]) -> None:
-    """Wait for ``task`` through any number of cancellations of the waiter; the first is raised afterwards."""
+    """Wait for ``task`` through any number of cancellations of the waiter; the first cancellation is raised
+    afterwards.
+    """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -36,10 +38,12 @@ async def finished(task: asyncio.Future[None]) -> None:
 
 @asynccontextmanager
 async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
-    """A stack whose exits all run to their end: the cancellation of a scope around it ends the block, but no exit.
+    """Yield an exit stack whose exits all run to their end.
 
-    The block's cancellation is raised in any case, because a task group among the exits takes it for its own behind the
-    shield.
+    Cancelling a scope around the stack ends the block, but no exit.
+
+    The block's cancellation is always raised again. A task group among the exits would otherwise suppress it, because
+    behind the shield the group takes the cancellation for its own.
     """
     cancelled: BaseException | None = None
     with anyio.CancelScope() as exits:
@@ -59,11 +63,10 @@ async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
 async def collecting_failures(
     opened: AbstractAsyncContextManager[F], failures: list[NotGone], tell: Callable[[LastWord], object] | None = None
 ) -> AsyncIterator[F]:
-    """Return the provider's context with another exit: it raises the error of the block, and appends its own errors to
-    ``failures``.
+    """Wrap the provider's context: the exit raises the block's error, and appends errors of the exit to ``failures``.
 
-    ``tell``: receives the warnings and the usage figures of the fleet during its exit, when its events have no other
-    reader.
+    ``tell``: receives the fleet's warnings and usage figures during its exit, when nothing else reads the fleet's
+    events.
     """
     block: list[BaseException] = []
     readers: list[asyncio.Task[None]] = []
@@ -80,10 +83,11 @@ async def collecting_failures(
                 if tell is not None:
                     readers.append(asyncio.create_task(_pass_on(fleet, tell), name="outrider-leaving"))
     except BaseException as error:
-        of_leaving = NotGone if block else ProviderError  # after a block that raised none, any of the provider's is
+        # if the block raised no error, any ProviderError is one of the exit
+        of_leaving = NotGone if block else ProviderError
         leaves = list(_leaves(error))
         if not entered or not all(isinstance(each, of_leaving) for each in leaves):
-            raise  # the block's own, or a defect
+            raise  # an error of the block, or a bug
         failures += [_not_gone(each) for each in leaves]
     finally:
         for reader in readers:
@@ -108,8 +112,9 @@ def merged_failures(failures: Sequence[NotGone]) -> NotGone:
 
 
 def cleanup_result(failures: Sequence[NotGone], warn: Warn, block_end: BlockEnd) -> CleanupError | None:
-    """Return the error for users where machines may still be running; else warn of resources that are left at
-    no cost.
+    """Return the error for the user if machines may still be running.
+
+    If only resources without cost are left, warn of these and return None.
     """
     if not failures:
         return None
@@ -123,12 +128,12 @@ def cleanup_result(failures: Sequence[NotGone], warn: Warn, block_end: BlockEnd)
 
 def add_cleanup(error: BaseException, cleanup: CleanupError) -> None:
     error.add_note(f"Besides: {cleanup}")
-    with suppress(Exception):  # of a class that takes no attributes
+    with suppress(Exception):  # the error's class may not accept attributes
         error.cleanup = cleanup  # type: ignore[attr-defined]
 
 
 def raise_or_add(cleanup: CleanupError | None, error: BaseException | None) -> None:
-    """Raise ``cleanup``, if there is one; where there is an ``error`` of the block already, add it to that."""
+    """Raise ``cleanup``, if it is an error; if the block has already an ``error``, add the clean-up's text to that."""
     if cleanup is None:
         return
     if error is None:
@@ -137,7 +142,7 @@ def raise_or_add(cleanup: CleanupError | None, error: BaseException | None) -> N
 
 
 async def _pass_on(fleet: Fleet, tell: Callable[[LastWord], object]) -> None:
-    with suppress(Exception):  # nothing follows from it
+    with suppress(Exception):  # the note is for information only
         async for event in fleet.events():
             if isinstance(event, LastWord):
                 tell(event)

@@ -1,4 +1,6 @@
-"""`Pool.as_completed`: any number of calls, a bounded number of them submitted, and each result as it is ready."""
+"""`Pool.as_completed`: runs any number of calls, has a bounded number of them submitted at a time, and yields each
+result as soon as it is ready.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,19 @@ if TYPE_CHECKING:
     from .open_pool import OpenPool
 
 Calls = Iterable[Call[Any]] | AsyncIterable[Call[Any]]
-TURN = 32  # calls that are submitted before the event loop's other work has its turn: about a millisecond
-LIMIT = 1_000  # calls on their way, where the caller does not say how many
-PER_SLOT = 4  # and where there are many slots: one runs, one waits behind it, the others are on their way
+TURN = 32  # calls to submit before the event loop gets a turn for other work: about a millisecond
+LIMIT = 1_000  # most calls submitted at a time, if the caller gives no limit
+# most calls submitted per slot, if that is more in total: one runs, one waits for the slot, the others are in transit
+PER_SLOT = 4
 
 
 def checked_calls(calls: Calls, *, may_block: bool) -> Calls | Blocking:
-    """Return the calls as `CompletedCalls` takes them. ``may_block``: a plain iterator is advanced in a thread.
+    """Check calls, and return them in the form that `CompletedCalls` takes.
+
+    ``may_block``: advance a plain iterator in a thread, because it may block.
 
     Raises:
-        NotACall: they are nothing that gives calls.
+        NotACall: the argument is not an iterable of calls.
     """
     if isinstance(calls, Pending):
         raise NotACall(f"pool.as_completed takes the calls one by one: give it [{calls.code}], or an iterator of calls")
@@ -48,9 +53,9 @@ class CompletedCalls:
     def __init__(self, core: OpenPool, calls: Calls | Blocking, *, limit: int | None, returns_errors: bool) -> None:
         self._core, self._calls, self._freezer = core, calls, CallFreezer(core)
         self._limit, self._returns_errors = limit, returns_errors
-        self._news = asyncio.Event()  # a call has ended, or there is one to submit
+        self._news = asyncio.Event()  # set when a call has ended, or a call can be submitted
         self._landed: deque[_NumberedJob | _Unsent] = deque()
-        self._open: set[_NumberedJob] = set()  # not given to the caller yet
+        self._open: set[_NumberedJob] = set()  # submitted jobs whose results the caller does not have yet
         self._taken = 0
 
     async def results(self) -> AsyncGenerator[Any, None]:
@@ -64,7 +69,7 @@ class CompletedCalls:
                 raise
 
     async def batches(self) -> AsyncGenerator[list[Any], None]:
-        """Yield the results that are there, a list of at least one at a time."""
+        """Yield the available results in lists of at least one."""
         source = items_of(self._calls, self._news, self._freezer)
         try:
             while True:
@@ -110,7 +115,7 @@ class CompletedCalls:
         self._news.set()
 
     async def _take_landed(self) -> tuple[list[Any], Exception | None]:
-        """Return the results that are there, in the order in which they came, up to the first that is an error."""
+        """Return the available results in the order of their arrival, up to the first error, and that error."""
         results: list[Any] = []
         for _ in range(len(self._landed)):
             landed = self._landed.popleft()
@@ -128,7 +133,7 @@ class CompletedCalls:
 
 
 class _NumberedJob(SubmittedJob[Any]):
-    """A submitted call. ``number``: which of them it is, from 0."""
+    """A submitted call. ``number``: the position of the call among the caller's calls, from 0."""
 
     __slots__ = ("number", "over")
 
@@ -144,12 +149,12 @@ class _NumberedJob(SubmittedJob[Any]):
 
     @property
     def is_of_call(self) -> bool:
-        """Return whether the call itself has failed, and not the pool."""
+        """Return whether the call itself failed, as opposed to the pool."""
         return not isinstance(self.ending, GaveUp) or self.ending.reason in OF_ITEMS
 
 
 class _Unsent:
-    """A call that could not be submitted, in the place of its job."""
+    """A call that could not be submitted; stands in the queue in place of its job."""
 
     is_of_call = True
 

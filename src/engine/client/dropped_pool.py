@@ -1,4 +1,4 @@
-"""The end of a `SyncPool` that its user does not close: nothing refers to it any more, or the program ends."""
+"""The end of a `SyncPool` that its user does not close: the pool is garbage-collected, or the program ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ T = TypeVar("T")
 
 
 def end_dropped(pool: Any, shown: str, thread: LoopThread, hold: ThreadHold) -> None:
-    """Warn, and end the pool in its own thread: this may run in any thread. The program's end waits for that."""
+    """Warn, and end the pool in the pool's own thread.
+
+    Any thread may call this. The program's end waits for the pool's.
+    """
     warnings.warn(
         f"{shown} was dropped without close(), and is ended now: keep a reference to it while it is used, and call "
         "close(), or open it by `with`.",
@@ -31,25 +34,25 @@ def end_dropped(pool: Any, shown: str, thread: LoopThread, hold: ThreadHold) -> 
 
     def over(ended: Future[None]) -> None:
         try:
-            ended.result()  # an error is logged, as that of any callback
+            ended.result()  # an error is logged by `concurrent.futures`, as for any callback
         finally:
             hold.release()
             thread.stop()
             atexit.unregister(thread.stop)
 
     atexit.register(thread.stop)
-    with suppress(PoolClosed):  # it has ended meanwhile
+    with suppress(PoolClosed):  # the pool has ended in the meantime
         thread.submit(pool.__aexit__, None, None, None).add_done_callback(over)
 
 
 def close_at_exit(reference: weakref.ref[Any]) -> None:
-    """Close a pool that is still open when the program ends, unless this is a fork of the program."""
+    """Close a pool that is still open when the program ends, unless this process is a fork of the program."""
     if (pool := reference()) is not None and os.getpid() == pool._process:
         pool.close()
 
 
 def kept(pool: Any, future: Future[T]) -> Future[T]:
-    """Return the future, which refers to its pool from now on."""
+    """Return the future, after making it hold a reference to its pool."""
     future.add_done_callback(partial(_do_nothing, pool))
     return future
 

@@ -1,5 +1,7 @@
-"""`Pool.fetch`, `Pool.push` and ``Pool(keep=)``: files of the nodes' work folders. Tasks beside the slots read and
-write them there (see `runtime.work_files`); `incoming_files` checks the messages of nodes.
+"""`Pool.fetch`, `Pool.push` and ``Pool(keep=)``: transfers of files from and to the nodes' work folders.
+
+On a node, a task that takes no slot reads and writes the files (see `runtime.work_files`). `incoming_files` checks the
+messages of nodes.
 """
 
 from __future__ import annotations
@@ -41,11 +43,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_FILES, MAX_GB = 100_000, 100.0
-KEEP_S = 20.0  # for the files to be kept of a block that was cancelled or interrupted: its program wants to end
+# time limit for ``keep=`` after the block was cancelled or interrupted, because the program is about to end
+KEEP_S = 20.0
 
 
 class Place:
-    """A node whose files are transferred. ``rank``: at the start of the transfer; None: the node is about to leave."""
+    """A node whose files are transferred.
+
+    ``rank``: the node's rank at the start of the transfer; None: the node is about to leave the pool.
+    """
 
     def __init__(self, core: OpenPool, node: NodeId, rank: int | None) -> None:
         self.node, self.rank = node, rank
@@ -58,8 +64,9 @@ class Place:
     async def run(
         self, call: PendingCall, what: str, *, output: Values | None = None, during: Awaitable[None] | None = None
     ) -> None:
-        """Run a task beside the slots, and ``during`` at the same time. The task is ended if that fails, and if it is
-        cancelled.
+        """Run a task that takes no slot, and ``during`` at the same time.
+
+        End the task if ``during`` fails, or on cancellation.
 
         Raises:
             NodeLost
@@ -94,7 +101,8 @@ class Place:
         if report.verdict is Verdict.RETURNED:
             return
         outcome = report.outcome
-        if report.verdict is Verdict.RAISED:  # its error is not unpickled: it may be anything
+        # the task's error is not unpickled, because its pickle comes from an untrusted node
+        if report.verdict is Verdict.RAISED:
             failed = cast("tuple[Failed, object]", outcome)[0]
             story, full = f"{failed.kind}: {failed.message}", f"Errno {errno.ENOSPC}]" in failed.message
         else:
@@ -111,7 +119,9 @@ class Place:
 
 
 def fetch_folder(owners: dict[Path, int], to: Path, rank: int | None, node: int) -> Path:
-    """Return the folder for a node's files: of its rank, or of its id. ``owners``: folders with the files of nodes.
+    """Return the local folder for a node's files, named by the node's rank or id.
+
+    ``owners``: maps each folder that has files of a node to that node.
 
     FETCH-5: files of two nodes never share a path, neither in one fetch nor in several fetches of a pool.
     """
@@ -123,7 +133,10 @@ def fetch_folder(owners: dict[Path, int], to: Path, rank: int | None, node: int)
 
 
 class Fetch(NamedTuple):
-    """One call of `Pool.fetch`. ``to``: the folder here. ``strip``: begins the names there, and is left out here."""
+    """One call of `Pool.fetch`.
+
+    ``to``: the local folder. ``strip``: a prefix of names on the node, removed from the local names.
+    """
 
     pattern: str
     to: Path
@@ -135,13 +148,13 @@ class Fetch(NamedTuple):
         return cls(work_files("fetch", pattern), _absolute(to), FetchLimits.of(max_files, max_gb))
 
     async def run(self, places: Sequence[Place], owners: dict[Path, int]) -> list[Path]:
-        """``owners``: as in `fetch_folder`."""
+        """Fetch the files of these nodes, and return their local paths. ``owners``: as in `fetch_folder`."""
         fetched = await _each(_fetch_from(place, self, owners) for place in places)
         return [path for paths in fetched for path in paths]
 
 
 async def fetch(core: OpenPool, request: Fetch, on: int | Literal["head"] | None) -> list[Path]:
-    """See `Pool.fetch`."""
+    """Implement `Pool.fetch`."""
     gone = "Files leave with their nodes: fetch them before, or keep them by Pool(keep=...)."
     return await request.run(_some_places(core, on, f"nothing can be fetched. {gone}", leaving=True), core.fetch_owners)
 
@@ -192,7 +205,10 @@ def _write(writer: FileWriter, parts: Sequence[Part]) -> None:
 
 class _PlainValues(Values):
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
-        """Take an item of files. One in a blob, which could be of any size, breaks the protocol and costs the node."""
+        """Accept an item with file contents.
+
+        An item in a blob, which could have any size, is a protocol violation: the node is dropped.
+        """
         if not isinstance(item, Received):
             cast("asyncio.Task[Received]", item).cancel()
             raise ProtocolError("a part of a file in a blob")
@@ -203,7 +219,7 @@ class _PlainValues(Values):
 
 
 async def push(core: OpenPool, path: str | PathLike[str], to: str, on: int | Literal["head"] | None) -> None:
-    """See `Pool.push`."""
+    """Implement `Pool.push`."""
     source, folder = _absolute(path), work_files("push(to=)", to)
     if not _is_there(source) or not source.name:
         refuse(f"push takes a file or a folder, and {str(path)!r} is none here.")
@@ -245,13 +261,14 @@ def _parts_below(path: Path) -> Iterator[Part]:
 
 
 async def keep(core: OpenPool, folder: str, block_error: BaseException | None) -> None:
-    """Fetch a folder of every node at the end of the pool's block, even if it is cancelled meanwhile. When the program
-    is to end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`. A pool that has failed has no
-    nodes.
+    """Fetch a folder of every node at the end of the pool's block, also after a cancellation.
+
+    If the program is about to end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`. A pool
+    that has failed has no nodes, so nothing is fetched.
 
     Raises:
-        TransferError, NodeLost: only if the block has no error; else it is a note of that error.
-        asyncio.CancelledError: it was cancelled; raised at the end.
+        TransferError, NodeLost: only if the block has no error; else a note is added to the block's error.
+        asyncio.CancelledError: this call was cancelled; raised at the end.
     """
     if not core.takes_jobs:
         return
@@ -290,13 +307,14 @@ async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) 
 
 
 async def _each(transfers: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all transfers to their ends, then raise the first error. On cancellation: end them all."""
+    """Run all transfers to their ends, then raise the first error. On cancellation, end all transfers."""
     scopes = [(anyio.CancelScope(), each) for each in transfers]
     tasks = [asyncio.ensure_future(_within(scope, each)) for scope, each in scopes]
     try:
         await asyncio.wait(tasks) if tasks else None
     finally:
-        for scope, _ in scopes:  # and not the tasks: a write in a thread ends before its file is closed
+        # cancel scopes and not tasks: then a thread that writes a file ends before the file is closed
+        for scope, _ in scopes:
             scope.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     errors = [error for task in tasks if (error := task.exception()) is not None]
@@ -316,7 +334,11 @@ async def _within(scope: anyio.CancelScope, transfer: Coroutine[Any, Any, T]) ->
 def _some_places(
     core: OpenPool, on: int | Literal["head"] | None, otherwise: str, *, leaving: bool = False
 ) -> list[Place]:
-    """Return the places of files. CapacityError: there is none; ``otherwise``: the consequence."""
+    """Return the nodes to transfer files from or to.
+
+    Raises:
+        CapacityError: no node is ready; ``otherwise`` is the consequence, for the message.
+    """
     if chosen := places(core, on, leaving=leaving):
         return chosen
     what = f"No node of the pool is ready, and it wants {core.observer.snapshot().desired} now: {otherwise}"
@@ -324,7 +346,10 @@ def _some_places(
 
 
 def places(core: OpenPool, on: int | Literal["head"] | None = None, *, leaving: bool = False) -> list[Place]:
-    """Return the nodes that are ready, or the one of a rank. ``leaving``: without a rank also those that leave."""
+    """Return the ready nodes, or the node of rank ``on``.
+
+    ``leaving``: without ``on``, include nodes that are leaving.
+    """
     rank, nodes = placement(on, most=core.most), core.observer.snapshot().nodes
     ready = sorted((node.rank, node.node) for node in nodes if node.rank is not None)
     chosen: list[tuple[int | None, int]] = [(each, node) for each, node in ready if rank in {None, each}]
@@ -336,12 +361,12 @@ def places(core: OpenPool, on: int | Literal["head"] | None = None, *, leaving: 
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether there is a file, or a folder. Pipes and devices are neither, and would be left out."""
+    """Return whether the path is a file or a folder. Pipes and devices are neither, and would be left out."""
     return os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112, PTH113 - those of Path may raise an OSError
 
 
 def _absolute(path: object) -> Path:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or not text or "\0" in text:  # nothing would be the whole working folder
+    if not isinstance(text, str) or not text or "\0" in text:  # an empty path would mean the whole work folder
         refuse(f"fetch and push take paths, not {shown(path)}.")
     return Path(os.path.abspath(text))  # noqa: PTH100  without following links: a pushed one keeps its own name

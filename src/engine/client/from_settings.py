@@ -1,4 +1,4 @@
-"""Translate a pool's settings into the arguments of its provider, its machines and its actors."""
+"""Translation of a pool's settings into the arguments of its provider, its machines and its actors."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ if TYPE_CHECKING:
     from ..transport.requirement_check import Wanted
     from ..transport.ssh import PoolKey
 
-RECONNECT_S = 3.0  # a lost connection is tried again before its node counts as lost; heartbeats took 6 s to find out
+# a lost connection is retried for this long before its node is lost; heartbeats took 6 s to detect the loss
+RECONNECT_S = 3.0
 
 ENTRY_POINTS = EntryPoints(
     fork_server="outrider.engine.node.forkserver:serve",
     executor="outrider.engine.node.server:serve",
     template="outrider.engine.node.template:Template",
-    shared=("outrider.engine.serialization.program",),  # which the first call of each worker imports
+    # the first call of each worker imports this module, so it is loaded before
+    shared=("outrider.engine.serialization.program",),
 )
 
 
 def entry_points(settings: Settings) -> EntryPoints:
-    """Return the entry points of machines that are processes, for their provider. They share the modules that plugins
-    preload, unless importing these might depend on the tasks' environment.
+    """Return the entry points for a provider whose machines are processes of this computer.
+
+    The processes share the modules that plugins preload, unless the import of these may depend on the tasks'
+    environment.
     """
     return ENTRY_POINTS if settings.image.env else replace(ENTRY_POINTS, preload=_preload(settings))
 
 
 def new_client_key(settings: Settings) -> PoolKey | None:
-    """Return a new key for machines that are reached by SSH; None: the provider has none."""
+    """Return a new SSH key for the pool; None: the provider does not use SSH."""
     if keyless(settings.provider):
         return None
     from ..transport.ssh import new_key
@@ -45,7 +49,9 @@ def new_client_key(settings: Settings) -> PoolKey | None:
 
 
 def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
-    """Return the request for the first spec's machines; a provider fallback asks for each spec's."""
+    """Return the launch request for the machines of the first spec; `ProviderFallback` makes the requests of the
+    others.
+    """
     nodes = settings.nodes
     return settings.specs[0].applied_to(
         LaunchRequest(
@@ -60,8 +66,9 @@ def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
 
 
 def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted]:
-    """Return a function from a machine to the hardware that it must have. A cloud's own sizes are taken from its
-    catalogue.
+    """Return a function that returns the hardware that a machine must have.
+
+    For a cloud's own sizes, that hardware comes from the cloud's catalogue.
     """
 
     def wanted(machine: Machine) -> Wanted:
@@ -113,7 +120,7 @@ def pool_spec(settings: Settings) -> PoolSpec:
 
 
 def plugin_packages(settings: Settings) -> list[Sequence[str]]:
-    """Return the packages that each plugin of the pool needs on other computers."""
+    """Return for each plugin of the pool the packages that it needs on other computers."""
     types = [spec.accelerator.name for spec in settings.specs if spec.accelerator is not None]
     return [plugin.packages(types) for plugin in merged(settings.plugins, ())]
 

@@ -1,4 +1,7 @@
-"""Calls that run together: all their results, or each as it is ready. The first error ends the others."""
+"""Calls that run as a group: the caller gets all results together, or each result as soon as it is ready.
+
+The first error ends the other calls.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class PackedCalls:
-    """The calls of a group, packed beforehand by `add`, or each when `gather` submits it, in the same order."""
+    """The packed calls of a group.
+
+    `add` packs calls in advance; without it, `gather` packs each call when it submits the call. The order is the same.
+    """
 
     def __init__(self, core: OpenPool) -> None:
         self._core = core
@@ -29,7 +35,7 @@ class PackedCalls:
         self._streams: deque[Payload] = deque()
 
     def add(self, call: AnyCall) -> None:
-        """Pickle a call, and copy its large buffers."""
+        """Pickle a call and copy its large buffers."""
         if isinstance(call, StreamCall):
             payload = self._core.packer.pack_stream(call, Values())
             self._core.packer.own(payload)
@@ -53,8 +59,10 @@ class PackedCalls:
 
 
 async def gather(core: OpenPool, calls: Sequence[AnyCall], packed: PackedCalls | None = None) -> tuple[Any, ...]:
-    """`Pool.gather`. Generators are submitted behind the other calls: one that waits for its caller keeps its slot, and
-    the caller has it only when the others have returned. ``packed``: all of the calls.
+    """Implement `Pool.gather`. ``packed``: all calls, if they were packed in advance.
+
+    Generators are submitted after the other calls: a generator that waits for its caller occupies its slot, and the
+    caller reads from it only after all other calls have returned.
     """
     packed = packed or PackedCalls(core)
     alone = [call for call in calls if not isinstance(call, StreamCall)]
@@ -77,7 +85,7 @@ async def gather(core: OpenPool, calls: Sequence[AnyCall], packed: PackedCalls |
 
 
 def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any, ...]]:
-    """`Pool.submit_group`: the calls are packed when it returns."""
+    """Implement `Pool.submit_group`. All calls are packed when this returns."""
     packed = PackedCalls(core)
     try:
         for call in calls:
@@ -86,12 +94,15 @@ def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any
     except BaseException:
         packed.release()
         raise
-    group.add_done_callback(lambda _: packed.release())  # where it was cancelled before it began
+    group.add_done_callback(lambda _: packed.release())  # for a group that was cancelled before it started
     return group
 
 
 async def stream_group(core: OpenPool, calls: Sequence[AnyCall]) -> AsyncGenerator[Any, None]:
-    """`Pool.stream_group`. Its caller goes on when the first result is there, so all calls are copied before."""
+    """Implement `Pool.stream_group`.
+
+    The caller resumes at the first result and may change arguments then, so all calls are copied before.
+    """
     packed = [core.pack(call) for call in calls]
     for each in packed:
         await core.own(each.payload)
@@ -105,7 +116,10 @@ async def stream_group(core: OpenPool, calls: Sequence[AnyCall]) -> AsyncGenerat
 def _submitted(
     calls: Sequence[AnyCall], submit: Callable[[AnyCall], SubmittedJob[Any]]
 ) -> Iterator[list[SubmittedJob[Any]]]:
-    """Submit calls whose jobs end with the block. If one cannot be submitted, those before it are ended too."""
+    """Submit calls, and end their jobs when the block ends.
+
+    If one call cannot be submitted, end the jobs submitted before.
+    """
     jobs: list[SubmittedJob[Any]] = []
     try:
         jobs += (submit(call) for call in calls)

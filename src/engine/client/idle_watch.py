@@ -1,4 +1,4 @@
-"""Watch a pool by its events, and end it when it has done nothing for as long as its ``max_idle`` allows."""
+"""Detection of idle pools: watches a pool's events, and ends the pool after ``max_idle`` without work."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from .limits import Watch
 
 
 class IdleWatch:
-    """The watch of one open pool. It is the observer's listener; without ``max_idle_s`` it does nothing.
+    """The idle watch of one open pool. It listens to the observer; without ``max_idle_s`` it does nothing.
 
-    ``calls``: how many calls have begun and how many have ended. ``error``: the error that ends the pool.
+    ``calls`` returns how many calls have begun, and how many have ended. ``error`` returns the error that ends the
+    pool.
     """
 
     def __init__(

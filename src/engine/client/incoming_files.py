@@ -1,4 +1,4 @@
-"""The check of files from nodes. Nodes are not trusted: an invalid message is refused before any of it is written."""
+"""Validation of files from nodes. Nodes are not trusted: an invalid message is refused before any part is written."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from ..api.errors import TransferError
 from ..api.printable import plain
 from ..runtime.work_files import Part
 
-# As pickle's protocol 5 writes plain values. The others name code, or make room of any size for a few bytes.
+# Opcodes of plain values in pickle's protocol 5. Other opcodes can name code, or make a few bytes allocate any amount
+# of memory.
 _PLAIN = frozenset(
     "PROTO FRAME STOP MARK MEMOIZE BINGET LONG_BINGET EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "  # noqa: SIM905
     "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 SHORT_BINUNICODE BINUNICODE SHORT_BINBYTES BINBYTES".split()
 )
-LONGEST_NAME = 255  # bytes of one component, as Linux has it
-LONGEST_PATH = 4000  # bytes; with the folder here the kernel's limit of 4096 may still be met
+LONGEST_NAME = 255  # bytes of one path component, the limit of Linux
+# bytes of a path; the path with the local folder in front may still exceed the kernel's limit of 4096
+LONGEST_PATH = 4000
 
 
 @dataclass(slots=True)
 class FetchLimits:
-    """The files and bytes that all nodes of one fetch together may still send."""
+    """The number of files and of bytes that the nodes of one fetch may still send, all together."""
 
     files: int
     size_bytes: int
@@ -36,24 +38,27 @@ class FetchLimits:
 
 
 class IncomingFiles:
-    """The decider for one node's files, which takes its messages in their order:
+    """The decider (no I/O) for one node's files. Takes the node's messages in order.
 
-    FETCH-1  no name leads out of the folder that the files are for, nor is more than a name
-    FETCH-2  a file has no more bytes than were announced for it
-    FETCH-3  no more files, and no more bytes, are taken than the limits allow
+    FETCH-1  no name leads out of the folder for the files, and a name is nothing but a relative path
+    FETCH-2  a file has no more bytes than its announcement says
+    FETCH-3  no more files, and no more bytes, are accepted than the limits allow
     FETCH-4  messages are plain: whole parts of files, one file after another
     """
 
     def __init__(self, sender: str, limits: FetchLimits, node: int | None = None) -> None:
-        """``sender``: the node in errors. ``node``: its rank, for the errors' attribute; None: the node has none."""
+        """``sender``: the node's name in error messages.
+
+        ``node``: the node's rank for the errors' attribute; None: it has no rank.
+        """
         self._sender, self._limits, self._node = sender, limits, node
         self._name = ""
-        self._left_bytes = 0  # of the file that has begun
-        self.unread: tuple[str, str] | None = None  # the first file that could not be read there, and why
+        self._left_bytes = 0  # missing bytes of the current file
+        self.unread: tuple[str, str] | None = None  # the first file that the node could not read, and the reason
         self.unread_count = 0
 
     def take(self, message: object) -> list[Part]:
-        """Return the parts to be written.
+        """Check a message, and return the file parts to write.
 
         Raises:
             TransferError: the message is invalid, or exceeds the limits.
@@ -109,12 +114,12 @@ class IncomingFiles:
 
 
 def _kind(value: object) -> str:
-    """Describe the value by its type alone: the ``repr`` of a few nested lists may take years."""
+    """Describe a value by its type alone: the ``repr`` of a few nested lists may take years."""
     return f"a value of type {type(value).__name__}"
 
 
 def objection(name: str) -> str | None:
-    """Return why a file below a local folder must not have this name; None: it may."""
+    """Return why this name is not allowed for a file in a local folder; None: it is allowed."""
     try:
         encoded = os.fsencode(name)
     except UnicodeEncodeError:
@@ -130,10 +135,12 @@ def objection(name: str) -> str | None:
 
 
 def plain_value(data: Any) -> object:
-    """Unpickle numbers, texts, bytes, lists and tuples. A pickle with any other opcode is refused unread.
+    """Unpickle numbers, strings, bytes, lists and tuples.
+
+    A pickle with any other opcode is refused before it is loaded.
 
     Raises:
-        pickle.UnpicklingError, and whatever else broken pickles raise.
+        pickle.UnpicklingError, and any other error that broken pickles cause.
     """
     plain_data = bytes(data)
     for opcode, _, _ in pickletools.genops(plain_data):

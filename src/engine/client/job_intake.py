@@ -1,4 +1,6 @@
-"""The jobs of an open pool on their way to its actor: packed, handed over, cancelled, and refused when it has ended."""
+"""Submission of jobs to an open pool: calls are packed, sent to the pool's actor, cancelled, and refused after the
+pool's end.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class PackedCall(NamedTuple):
-    """A call that can be submitted. ``on``: as of `pool.run`, by rank."""
+    """A packed call, ready to submit. ``on``: the rank of its node, as in `pool.run`."""
 
     payload: Payload
     options: Options
@@ -49,20 +51,20 @@ class PackedCall(NamedTuple):
 
 
 def most_nodes(settings: Settings) -> int:
-    """Return the largest number of nodes that the pool may have, as far as is known."""
+    """Return the largest number of nodes that the pool may have, as far as that is known."""
     return settings.nodes.max or settings.nodes.desired
 
 
 class JobIntake:
-    """The base of `OpenPool`, which adds the pool's life. It takes jobs while there is an actor to hand them to."""
+    """The base class of `OpenPool`, which adds opening and closing. Accepts jobs while the pool's actor runs."""
 
     Job, BroadcastJob, as_settled = (
         SubmittedJob,
         BroadcastJob,
         staticmethod(as_settled),
-    )  # for `engine.pool`, which does without our imports until one opens
+    )  # re-exported for `engine.pool`, which does not import this module's dependencies before a pool opens
     KEEP = int(RunFlag.KEEP)
-    connector: Connector  # from when the provider is open: who has packed anything has it
+    connector: Connector  # set when the provider is open, so it is set for everyone who has a packed call
 
     def __init__(self, settings: Settings, observer: Observer) -> None:
         self.settings, self.observer = settings, observer
@@ -80,7 +82,7 @@ class JobIntake:
         self.objects = objects = Objects(lambda: self.packer, self._drop, self.remaking.have)
         plugins, kind = settings.plugins, settings.worker.kind
         self._packer = make(plugins, kind, drop=self._drop, forget=self._forget, objects=objects)
-        self._ref: Ref[Any] | None = None  # the pool's actor, while it takes jobs
+        self._ref: Ref[Any] | None = None  # the pool's actor, while it accepts jobs
         self._failure: BaseException | None = None  # the error that ended the pool
         self._ids = itertools.count(1)
 
@@ -92,14 +94,14 @@ class JobIntake:
         return JobId(next(self._ids))
 
     def keep_result(self, payload: Payload) -> None:
-        """Keep the result of a call on its node; of a broadcast, on the node of each rank."""
+        """Keep the result of a call on its node; the results of a broadcast stay on the nodes of their ranks."""
         payload.keep = self.objects
         payload.flags |= self.KEEP
 
     def pack(
         self, call: AnyCall, on: int | Literal["head"] | None = None, *, keep: bool = False, owned: bool = False
     ) -> PackedCall:
-        """Pickle a call. ``owned``: copy its large buffers at once, while the event loop waits."""
+        """Pickle a call. ``owned``: copy its large buffers now, which blocks the event loop."""
         packable = call if type(call) is Call else pending(call)
         rank = placement(on, most=self.most)
         payload = self.packer.pack(packable)
@@ -125,7 +127,7 @@ class JobIntake:
             raise
 
     def begin(self, packed: PackedCall) -> SubmittedJob[Any]:
-        """Submit a call as a job of its own."""
+        """Submit a packed call as a job."""
         job: SubmittedJob[Any] = SubmittedJob(cast("OpenPool", self), packed.payload, packed.options)
         self.submit(job, packed.on, job)
         return job
@@ -144,7 +146,7 @@ class JobIntake:
             raise
 
     def hand_over(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None:
-        """Hand a job to the pool's actor when the objects in its arguments are available."""
+        """Send a job to the pool's actor when the objects in its arguments are available."""
 
         def send(settle: Callable[[Ending], None]) -> None:
             self.tell(Submit(task_of(job.id, job.payload, job.options, on), settle))
@@ -152,7 +154,7 @@ class JobIntake:
         self.remaking.submit(job.id, job.payload.objects, send, settle)
 
     def broadcast(self, job: jobs.BroadcastJob[Any], plugins: Sequence[Plugin], watch: RankWatch | None = None) -> None:
-        """``plugins``: the plugins of the call's function; their errors are raised."""
+        """Submit a broadcast. ``plugins``: the plugins of the called function; their errors are raised here."""
         if any(plugin.fresh_ranks for plugin in plugins):
             job.payload.flags |= RunFlag.FRESH
         on_loss, nodes = self.settings.on_loss, self.connector.facts
@@ -178,11 +180,11 @@ class JobIntake:
 
     def cancel(self, job: JobId) -> None:
         if self._ref is not None and not self.remaking.cancel(job):
-            with suppress(ActorStopped):  # then everything is settled
+            with suppress(ActorStopped):  # the actor has stopped, so everything is settled
                 self._ref.tell(Cancel(job))
 
     def expire(self, job: JobId, deadline_s: float) -> None:
-        """End a job that is not done so long after its submission."""
+        """End a job that is not done ``deadline_s`` seconds after its submission."""
         where = "a kept result that it was given was being made again"
         ending = GaveUp(Reason.DEADLINE, why=where, limit_s=deadline_s)
         if self._ref is not None and not self.remaking.cancel(job, ending):
@@ -195,8 +197,9 @@ class JobIntake:
                 self._ref.tell(LeaveRank(job, rank))
 
     def map_slots(self) -> int:
-        """Return the number of slots for which a map sends items: by load, also those of nodes that would be added for
-        them.
+        """Return the number of slots that a map sends items for.
+
+        A pool that scales by load counts also the slots of nodes that it would add for the items.
         """
         most = self.most * self.settings.worker.concurrency if self.settings.nodes.scale else 0
         return max(self.observer.slots(), most)
@@ -215,7 +218,7 @@ class JobIntake:
             raise self._gone()
         try:
             self._ref.tell_inline(message)
-        except ActorStopped:  # it has failed, and its end is on its way to us
+        except ActorStopped:  # the actor has failed, and the report of its end has not arrived yet
             raise self._gone() from None
 
     def _gone(self) -> PoolClosed:
@@ -227,7 +230,7 @@ class JobIntake:
 
     @property
     def packer(self) -> Packer:
-        """The packer, which makes the payloads of jobs.
+        """The packer, which pickles calls into payloads.
 
         Raises:
             PoolClosed
@@ -238,20 +241,20 @@ class JobIntake:
 
     @property
     def node_modules(self) -> ImportableModules | None:
-        """The modules that the nodes can import; None: those that this program can."""
+        """The modules that the nodes can import; None: the same modules as this program."""
         return self._packer.node_modules
 
     def release(self, payload: Payload) -> None:
-        """Drop what the payload of a settled job needed, whether or not the pool is still open."""
+        """Release the resources of a settled job's payload, whether or not the pool is still open."""
         self._packer.release(payload)
 
     def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
         self._packer.set_outer_plugins(plugins)
 
     def with_traffic(self, snapshot: PoolSnapshot) -> PoolSnapshot:
-        """Return the snapshot with the bytes sent to and received from each node."""
+        """Return the snapshot, with the bytes sent to and received from each node added."""
         connector = getattr(self, "connector", None)
-        if connector is None:  # the provider is being opened
+        if connector is None:  # the provider is still being opened
             return snapshot
         links = {link.node: link for link in connector.links}
         return replace(

@@ -1,4 +1,4 @@
-"""The jobs that callers hold, and how each is run: as the ledger's task, or as the broadcast that a gang gets."""
+"""The jobs that callers hold. A job runs as one task of the ledger, or as a broadcast, with a task for each rank."""
 
 from __future__ import annotations
 
@@ -47,15 +47,16 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _UNASKED = object()
-_keeping_value = Lock()  # of all jobs: it is held for two steps of the interpreter
+_keeping_value = Lock()  # one lock for all jobs, because it is held only for a comparison and an assignment
 
 
 class SubmittedJob(Generic[R]):
-    """One submitted call. It can be awaited; cancelling the waiter cancels it. Implements `job.Job`. It settles once;
-    the value is unpickled when it is asked for.
+    """One submitted call. It can be awaited; cancelling the waiter cancels the job. Implements `job.Job`.
+
+    A job settles once. Its value is unpickled when it is first requested.
 
     ``future``: done when the job is over; its result is None. ``ending``: how the job ended, until its value has been
-    unpickled, and () from then on, because a job that is held must not hold the pickle beside the value.
+    unpickled; () from then on, so that a job that is kept does not hold the pickle in addition to the value.
     """
 
     __slots__ = ("_core", "_deadline", "_loading", "_settled", "_value", "ending", "future", "id", "options", "payload")
@@ -64,7 +65,7 @@ class SubmittedJob(Generic[R]):
         self._core, self.payload, self.options = core, payload, options
         self.id = core.new_job()
         if payload.span is not None and core.observer.traces is not None:
-            core.observer.traces.packed = payload.span  # others may have been packed since
+            core.observer.traces.packed = payload.span  # other calls may have been packed in the meantime
         core.observer.job(self.id, payload.name)
         self.future: asyncio.Future[None] = core.loop.create_future()
         self.ending: Any = None
@@ -87,7 +88,7 @@ class SubmittedJob(Generic[R]):
             ending = self.ending
             outcome = ending.outcome if type(ending) is Settled else None
             if type(outcome) is not Received or type(outcome.data) is not bytes or len(outcome.data) >= LONG_BYTES:
-                yield from self.load_if_long().__await__()  # not the usual, a small value
+                yield from self.load_if_long().__await__()  # the usual case, a small value, does not get here
             return self.result()
         except Exception as error:
             cut(error)
@@ -106,8 +107,9 @@ class SubmittedJob(Generic[R]):
         self._core.expire(self.id, self.options.deadline_s or 0.0)
 
     async def load_if_long(self) -> None:
-        """Unpickle a large value in a thread, once for all waiters: the event loop goes on meanwhile. Raises nothing:
-        `result` does.
+        """Unpickle a large value in a thread, once for all waiters, so that the event loop is not blocked.
+
+        Raises nothing; `result` raises the error.
         """
         if self._value is not _UNASKED or not any(received.is_long_to_load for received in _received(self.ending)):
             return
@@ -138,7 +140,7 @@ class SubmittedJob(Generic[R]):
         return isinstance(self.exception(), TaskStopped)
 
     def exception(self) -> BaseException | None:
-        self.future.result()  # it is not done: InvalidStateError
+        self.future.result()  # raises InvalidStateError if the job is not done
         for source in self.payload.inputs:
             if source.fatal is not None:
                 return source.fatal
@@ -158,7 +160,7 @@ class SubmittedJob(Generic[R]):
         return f"<job {self.id} of {one_line(self.payload.name)}: {_state(self)}>"
 
     def _repr_html_(self) -> str:
-        """Return a job's text for notebooks."""
+        """Return the job's HTML text for notebooks."""
         from ..observe.notebook_html import job_page
 
         return job_page(self.payload.name, int(self.id), _state(self))
@@ -168,7 +170,7 @@ class SubmittedJob(Generic[R]):
 
     def result(self) -> R:
         if self._value is _UNASKED:
-            self.future.result()  # raises where it is not done, or was cancelled
+            self.future.result()  # raises if the job is not done, or was cancelled
             try:
                 self._unpack_once()
             except Exception as error:
@@ -177,8 +179,9 @@ class SubmittedJob(Generic[R]):
         return self._value  # type: ignore[no-any-return]
 
     def _unpack_once(self) -> None:
-        """Unpickle the value and let its pickle go. Any thread may call this, also while another one does: all get the
-        value of the first.
+        """Unpickle the value and drop its pickle.
+
+        Several threads may call this at the same time: all get the value of the first to finish.
         """
         ending = self.ending
         try:
@@ -186,7 +189,7 @@ class SubmittedJob(Generic[R]):
         except Exception:
             if self._value is _UNASKED:
                 raise
-            return  # another thread has unpickled it meanwhile, and has dropped the pickle
+            return  # another thread has unpickled the value in the meantime, and has dropped the pickle
         with _keeping_value:
             if self._value is _UNASKED:
                 self._value = value
@@ -199,7 +202,9 @@ class SubmittedJob(Generic[R]):
         return value
 
     def __call__(self, ending: Ending) -> None:
-        """Settle the job, once. The job is its task's `actors.interfaces.Settle` itself: no bound method for each.
+        """Settle the job, once.
+
+        The job itself is its task's callback (`actors.interfaces.Settle`), which saves a bound method for each job.
 
         The blob is released even if nothing waits for the job any more.
         """
@@ -214,7 +219,7 @@ class SubmittedJob(Generic[R]):
             self.future.set_result(None)
 
     def refused(self) -> None:
-        """End a job that was never submitted: nobody waits for it."""
+        """End a job that was never submitted, and so has no waiters."""
         self._settled = True
         if self._deadline is not None:
             self._deadline.cancel()
@@ -223,8 +228,8 @@ class SubmittedJob(Generic[R]):
 
 
 def _state(job: SubmittedJob[Any]) -> str:
-    """Describe the state of a job, without its value, which may be large, and its error, which may not be unpickled
-    here.
+    """Describe the state of a job, without its value, which may be large, and without its error, which may not be
+    unpickled here.
     """
     if not job.future.done():
         return "under way"
@@ -238,7 +243,10 @@ def _state(job: SubmittedJob[Any]) -> str:
 
 
 def _endings(ending: Any) -> Sequence[Ending]:
-    """Return how the tasks of a job ended. None: it has not ended, was cancelled, or its value has been unpickled."""
+    """Return how the tasks of a job ended.
+
+    Empty: the job has not ended, was cancelled, or its value has been unpickled.
+    """
     return (ending,) if isinstance(ending, Settled | GaveUp) else ending or ()
 
 
@@ -260,12 +268,12 @@ class _JobCallback:
 
 
 class BroadcastJob(SubmittedJob[list[R]]):
-    """A call on every node; its value is the list of the ranks' values."""
+    """A call on every node. Its value is the list of the ranks' values."""
 
     __slots__ = ()
 
     def _wait(self) -> Generator[Any, None, Any]:
-        return self.future.__await__()  # its ranks have use for each processor
+        return self.future.__await__()  # no busy polling: the ranks need every processor
 
     def _unpack(self, ending: Any) -> list[R]:
         return unpack_all([self._core.explained(each) for each in ending], self.payload)
@@ -284,8 +292,9 @@ async def as_settled(jobs: Sequence[SubmittedJob[Any]]) -> AsyncIterator[Submitt
 
 
 def task_of(job: JobId, payload: Payload, options: Options, on: int | None) -> Task:
-    """Return the task of a job that runs once, on the node of rank ``on`` or on any. A task that streams runs at most
-    once, since its values, or its caller's, are gone.
+    """Return the task of a job that runs once, on the node of rank ``on``, or on any node if that is None.
+
+    A task that streams is never retried, because the values that it exchanged with its caller are gone.
     """
     at_most_once = options.at_most_once or payload.output is not None or bool(payload.inputs)
     return Task(
@@ -312,10 +321,10 @@ def stall_of(payload: Payload, options: Options) -> Stall | None:
 
 
 def on_loss_of(options: Options, pool: OnLossOption, *, collective: bool) -> OnLoss:
-    """Return the reaction of a broadcast to the loss of a rank: the call's option, else the pool's.
+    """Return the reaction of a broadcast to the loss of a rank: the call's option, or else the pool's.
 
-    "auto" is a restart of all ranks where they wait for each other (``collective``), else of the lost rank alone.
-    ``max_restarts`` implies "restart", and ``retry="never"`` implies "fail": `Options` refuses contradictions.
+    "auto" restarts all ranks if they wait for each other (``collective``), else only the lost rank. ``max_restarts``
+    implies "restart", and ``retry="never"`` implies "fail"; `Options` refuses contradictions of these.
     """
     if options.at_most_once:
         return OnLoss.FAIL
@@ -339,16 +348,20 @@ def broadcast_of(
     failed: Callable[[Ending], object] | None = None,
     watch: RankWatch | None = None,
 ) -> BroadcastSpec:
-    """Return the broadcast of a call with these plugins. ``on_loss``: the pool's. ``nodes``: the nodes that are ready
-    now. ``failed``: called with each rank that fails, at once. ``watch``: of ranks that stream, which run at most once,
-    and end together as those of a collective.
+    """Return the broadcast of a call with these plugins.
+
+    Args:
+        on_loss: The pool's option.
+        nodes: The nodes that are ready now.
+        failed: Called with each rank's ending as soon as the rank fails.
+        watch: Watches ranks that stream. Such ranks run at most once, and end together as those of a collective.
 
     Raises:
-        SpecError: the plugins contradict each other, or ask too much of a node.
-        Exception: whatever a plugin raises.
+        SpecError: the plugins contradict each other, or need more than a node has.
+        Exception: an error of a plugin.
     """
 
-    most = sys.maxsize  # ranks on a node
+    most = sys.maxsize  # the most ranks on one node
 
     def ranks_per_node(facts: NodeFacts) -> int:
         return min(most, max((_ranks_of(plugin, facts) for plugin in plugins), default=1))
@@ -357,12 +370,13 @@ def broadcast_of(
     every_rank_listens = one_listens(plugins) == "ranks"
     nodes = tuple(nodes)
     for facts in nodes if plugins else ():
-        ranks = ranks_per_node(facts)  # here as well: a plugin's error goes to the caller, not to the pool's actor
+        # called here, too, so that the caller gets a plugin's error, and not the pool's actor
+        ranks = ranks_per_node(facts)
         if every_rank_listens and ranks > MOST_PORTS:
             need = f"{ranks} ranks per node would each need a port, and at most {MOST_PORTS} of a node can have one"
             raise SpecError(f"{need}: run fewer ranks per node.")
     if payload.needs is not None:
-        most = max(map(ranks_per_node, nodes), default=1)  # nodes that come later have no amounts
+        most = max(map(ranks_per_node, nodes), default=1)  # `facts` has no amounts for nodes that join later
     return BroadcastSpec(
         job=job,
         function=payload.function,
@@ -392,7 +406,7 @@ def _ranks_of(plugin: Plugin, facts: NodeFacts) -> int:
 
 
 def held_by_ranks(payload: Payload, ranks: int, nodes: Sequence[NodeFacts]) -> Amounts:
-    """Return what so many ranks of a call hold on one node together.
+    """Return the amounts that ``ranks`` ranks of a call hold on one node together.
 
     Raises:
         SpecError: one of the nodes has less.

@@ -1,4 +1,4 @@
-"""End a pool at the limits that its user has set: each has a watch, which raises when its limit is reached."""
+"""Limits that the user sets for a pool: each limit has a watch, which raises an error when the limit is reached."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ async def ended_by(*watches: Watch) -> AsyncIterator[Callable[[], object]]:
     """Cancel the block when a watch raises. Yield a function that stops the watches.
 
     Raises:
-        BudgetExceeded, PoolIdle: the error of the watch; raised at the end of the block, with other errors as its
-        cause.
+        BudgetExceeded, PoolIdle: the error of the watch, raised at the end of the block; other errors are its cause.
     """
     if not watches:
         yield lambda: None

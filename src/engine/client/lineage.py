@@ -1,11 +1,13 @@
-"""The lineage of kept results: the calls that computed them, and which of these calls run again. No I/O, no clock.
+"""The lineage of kept results: decides which calls are remembered, and which run again to recompute a lost result.
 
-LINEAGE-1: a call is remembered for as long as its result is referred to, or was given to a call that is remembered.
-LINEAGE-2: at most ``most`` calls are remembered, with arguments of at most ``most_bytes``, but for those that run again
-    just now; the ones that have ended first are forgotten first.
-LINEAGE-3: one call at a time computes a result, however many need it.
-LINEAGE-4: a call runs again at most as often as it may; a run that was called off is not counted.
-LINEAGE-5: what was forgotten does not run again, and what runs again is not forgotten meanwhile.
+No I/O, no clock.
+
+LINEAGE-1: a call is remembered for as long as its result is referred to, or is an argument of a remembered call.
+LINEAGE-2: at most ``most`` calls are remembered, with arguments of at most ``most_bytes`` in total; calls that are
+being run again are exempt. The calls that ended first are forgotten first.
+LINEAGE-3: at most one call at a time computes a result, no matter how many callers need the result.
+LINEAGE-4: a call runs again at most as often as its options allow; a run that was called off is not counted.
+LINEAGE-5: a forgotten call does not run again, and a call that is being run again is not forgotten.
 LINEAGE-6: each call is forgotten once.
 """
 
@@ -17,54 +19,60 @@ from enum import Enum, auto
 
 from ...lazy_dataclass import dataclass
 
-MOST = 10_000  # calls: each takes 1 KiB, beside its arguments
-MOST_BYTES = 1 << 30  # of their arguments
+MOST = 10_000  # most remembered calls; each takes 1 KiB, in addition to its arguments
+MOST_BYTES = 1 << 30  # most bytes of the arguments of all remembered calls
 
 
 class State(Enum):
-    THERE = auto()  # as of the last check
-    RUNNING = auto()  # just now, once more
-    GONE = auto()  # lost with its node, or freed
+    THERE = auto()  # the result was available when last checked
+    RUNNING = auto()  # the call is being run again
+    GONE = auto()  # the result is lost with its node, or freed
 
 
 class Need(Enum):
-    """The next step of a caller that needs a result."""
+    """The next step for a caller that needs a result."""
 
-    NOTHING = auto()  # it is there
-    WAIT = auto()  # it is being made
-    RUN = auto()  # the caller runs the call of the result, and reports its end
-    GIVE_UP = auto()  # it cannot be made again
+    NOTHING = auto()  # the result is available
+    WAIT = auto()  # the result is being computed
+    RUN = auto()  # the caller must run the result's call, and report the end of that run
+    GIVE_UP = auto()  # the result cannot be recomputed
 
 
 @dataclass(slots=True, eq=False)
 class Origin:
-    """The call that has made a result, and may run again ``left`` times. ``call``: its owner's, opaque here."""
+    """The call that computed a result.
+
+    It may run again ``left`` times. ``call``: data of the class's user, not interpreted here.
+    """
 
     call: object
-    size_bytes: int  # of its arguments
+    size_bytes: int  # size of the call's arguments
     left: int
-    sources: Sequence[Origin] = ()  # of the results that it was given
+    sources: Sequence[Origin] = ()  # the calls whose results are arguments of this call
     state: State = State.THERE
-    references: int = 1  # to its result
-    users: int = 0  # remembered calls that were given its result
-    again: int = 0  # times that it was run again, or is just now
+    references: int = 1  # number of references to the call's result
+    users: int = 0  # number of remembered calls that have the result as an argument
+    again: int = 0  # number of repeated runs, including a present one
     remembered: bool = False
 
 
 class Lineage:
-    """The calls of one pool. Calls to be forgotten gather in ``forgotten`` until the caller takes them."""
+    """The remembered calls of one pool.
+
+    Calls to be forgotten are collected in ``forgotten`` until the caller takes them.
+    """
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self.forgotten: list[Origin] = []
         self.size_bytes = 0
         self._most, self._most_bytes = most, most_bytes
-        self._calls: OrderedDict[Origin, None] = OrderedDict()  # ended first, first
+        self._calls: OrderedDict[Origin, None] = OrderedDict()  # in the order in which the calls ended
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def remember(self, origin: Origin) -> None:
-        """Remember the call of a result that is there."""
+        """Remember the call of an available result."""
         origin.remembered = True
         self._calls[origin] = None
         self.size_bytes += origin.size_bytes
@@ -73,18 +81,18 @@ class Lineage:
         self._make_room()
 
     def refer(self, origin: Origin) -> None:
-        """Note another reference to its result."""
+        """Count another reference to the call's result."""
         origin.references += 1
 
     def let_go(self, origin: Origin) -> None:
-        """Note that there is a reference less. Without any, the result itself is freed."""
+        """Count one reference less. A result without references is freed."""
         origin.references -= 1
         if not origin.references and origin.state is State.THERE:
             origin.state = State.GONE
         self._forget_unneeded([origin])
 
     def lost(self, origin: Origin) -> None:
-        """Note that a result is not there any more."""
+        """Record that a result is no longer available."""
         if origin.state is State.THERE:
             origin.state = State.GONE
 
@@ -99,14 +107,14 @@ class Lineage:
         return Need.RUN
 
     def restored(self, origin: Origin) -> None:
-        """Note that a call has run again, and its result is there."""
+        """Record that a call has run again, and that its result is available."""
         self._over(origin, State.THERE)
 
     def failed(self, origin: Origin) -> None:
         self._over(origin, State.GONE)
 
     def called_off(self, origin: Origin) -> None:
-        """Note that a call was ended because it has no waiters any more."""
+        """Record that a run was ended because no caller waits for it any more."""
         origin.left += 1
         origin.again -= 1
         self._over(origin, State.GONE)
@@ -124,7 +132,10 @@ class Lineage:
             self._forget_unneeded(self._forget(oldest))
 
     def _forget_unneeded(self, origins: Sequence[Origin]) -> None:
-        """Forget the calls that nothing needs any more, and the sources that only they used: a chain may be long."""
+        """Forget the calls that nothing needs any more, and recursively the sources that only these used.
+
+        Chains may be long, so this is a loop.
+        """
         looked_at = [*origins]
         while looked_at:
             each = looked_at.pop()
@@ -132,7 +143,7 @@ class Lineage:
                 looked_at += self._forget(each)
 
     def _forget(self, origin: Origin) -> Sequence[Origin]:
-        """Forget a call; return its sources, which may be unneeded without it."""
+        """Forget a call. Return its sources, which may no longer be needed either."""
         origin.remembered = False
         del self._calls[origin]
         self.size_bytes -= origin.size_bytes

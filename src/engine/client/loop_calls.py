@@ -15,8 +15,10 @@ async def called(function: Callable[[], T]) -> T:
 
 
 class Steps(Generic[T]):
-    """The steps of an async iterator that a thread asks for, one after another: also where the wait for one was
-    interrupted, and its step is still being cancelled.
+    """The steps of an async iterator, run one after another for a thread.
+
+    A next step may be requested even if the thread's wait for the step before was interrupted and that step is still
+    being cancelled.
     """
 
     def __init__(self, iterator: AsyncIterator[T]) -> None:
@@ -25,7 +27,7 @@ class Steps(Generic[T]):
         self.closes = isinstance(iterator, AsyncGenerator)
 
     async def next(self) -> T:
-        """Return the next value, or `END`."""
+        """Return the next value, or `END` if there is none."""
         async with self._turn:
             return await anext(self._iterator, END)
 

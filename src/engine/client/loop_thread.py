@@ -1,10 +1,12 @@
-"""An event loop in a thread of its own, for a pool without async. An interrupt of its caller may come at any moment.
+"""An event loop in a thread of its own, for pools that are used without async.
 
-LOOP-1: whatever raises on the loop settles the future of its call, and the loop goes on: nothing but `stop` ends it.
-LOOP-2: `stop` ends the thread, also where it comes before the loop runs; each future is settled by then.
+A KeyboardInterrupt may be raised in the caller's thread at any point.
 
-Nothing that takes long is imported in the caller's thread: a package whose import was interrupted there cannot be
-imported again in the same program.
+LOOP-1: an exception on the loop settles the future of its call, and the loop continues: only `stop` ends the loop.
+LOOP-2: `stop` ends the thread, even if `stop` is called before the loop runs; by then each future is settled.
+
+Slow imports are made in the loop's thread, never in the caller's: a package whose import was interrupted in the
+caller's thread cannot be imported again in the same process.
 """
 
 from __future__ import annotations
@@ -25,25 +27,27 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-DEAF_S = 1.0  # another thread may have got the signal: Python then has its handler wait until the main thread wakes up
+# longest wait without a wake-up of the main thread: if another thread received a signal, Python runs the handler only
+# when the main thread wakes up
+DEAF_S = 1.0
 
 
 class LoopThread:
     """The thread and its loop. ``imports`` is called in the thread before the loop runs.
 
-    Tasks have the context of the thread that submits them.
+    Each task runs in a copy of the context of the thread that submits it.
     """
 
     def __init__(self, imports: Callable[[], object] = lambda: None) -> None:
-        self.ident = 0  # of the thread, once it has begun
+        self.ident = 0  # the thread's identifier; 0 until the thread runs
         self._imports = imports
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # once it runs
+        self._loop: asyncio.AbstractEventLoop | None = None  # None until the loop runs
         self._wake: asyncio.Event
         self._tasks: set[asyncio.Task[None]] = set()
-        self._futures: set[Future[Any]] = set()  # not settled yet
+        self._futures: set[Future[Any]] = set()  # futures that are not settled yet
         self._failure: BaseException | None = None
-        self._ready = threading.Event()  # it runs, or never will
+        self._ready = threading.Event()  # set when the loop runs, or can no longer start
         self._over = threading.Event()
         self._stopping = self._cancelling = False
 
@@ -52,10 +56,10 @@ class LoopThread:
 
         Raises:
             RuntimeError: no thread can be started.
-            BaseException: of ``imports``.
+            BaseException: an error of ``imports``.
         """
         if self._thread is None:
-            with interrupts_held():  # else nobody could know whether there is a thread
+            with interrupts_held():  # an interrupt during the start would leave it unknown whether the thread exists
                 self._thread = threading.Thread(target=self._run, name="outrider-loop", daemon=True)
                 try:
                     self._thread.start()
@@ -67,14 +71,14 @@ class LoopThread:
             raise self._failure
 
     def wait_ready(self) -> bool:
-        """Wait until the loop runs. Return False where it never will."""
+        """Wait until the loop runs. Return False if it can no longer start."""
         if self._thread is None:
             return False
         wait_for(self._ready)
         return self._failure is None
 
     def submit(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
-        """Begin ``function`` on the loop. Cancelling the future cancels the task.
+        """Start ``function`` on the loop. Cancelling the future cancels the task.
 
         Raises:
             PoolClosed: the loop does not run, or was stopped.
@@ -82,10 +86,11 @@ class LoopThread:
         loop = self._loop
         if loop is None or self._stopping:
             raise PoolClosed(ENDED)
-        from concurrent.futures import Future  # the loop's thread has imported it
+        from concurrent.futures import Future  # the loop's thread has imported this module already
 
         future: Future[T] = Future()
-        self._futures.add(future)  # before the loop knows of it, for `_settle_rest`
+        # added before the loop receives the call, so that `_settle_rest` finds it in any case
+        self._futures.add(future)
         future.add_done_callback(self._futures.discard)
         try:
             loop.call_soon_threadsafe(self._begin, future, lambda: function(*args, **options), context=copy_context())
@@ -95,17 +100,19 @@ class LoopThread:
         return future
 
     def stop(self, *, cancel: bool = False) -> None:
-        """End the thread, after its tasks, and wait for that. An interrupt ends the wait alone. ``cancel``: cancel the
-        tasks first.
+        """End the thread after its tasks have ended, and wait for its end. An interrupt ends only this wait.
+
+        ``cancel``: cancel the tasks first.
         """
         self._cancelling = self._cancelling or cancel
-        self._stopping = True  # the loop looks at it once it runs: one of the two sees the other
+        # A loop that has not started yet reads this flag at its start; a running loop is woken below.
+        self._stopping = True
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._wake.set)
         if self._thread is not None and self._thread is not threading.current_thread():
             while not self._over.wait(DEAF_S):
-                if self._thread.ident is None:  # the handler of another signal has raised as it was started
+                if self._thread.ident is None:  # never started: a signal handler raised an exception during the start
                     return
             self._thread.join()
 
@@ -123,7 +130,8 @@ class LoopThread:
                 while not serving.done():
                     try:
                         loop.run_until_complete(serving)
-                    except (SystemExit, KeyboardInterrupt) as error:  # of a callback: asyncio leaves its loop then
+                    # raised by a callback; asyncio then stops the loop
+                    except (SystemExit, KeyboardInterrupt) as error:
                         _report(loop, error)
         except BaseException as error:  # noqa: BLE001  `start` raises it
             self._failure = error
@@ -146,7 +154,7 @@ class LoopThread:
             await asyncio.wait([*self._tasks])
 
     def _settle_rest(self) -> None:
-        """Settle the futures whose tasks never ran. The loop is closed, so no more are accepted."""
+        """Settle the futures whose tasks never ran. The loop is closed, so no more calls are accepted."""
         for future in [*self._futures]:
             if future.set_running_or_notify_cancel():
                 future.set_exception(PoolClosed(ENDED))
@@ -167,7 +175,7 @@ class LoopThread:
 
 
 async def _settle(future: Future[Any], call: Callable[[], Awaitable[Any]]) -> None:
-    """Give ``future`` what the call returns or raises (LOOP-1)."""
+    """Settle ``future`` with the result or the exception of the call (LOOP-1)."""
     import asyncio
 
     error: BaseException | None = None
@@ -202,12 +210,12 @@ def wait_for(event: threading.Event) -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold SIGINT back during this block, which must be short. One that has come reaches its handler at the end."""
+    """Delay SIGINT during this block, which must be short. If a SIGINT arrives, its handler runs at the block's end."""
     handler: Any = signal.getsignal(signal.SIGINT)
     came: list[tuple[int, Any]] = []
     held = False
     if threading.current_thread() is threading.main_thread() and callable(handler):
-        with suppress(ValueError):  # a subinterpreter has no signals
+        with suppress(ValueError):  # a subinterpreter cannot set signal handlers
             signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
             held = True
     try:

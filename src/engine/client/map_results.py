@@ -1,4 +1,4 @@
-"""The results of a map of a `SyncPool`, which its caller iterates over."""
+"""The iterator over the results of a map of a `SyncPool`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ T = TypeVar("T")
 
 
 class MapResults(Iterator[T]):
-    """The results of `SyncPool.map`, which runs already. Dropped before any is read, it is cancelled with a warning."""
+    """The results of `SyncPool.map`, which is running already.
+
+    If the iterator is dropped before any result is read, the map is cancelled with a warning.
+    """
 
     def __init__(self, chunks: Iterator[list[T]], first: Future[list[T]], function: str) -> None:
-        self._results = itertools.chain.from_iterable(chunks)  # one trip to the loop's thread for many items
+        # each chunk of results takes one call into the loop's thread
+        self._results = itertools.chain.from_iterable(chunks)
         self._first, self._function = first, function
         self._read = False
 

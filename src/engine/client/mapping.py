@@ -1,4 +1,4 @@
-"""`Pool.map`: many items through one function, several to a task where they are cheap."""
+"""`Pool.map`: calls a function with each of many items. Cheap items share a task."""
 
 from __future__ import annotations
 
@@ -46,15 +46,17 @@ if TYPE_CHECKING:
     from .open_pool import OpenPool
 
 T = TypeVar("T")
-TARGET_S = 0.004  # a chunk's running time: 20 times a trip's cost, and still 250 answers a second from each slot
-GROWTH = 8  # at most so many times larger than the last: one quick item says little about the next
-MOST = 4096  # items in a chunk
-CHUNKS_PER_SLOT = 3  # one runs, one waits behind it, one is on its way back
+# aimed running time of a task: 20 times the cost of a round trip, and still 250 results per second from each slot
+TARGET_S = 0.004
+GROWTH = 8  # most growth from one task to the next in number of items: one quick item says little about the next
+MOST = 4096  # most items in a task
+CHUNKS_PER_SLOT = 3  # tasks for each slot: one runs, one waits for the slot, the result of one is on its way back
 
 
 MapItems = Iterable[Any] | AsyncIterable[Any]
 ErrorsOption = Literal["raise", "return"]
-OF_ITEMS = {Reason.LOST, Reason.QUARANTINED, Reason.QUEUE_TIMEOUT, Reason.DEADLINE}  # the other reasons are the pool's
+# endings for which an item may be the cause; for the other reasons, the pool is
+OF_ITEMS = {Reason.LOST, Reason.QUARANTINED, Reason.QUEUE_TIMEOUT, Reason.DEADLINE}
 
 
 class MapOptions(TypedDict, total=False):
@@ -72,7 +74,7 @@ class OutcomesMapOptions(TypedDict, total=False):
 def check_map(
     function: object, items: object, more: Sequence[object] = (), options: Mapping[str, object] = MappingProxyType({})
 ) -> None:
-    """Refuse arguments that `Pool.map` cannot take, with a suggestion. ``options``: options that it does not have.
+    """Check the arguments of `Pool.map`; the error suggests what to write. ``options``: unknown keyword arguments.
 
     Raises:
         NotACall
@@ -96,9 +98,11 @@ def check_map(
 
 
 class MapRun(Generic[T]):
-    """One run of `Pool.map`: iterate over it for the results as they come, or await it for all of them in a list, once.
+    """One run of `Pool.map`: iterate over it for each result as it arrives, or await it for a list of all results.
 
-    Leaving the iteration early cancels what is under way.
+    Either can be done once.
+
+    Leaving the iteration early cancels the running tasks.
     """
 
     def __init__(
@@ -119,16 +123,17 @@ class MapRun(Generic[T]):
         asynchronous = isinstance(function, AsyncCompute)
         self._options = options = function.options
         limited = options.timeout_s is not None or options.deadline_s is not None
-        self._alone = limited or options.max_restarts > 0  # these are an item's, and a task's
+        # these options apply to single items, and are enforced for tasks
+        self._alone = limited or options.max_restarts > 0
         if self._returns_errors and (options.at_most_once or not options.retries):
-            self._alone = True  # an item whose task dies must not have others run again
+            self._alone = True  # if an item kills its task, no other item may have to run again
         chunk = (AsyncChunk if asynchronous else Chunk)(
             function.function, alone=self._alone, goes_on=self._returns_errors
         )
-        setattr(chunk, PLUGINS, function.plugins)  # the user's integrations hold for the chunk as for the function
+        setattr(chunk, PLUGINS, function.plugins)  # the function's plugins apply to the chunk's task, too
         make: type[Compute[..., Any]] = AsyncCompute if asynchronous else SyncCompute
         self._function: Compute[..., list[Any]] = make(chunk, self._options)
-        self._self_args = function.self_args  # the object of a method: it travels once per task, not per item
+        self._self_args = function.self_args  # the object of a method; it is sent once per task, not once per item
         self._function.takes_self = bool(self._self_args)
 
     def __repr__(self) -> str:
@@ -165,11 +170,13 @@ class MapRun(Generic[T]):
             await chunks.aclose()
 
     async def chunks(self) -> AsyncGenerator[list[T], None]:
-        """Yield lists of results, with at most ``limit`` items between their iterator and the caller."""
+        """Yield lists of results, with at most ``limit`` items taken from the iterator and not yet delivered to the
+        caller.
+        """
         observe = partial(
             self._observe, self._core.new_job(), len(self._items) if isinstance(self._items, Sized) else None
         )
-        news = asyncio.Event()  # a chunk has landed, or there is one to send
+        news = asyncio.Event()  # set when a task has ended, or an item is ready to send
         source, size = items_of(self._items, news, ItemFreezer(self._core, self._call_of)), ChunkSize()
         waiting: deque[_SentChunk | _UnsentItem] = deque()
         under_way = taken = 0
@@ -226,11 +233,12 @@ class MapRun(Generic[T]):
     async def _send(self, part: _Part, news: asyncio.Event, waiting: deque[_SentChunk | _UnsentItem]) -> None:
         """Send the items as one task, or one by one if they cannot all be pickled.
 
-        Each task is in ``waiting`` as soon as it is submitted: the end of the map cancels all of them.
+        Each task is added to ``waiting`` as soon as it is submitted, because the end of the map cancels all tasks in
+        ``waiting``.
         """
         try:
             payload = self._payload(part)
-        except (SerializationError, NotACall) as error:  # it is a lock, say, or a call that has not run
+        except (SerializationError, NotACall) as error:  # an item is unpicklable (a lock), or a call that has not run
             if len(part.items) == 1:
                 waiting.append(_UnsentItem(part.naming(error, self._function.__name__), part))
                 return
@@ -254,7 +262,7 @@ class MapRun(Generic[T]):
     async def _send_alone_first(
         self, part: _Part, news: asyncio.Event, waiting: deque[_SentChunk | _UnsentItem]
     ) -> None:
-        """Send the items one by one, before all that wait."""
+        """Send the items one by one, and put their tasks in front of all others in ``waiting``."""
         alone: deque[_SentChunk | _UnsentItem] = deque()
         try:
             for each in part.one_by_one():
@@ -263,7 +271,9 @@ class MapRun(Generic[T]):
             waiting.extendleft(reversed(alone))
 
     def _landed(self, waiting: deque[_SentChunk | _UnsentItem]) -> _SentChunk | _UnsentItem | None:
-        """Take out the chunk whose results are due, if they are there: the oldest one, or (unordered) any."""
+        """Remove and return a finished task whose results are to be delivered next: only the oldest if the map is
+        ordered, else any. None: it is not finished.
+        """
         for sent in waiting:
             if sent.done():
                 waiting.remove(sent)
@@ -274,7 +284,7 @@ class MapRun(Generic[T]):
 
 
 class _Part(NamedTuple):
-    """Some items of a map, one after another. ``first``: the number of the first of them, from 0."""
+    """Consecutive items of a map. ``first``: the index of the first of them, from 0."""
 
     first: int
     items: list[Any]
@@ -289,7 +299,7 @@ class _Part(NamedTuple):
             first += len(items)
 
     def naming(self, error: Exception, function: str) -> Exception:
-        """Return the error with a note that says which item it is of, or which items share it."""
+        """Return the error with a note that names the failed item, or the items of the failed task."""
         if len(self.items) == 1:
             error.add_note(f"item {self.first} of the map, {function}({short.repr(self.items[0])})")
         else:
@@ -299,7 +309,7 @@ class _Part(NamedTuple):
 
 
 class _SentChunk(SubmittedJob[list[Any]]):
-    """The task of a part of the items. ``busy_s``: how long it ran, None unless it has returned."""
+    """The task of a part of the items. ``busy_s``: how long it ran; None until it has returned."""
 
     __slots__ = ("_attempt", "busy_s", "news", "part")
 
@@ -326,7 +336,7 @@ class _SentChunk(SubmittedJob[list[Any]]):
         return results, self._error(len(results) - 1, results.pop())
 
     def outcomes(self) -> tuple[list[Any], Exception | None]:
-        """Return the `ItemOutcome` of each item. An error beside it says that the pool itself has failed."""
+        """Return the `ItemOutcome` of each item, and an error if the pool itself has failed."""
         failure = self._failure()
         if failure is None:
             return [self._outcome(place, result) for place, result in enumerate(self.result())], None
@@ -338,18 +348,19 @@ class _SentChunk(SubmittedJob[list[Any]]):
         ], None
 
     def hides_the_culprit(self) -> bool:
-        """Return whether one item of several made the whole task fail, for example by killing its process."""
+        """Return whether one of several items may have made the whole task fail, for example by killing its process."""
         if len(self.part.items) == 1 or self._failure() is None or not self._is_of_items():
             return False
-        return not (isinstance(self.ending, GaveUp) and self.ending.reason is Reason.QUEUE_TIMEOUT)  # it never ran
+        # after a queue timeout, the task never ran
+        return not (isinstance(self.ending, GaveUp) and self.ending.reason is Reason.QUEUE_TIMEOUT)
 
     def _is_of_items(self) -> bool:
         if isinstance(self.ending, GaveUp):
             return self.ending.reason in OF_ITEMS
-        return not isinstance(self._failure(), SetupFailed)  # no item has begun, and none will
+        return not isinstance(self._failure(), SetupFailed)  # after a failed setup, no item has begun, and none will
 
     def _failure(self) -> Exception | None:
-        """Return the task's error, a new one each time; None: it has returned."""
+        """Return a new copy of the task's error; None: the task has returned."""
         try:
             self.result()
         except Exception as error:  # noqa: BLE001  its caller hands it on
@@ -362,7 +373,7 @@ class _SentChunk(SubmittedJob[list[Any]]):
         return ItemOutcome(self.part.first + place, result)
 
     def _error(self, place: int, raised: Raised) -> Exception:
-        """Return the error of the item at this place of the part."""
+        """Return the error of the item at this index of the part."""
         (node, rank, number), failed = self._attempt, raised.failed
         where = AttemptPlace(self.payload.name, node, rank, number)
         self._core.observer.item_failed(self.id, self.payload.name, self.part.first + place, failed, node)
@@ -372,7 +383,7 @@ class _SentChunk(SubmittedJob[list[Any]]):
 
 
 class _UnsentItem(NamedTuple):
-    """An item that cannot be pickled, in the place of its task."""
+    """An item that cannot be pickled; stands in the queue in place of its task."""
 
     error: Exception
     part: _Part
@@ -399,8 +410,10 @@ class _UnsentItem(NamedTuple):
 
 @dataclass(slots=True)
 class ChunkSize:
-    """The number of items that one task gets. It starts at one, grows while chunks are quick, so that cheap items share
-    a round trip, and shrinks at once when they are slow.
+    """The number of items per task.
+
+    It starts at one, grows while tasks are quick, so that cheap items share a round trip, and shrinks at once when
+    tasks are slow.
     """
 
     most: int = MOST

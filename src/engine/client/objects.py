@@ -1,4 +1,4 @@
-"""The objects of an open pool: values that `Pool.put` and ``keep=True`` have stored, here and on its nodes."""
+"""The objects of an open pool: values stored by `Pool.put` and ``keep=True``, on this computer and on nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class Objects:
-    """Implements `serialization.stored_objects.Keeps`. It is for the thread of the pool's loop."""
+    """Implements `serialization.stored_objects.Keeps`.
+
+    Not thread-safe: only the thread of the pool's loop may use it.
+    """
 
     def __init__(
         self,
@@ -31,8 +34,10 @@ class Objects:
         drop: Callable[[Blob], None],
         have: Callable[[Iterable[StoredObject]], Awaitable[None]],
     ) -> None:
-        """``packer`` raises where the pool is not open. ``drop`` receives each blob that no call refers to any more.
-        ``have`` recomputes lost objects, and raises NodeLost if it cannot.
+        """``packer`` returns the packer, and raises if the pool is not open.
+
+        ``drop`` receives each blob that no call refers to any more. ``have`` recomputes lost objects, and raises
+        NodeLost if it cannot.
         """
         self._packer, self._drop, self._have = packer, drop, have
         self._loop = asyncio.get_running_loop()
@@ -58,7 +63,7 @@ class Objects:
         return load_value(received, name)
 
     async def _received(self, at: Whereabouts) -> Received | None:
-        """Return the bytes. None: they are lost."""
+        """Return the object's bytes; None: they are lost."""
         if at.small is not None:
             return Received(at.small, at.sizes)
         if at.blob is not None:
@@ -86,9 +91,9 @@ class Objects:
         return self.keep(Whereabouts("", sizes, len(data), small=data, producer=made_by))
 
     def _free(self, at: Whereabouts) -> None:
-        """Free the bytes of an object without references. For any thread."""
+        """Free the bytes of an object without references. Any thread may call this."""
         if at.small is None:
-            with suppress(RuntimeError):  # the loop has ended, and the nodes with it
+            with suppress(RuntimeError):  # the loop has ended, and with it the nodes
                 self._loop.call_soon_threadsafe(self._freed, at)
 
     def _freed(self, at: Whereabouts) -> None:
@@ -101,7 +106,7 @@ class Objects:
 
 
 def home_of(stored: tuple[StoredObject, ...]) -> NodeId | None:
-    """Return the node that keeps most bytes of a call's references; None: no node keeps any."""
+    """Return the node that keeps the most bytes of the objects in a call's arguments; None: no node keeps any."""
     held: dict[NodeId, int] = {}
     for each in stored:
         if (home := each.at.home) is not None:

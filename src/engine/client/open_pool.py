@@ -1,7 +1,7 @@
-"""The life of one open pool, from its provider and its actors to their end, in an asyncio task of its own.
+"""The life of one open pool: an asyncio task that opens its provider and its actors, and closes them again.
 
-The task owns every scope (provider, supervisor), so that the application may open and close the pool wherever it
-likes: in one task or two, in a notebook's cells, in a framework's start-up hooks.
+The task owns every cancel scope (provider, supervisor), so that the application may open the pool in one task and close
+it in another: in cells of a notebook, or in start-up hooks of a framework.
 """
 
 from __future__ import annotations
@@ -56,26 +56,28 @@ if TYPE_CHECKING:
 
     PreparedImage = Callable[[], Awaitable[Prepared]]
 
-SNAPSHOT_S = 10.0  # for the pool's own actor to answer
-_within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=())  # the lives that code is a part of
+SNAPSHOT_S = 10.0  # time limit for the actor's reply to a request for a snapshot
+# a mark for each open pool whose main task runs the current code
+_within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=())
 
 
 class OpenPool(JobIntake):
-    """One open pool. It lives from `start` to `stop`; between them it takes jobs and settles them."""
+    """One open pool. Between `start` and `stop`, it accepts jobs and settles them."""
 
     def __init__(self, settings: Settings, observer: Observer, pool: Pool, opening: Opening) -> None:
         super().__init__(settings, observer)
         self.pool, self._opening = pool, opening
         if (sync := pool._sync) is not None:
             self.objects.reference = lambda stored: sync._ref(stored)  # noqa: PLW0108  a bound method would keep it
-        self.handles: dict[str, Any] = {}  # the objects that plugins offer to users, by plugin
-        self.interpose: Interpose | None = None  # puts a proxy between the client and machines of this computer
+        self.handles: dict[str, Any] = {}  # by plugin name, the object that the plugin offers to users
+        self.interpose: Interpose | None = None  # puts a proxy between the client and machines on this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
-        self.began_in = Path() if settings.keep is None else Path.cwd()  # which may have been deleted
+        # read only if needed, because the current folder may have been deleted
+        self.began_in = Path() if settings.keep is None else Path.cwd()
         self.let_save: Callable[[], Awaitable[None]] | None = None  # called before `outrider stop` ends the pool
-        self.fetch_owners: dict[Path, int] = {}  # by a folder of `Pool.fetch`, the node whose files are in it
-        self.cleanup: CleanupError | None = None  # the error of leaving the provider
-        self.profile_until = 0.0  # by `time.monotonic`, when the profile that is being taken is over
+        self.fetch_owners: dict[Path, int] = {}  # for each folder of `Pool.fetch`, the node whose files are in it
+        self.cleanup: CleanupError | None = None  # the error of closing the provider
+        self.profile_until = 0.0  # `time.monotonic` at the end of the profile in progress
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._idle = IdleWatch(
             settings.max_idle_s,
@@ -92,14 +94,15 @@ class OpenPool(JobIntake):
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._process = os.getpid()
-        self._halted: Exception | None = None  # the error of `halt`
+        self._halted: Exception | None = None  # the error given to `halt`
         self._preloading: asyncio.TimerHandle | None = None
         self._block_failed = False
         self._called_off = False
 
     async def start(self) -> None:
-        """Return when the pool has its least number of nodes. Cancelled or failed, it ends what it began; where that is
-        not confirmed, the error says so.
+        """Start the pool, and return when it has its minimum number of nodes.
+
+        On cancellation or failure, end everything that was started. If that is not confirmed, the raised error says so.
         """
         if self._called_off:
             raise PoolClosed(CALLED_OFF)
@@ -110,26 +113,28 @@ class OpenPool(JobIntake):
                 raise PoolClosed(CALLED_OFF)
             self._preloading = self.loop.call_later(preloading.AFTER_S, preloading.load_in_background)
         except BaseException as error:
-            self._life.cancel()  # not the task: asyncio would cancel what is being undone as well, in spite of shields
+            # cancel the scope and not the task: cancelling the task would also cancel the clean-up, in spite of shields
+            self._life.cancel()
             await finished(self._main)
             if self.cleanup is not None and getattr(error, "cleanup", None) is not self.cleanup:
                 add_cleanup(error, self.cleanup)
             raise
 
     def call_off(self) -> None:
-        """Have `start`, which is under way or still to come, end what it began and raise `PoolClosed`."""
+        """Make a present or later `start` end what it began and raise `PoolClosed`."""
         self._called_off = True
         if not self._ready.done():
             self._ready.set_exception(PoolClosed(CALLED_OFF))
-            self._ready.exception()  # `start` may not have begun to wait for it
+            self._ready.exception()  # mark the exception as retrieved, because `start` may not await the future yet
 
     async def stop(self, *, failed: bool = False) -> None:
-        """End everything and return when nothing is left; a cancellation meanwhile is raised afterwards. ``failed``:
-        the block that used the pool ends with an error.
+        """End the pool and return when nothing is left; a cancellation during the wait is raised afterwards.
+
+        ``failed``: the block that used the pool ends with an error.
 
         Raises:
             CleanupError: machines may be left.
-            BaseException: what ended the pool before.
+            BaseException: the error that ended the pool before.
         """
         assert self._main is not None
         self._block_failed = failed
@@ -139,8 +144,9 @@ class OpenPool(JobIntake):
             raise self._failure
 
     async def halt(self, error: Exception) -> None:
-        """End the pool with ``error``, which its verbs and its block raise, and return when nothing is left of it. A
-        pool that is being ended already is waited for.
+        """End the pool with ``error``, and return when nothing is left of the pool.
+
+        Its methods and its block then raise ``error``. If the pool is ending already, wait for that.
         """
         assert self._main is not None
         if self._halted is None and not self._stop.is_set() and not self._main.done():
@@ -150,12 +156,18 @@ class OpenPool(JobIntake):
 
     @property
     def waits_for_caller(self) -> bool:
-        """Return whether the pool's end waits for the caller: a plugin's `attach`, or a task that it has begun."""
+        """Return whether the current code runs in the pool's own task, as a plugin's `attach` does, or in a task that
+        such code has started.
+
+        The pool's end waits for such code, so this code cannot wait for the pool's end.
+        """
         return self._lifes_mark in _within.get()
 
     @property
     def inherited(self) -> bool:
-        """True in a forked child: there nobody runs the loop, and nothing of the pool belongs to the child."""
+        """True in a forked child, where no thread runs the pool's loop, and where nothing of the pool belongs to the
+        process.
+        """
         return os.getpid() != self._process
 
     @property
@@ -163,7 +175,10 @@ class OpenPool(JobIntake):
         return self._budget.cost
 
     def explained(self, ending: Ending) -> Ending:
-        """Return how a call has ended; where the pool was ended under it for being idle, with that as its reason."""
+        """Return how a call has ended.
+
+        If the pool ended during the call for being idle, that is given as the reason.
+        """
         if isinstance(ending, GaveUp) and ending.reason is Reason.CLOSED:
             return replace(ending, failure=self._idle.error)
         return ending
@@ -192,7 +207,7 @@ class OpenPool(JobIntake):
                 self.observer(ev.PoolClosed())
 
     async def _serve(self, stack: AsyncExitStack, cleanup_failures: list[NotGone]) -> None:
-        """Open the provider, and take jobs until the pool is to stop. Its contexts are entered in ``stack``."""
+        """Open the provider, and accept jobs until `stop`. Contexts are entered in ``stack``."""
         settings, provider = self.settings, self.settings.provider
         self._open_observer()
         unwatch = await stack.enter_async_context(ended_by(*self._budget.watches(), *self._idle.watches()))
@@ -200,14 +215,16 @@ class OpenPool(JobIntake):
         record = self._adoption_record(stack)
         opening = collecting_failures(self._opening.take(self.tag), cleanup_failures, self._last_word)
         opened = await stack.enter_async_context(opening)
-        stack.callback(unwatch)  # a limit that is reached while machines are ended would stop that
+        # stop the watches first: a limit that is reached while machines are being ended would interrupt that
+        stack.callback(unwatch)
         fleet: Fleet = opened
         if record is not None:
             fleet, self.settings = await record.around(opened, settings)
             settings, self.most = self.settings, most_nodes(self.settings)
         fleet = self._budget.around(fleet)
         self.observer(ev.PoolStarting(self.name, provider.name, settings.nodes.desired, settings.nodes.min))
-        from ..transport.connection import Connector  # takes a while: the provider has begun meanwhile
+        # a slow import, made here so that it overlaps with the provider's start
+        from ..transport.connection import Connector
         from ..transport.plugin_hosts import PluginHosts
         from ..transport.reachability import anybody
 
@@ -247,7 +264,7 @@ class OpenPool(JobIntake):
         await hosts.stop()
 
     def _open_observer(self) -> None:
-        """Open the observer. If the record of this run fails, the pool goes on without one."""
+        """Open the observer. If the record of this run cannot be made, the pool continues without a record."""
         try:
             tracked = bool(self.settings.trackers)
             record = self._record() if leaves_record(self.settings.run, tracked=tracked) else None
@@ -268,7 +285,10 @@ class OpenPool(JobIntake):
         )
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
-        """Return None where the pool's machines end with this program: nobody can take them over."""
+        """Return the adoption record.
+
+        None: the pool's machines end with this program, so no client can take them over.
+        """
         if not outlives(self.settings.provider):
             return None
         from .adoption import open_record
@@ -312,15 +332,16 @@ class OpenPool(JobIntake):
         return replace(settings, turn=record.turn, pinned=record.pinned, rotated=record.rotated)
 
     def _image(self, stack: AsyncExitStack) -> PreparedImage:
-        """Prepare the image for machines other than this computer, while they boot; return a function that
-        awaits it.
+        """Start to prepare the image for machines other than this computer, while they boot.
+
+        Return a function that awaits the image.
         """
         if self.settings.provider.local:
             return _nothing_to_prepare
         from ..image.includes import roots
         from ..image.install_plan import prepare
 
-        roots(self.settings.image)  # what is not here is an error before a machine is asked for
+        roots(self.settings.image)  # raises for missing local files before any machine is requested
         packages = plugin_packages(self.settings)
         preparing = self.loop.create_task(prepare(self.settings.image, self.settings.volumes, packages))
         preparing.add_done_callback(self._prepared)
@@ -328,7 +349,8 @@ class OpenPool(JobIntake):
         return lambda: asyncio.shield(preparing)
 
     def _prepared(self, preparing: asyncio.Task[Prepared]) -> None:
-        if not preparing.cancelled() and preparing.exception() is None:  # which the waiter raises
+        # a failure is raised where the image is awaited
+        if not preparing.cancelled() and preparing.exception() is None:
             self._packer.node_modules = ImportableModules(preparing.result().includes.modules)
 
     async def _when_ready(self, ref: Ref[Any]) -> None:
@@ -340,7 +362,7 @@ class OpenPool(JobIntake):
             state: PoolState = await ref.ask(Snapshot(), within_s=SNAPSHOT_S)
             if state.queued_ago_s is None or state.queued_ago_s >= within_s:
                 break
-            left_s = within_s - state.queued_ago_s  # the time in which a machine waited in a queue does not count
+            left_s = within_s - state.queued_ago_s  # the time that a machine waited in a queue does not count
         ready = sum(node.rank is not None for node in state.nodes)
         raise not_ready_error(state.failed, ready, self.settings.nodes.min, within_s)
 
@@ -358,7 +380,7 @@ class OpenPool(JobIntake):
         cancelled = isinstance(failure, asyncio.CancelledError)
         if not self._ready.done():
             self._ready.set_exception(PoolClosed("start was cancelled") if cancelled else failure)
-            self._ready.exception()  # mark it as retrieved: `start` raises it, or was cancelled
+            self._ready.exception()  # mark the exception as retrieved: `start` raises it, or was cancelled
         elif not cancelled:
             self._failure = failure
 

@@ -1,4 +1,6 @@
-"""The first step of opening a pool: its names, and the part of its provider that starts while the rest is imported."""
+"""The first step of opening a pool: chooses the pool's names, and starts a local provider while the other modules are
+being imported.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
 
 
 class Opening:
-    """A pool that is being opened. ``id`` is unique, ``tag`` is its name at the provider, ``name`` is for people:
-    another pool, of any user, may have the same.
+    """A pool that is being opened.
+
+    ``id`` is unique. ``tag`` is the pool's name at the provider. ``name`` is for people; other pools, also of other
+    users, may have the same ``name``.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -24,11 +28,12 @@ class Opening:
         self.name = settings.name or self.id
         self.tag = self.id if settings.name is None else unique(settings.name)
         self._settings = settings
-        alone = len(settings.specs) == 1  # several providers are opened one after the other, by entering
+        # several providers are opened later, one after the other, when their context is entered
+        alone = len(settings.specs) == 1
         self._begun = self._open(self.tag) if settings.provider.local and alone else None
 
     def take(self, tag: str) -> AbstractAsyncContextManager[Fleet]:
-        """Return the provider's context, to be entered now. ``tag``: its new or present name at the provider."""
+        """Return the provider's context, which the caller must enter now. ``tag``: the pool's name at the provider."""
         begun, self._begun = self._begun, None
         return begun or self._open(tag)
 
@@ -39,8 +44,8 @@ class Opening:
         """End the provider's context, unless `take` has returned it."""
         begun, self._begun = self._begun, None
         if begun is not None:
-            import anyio  # when the provider has begun
+            import anyio  # imported here, because the provider's start comes before slow imports
 
-            with anyio.CancelScope(shield=True), suppress(Exception):  # the caller has an error already
+            with anyio.CancelScope(shield=True), suppress(Exception):  # the caller raises another error already
                 async with begun:
                     pass

@@ -1,4 +1,4 @@
-"""The context of a plugin in an open pool: slots of its nodes, messages to its hosts, ports on them."""
+"""The context of a plugin in an open pool: the number of slots, messages to plugin hosts, forwarded ports of nodes."""
 
 from __future__ import annotations
 

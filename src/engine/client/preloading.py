@@ -1,5 +1,7 @@
-"""Modules that a pool may need only later. A pool that lives for long loads them: its package may be upgraded on disk
-meanwhile, and a module of another version would fail to be imported, or not fit the others.
+"""Background import of modules that a pool may need only later.
+
+A pool that has been open for a while imports them, because an upgrade on disk may replace the package in the meantime:
+modules of another version may not import, or not fit those in memory.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ import threading
 from contextlib import suppress
 from importlib import import_module
 
-AFTER_S = 10.0  # short programs do not pay for it: 40 ms in a thread
+AFTER_S = 10.0  # time after the pool's start; short programs end before it and save the cost of 40 ms in a thread
 _PACKAGE = __name__.partition(".engine.")[0]
 ROOMS = (
     "engine.client.completed_calls",
@@ -28,7 +30,7 @@ ROOMS = (
 
 
 def load_rooms() -> None:
-    """Import the modules. An import that fails is left to the module's first user."""
+    """Import the modules. If an import fails, the module's first user gets the error."""
     for room in ROOMS:
         with suppress(ImportError):
             import_module(f"{_PACKAGE}.{room}")

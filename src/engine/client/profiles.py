@@ -1,4 +1,4 @@
-"""A profile of the running tasks of a pool, requested from all nodes at the same time."""
+"""Profiles of a pool's running tasks, requested from all nodes at the same time."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ if TYPE_CHECKING:
     from ..transport.link import NodeLink
     from .open_pool import OpenPool
 
-MOST = 1024  # tasks in one profile
+MOST = 1024  # most tasks in one profile
 
 
 class Busy(Exception):
-    """Another profile of the pool is under way; the message says so."""
+    """Another profile of the pool is in progress; the message says so."""
 
 
 async def take_profile(
     core: OpenPool, *, steps: int, seconds: float, ranks: Callable[[int], bool] | None
 ) -> list[ev.ProfileTaken]:
-    """Request a profile of all running tasks, or only of these ``ranks`` of broadcasts; return the outcome of each.
+    """Request a profile of all running tasks, or only of these ``ranks`` of broadcasts.
+
+    Return the outcome of each task.
 
     Raises:
-        Busy: another one is under way.
+        Busy: another profile is in progress.
     """
     now = time.monotonic()
     if core.profile_until > now:

@@ -1,9 +1,9 @@
-"""Several `Spec`s as one provider: if one has no machines, the next is asked at once.
+"""Several `Spec`s as one provider: if one has no machines, the next is tried at once.
 
-FALLBACK-1: a pool's machines all come from one provider at a time, because its nodes must reach each other. While one
-of them lives, only specs of its provider are asked; when these have none to give, the pool learns that, waits as it
-does for any provider, and gives up as it would. A first launch that gives fewer than the pool needs is given back, and
-the next provider is asked; the last one's answer counts.
+FALLBACK-1: at any time, all machines of a pool come from one provider, because its nodes must reach each other. While
+the pool has a machine, only specs of that machine's provider are tried. If these have no machines, `launch` raises, and
+the pool waits and gives up as with a single provider. If a first launch returns fewer machines than the pool needs,
+these are given back, and the next provider is tried; the last provider's machines are kept in any case.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceede
 from ..api.settings import Selection, Spec, is_free, keyless
 from .cleanup import collecting_failures, merged_failures
 
-AGAIN_S = 1.0  # before a failed stream of events is read again, or a price without an answer is requested again
-QUOTE_S = 60.0  # a cloud's prices come within some seconds, or some more if it creates things for its pool first
+AGAIN_S = 1.0  # pause before a failed stream of events is read again, or a price is requested again after a timeout
+# a cloud's prices arrive within some seconds, or a few more if the cloud creates resources for its pool first
+QUOTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderFallback:
-    """Implements `providers.base.Provider`. Specs of equal providers share one fleet."""
+    """Implements `providers.base.Provider`. Specs with equal providers share one fleet."""
 
     specs: tuple[Spec, ...]
     selection: Selection
@@ -50,8 +51,8 @@ class ProviderFallback:
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[FallbackFleet]:
-        """Open all fleets, and read their events until the last is closed: closing a fleet may give events, too. Each
-        provider gets a pool's name of its own (``train``, ``train-2``): ids of machines never meet.
+        """Open all fleets, and read their events until the last fleet is closed, because closing a fleet may cause
+        events. Each provider gets its own name for the pool (``train``, ``train-2``), so that machine ids are unique.
         """
         failures: list[NotGone] = []
         try:
@@ -85,11 +86,12 @@ class OpenedSpec:
 
 @dataclass(slots=True)
 class FallbackFleet:
-    """A fleet (`providers.base.Fleet`) of several fleets."""
+    """A fleet (`providers.base.Fleet`) that combines several fleets."""
 
     options: Sequence[OpenedSpec]
     selection: Selection
-    _origins: dict[MachineId, OpenedSpec] = field(init=False, default_factory=dict)  # that exist, as far as is known
+    # the spec of each machine that exists, as far as is known
+    _origins: dict[MachineId, OpenedSpec] = field(init=False, default_factory=dict)
     _news: list[MachineEvent | Exception] = field(init=False, default_factory=list)
     _more: anyio.Event = field(init=False, default_factory=anyio.Event)
 
@@ -120,8 +122,10 @@ class FallbackFleet:
     async def _in_order(
         self, request: LaunchRequest, bound: OpenedSpec | None, failed: list[tuple[OpenedSpec, ProviderError]]
     ) -> Sequence[OpenedSpec]:
-        """Return the options to ask, the preferred first. Once an option delivers, return only the options of its
-        fleet, with it first. An option without a price for now is left out, and added to ``failed``.
+        """Return the specs to try, the preferred one first.
+
+        A spec without a price at present is left out, and added to ``failed``. While the pool has machines from a spec
+        (``bound``), return only the specs of the same fleet, with ``bound`` first.
         """
         if bound is not None:
             options = [each for each in self.options if each.fleet is bound.fleet]
@@ -150,7 +154,7 @@ class FallbackFleet:
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         known = {machine: self._origins[machine].fleet for machine in ids if machine in self._origins}
-        for fleet in {id(fleet): fleet for fleet in known.values()}.values():  # there is seldom more than one
+        for fleet in {id(fleet): fleet for fleet in known.values()}.values():  # usually only one fleet
             machines = [machine for machine, its in known.items() if its is fleet]
             await fleet.terminate(machines)
             for machine in machines:
@@ -189,10 +193,10 @@ class FallbackFleet:
 
 
 async def _price(option: OpenedSpec, request: LaunchRequest) -> float:
-    """Return the present price of one machine of an option, in USD per hour; infinity: none is available.
+    """Return the present price of one machine of an option in USD per hour; infinity: no machine is available.
 
     Raises:
-        ProviderError: the price cannot be requested, or no answer came within `QUOTE_S`.
+        ProviderError: the price cannot be requested, or no reply arrived within `QUOTE_S`.
     """
     if not isinstance(option.fleet, Quoting):
         return 0

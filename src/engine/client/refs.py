@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 class Reference(Generic[T]):
-    """The base of `Ref` and `SyncRef`: it stands for a value in the arguments of calls of its pool."""
+    """The base class of `Ref` and `SyncRef`: stands for a value in the arguments of its pool's calls."""
 
     __slots__ = ("_stored", "_within")
 
     def __init__(self, stored: StoredObject, within: Any) -> None:
-        """Take the stored object, and the `Objects` or the pool from which `get` fetches it (``within``)."""
+        """``stored``: the stored object. ``within``: the `Objects` or the pool whose `get` fetches the value."""
         self._stored, self._within = stored, within
 
     @property
     def typed(self) -> T:
-        """The reference itself, which has the type of its value for type checkers: ``f(ref.typed)`` is ``f(ref)``."""
+        """The reference itself, typed as its value for type checkers: ``f(ref.typed)`` is ``f(ref)``."""
         return self  # type: ignore[return-value]  # what a task gets for it is of that type
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -37,10 +37,10 @@ class Reference(Generic[T]):
 
 
 class Ref(Reference[T]):
-    """A value on the nodes of a pool, or on its way there: from `Pool.put`, or a call with ``keep=True``.
+    """A reference to a value on the nodes of a pool: from `Pool.put`, or from a call with ``keep=True``.
 
-    A call of the same pool takes a ref in the value's place, also within lists, dicts and objects, and gets the value.
-    The value is freed when nothing refers to it any more.
+    Pass a ref as an argument to a call of the same pool, directly or within lists, dicts and objects: the function
+    receives the value. The value is freed when no reference to it is left.
     """
 
     __slots__ = ()
@@ -63,6 +63,6 @@ class SyncRef(Reference[T]):
     __slots__ = ()
 
     def get(self) -> T:
-        """See `Ref.get`."""
+        """Return the value, as `Ref.get` does."""
         pool: Any = self._within
         return pool._wait(pool._get, self._stored)  # type: ignore[no-any-return]

@@ -1,7 +1,8 @@
-"""Recomputation of kept results: if a needed result is lost with its node, its call runs once more.
+"""Recomputation of kept results: if a needed result is lost with its node, the call that computed it runs again.
 
-`lineage` decides which calls are remembered, and which may run again. A job with a lost result in its arguments waits
-here, and neither in the pool's queue nor in a slot: so the call that recomputes it can have the only slot.
+`lineage` decides which calls are remembered and which may run again. A job with a lost result in its arguments waits in
+this module, not in the pool's queue or in a slot, so that the call that recomputes the result can use a pool's only
+slot.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from .jobs import SubmittedJob
     from .open_pool import OpenPool
 
-Send = Callable[[Callable[[Ending], None]], None]  # hands a job to the pool's actor, with the callback for its end
+# sends a job to the pool's actor, with the callback for the job's end
+Send = Callable[[Callable[[Ending], None]], None]
 
 RANK = "it is the result of a broadcast's rank, which cannot run alone"
 LATER = "its call is not remembered any more, as those of later results took the room"
@@ -38,25 +40,25 @@ class Argument(NamedTuple):
     """An object in the arguments of a remembered call that cannot be recomputed."""
 
     stored: weakref.ref[StoredObject]
-    made_by: str  # empty: it was put
+    made_by: str  # the function that returned the object; empty: the object is from `Pool.put`
 
 
 @dataclass(slots=True, eq=False)
 class RememberedCall:
     """The packed call of a kept result, without the objects that its arguments refer to."""
 
-    name: str  # by which pickles refer to the result
-    function: str  # for people
+    name: str  # the name that pickles use to refer to the result
+    function: str  # the function's name, for messages
     payload: Payload
     options: Options
     on: int | None
     sources: tuple[Origin | Argument, ...]
-    node: NodeId  # that has made the result last
+    node: NodeId  # the node that computed the result last
     result: weakref.ref[StoredObject]
 
 
 class Run:
-    """The present run of a remembered call. It is ended when its last waiter leaves."""
+    """The present run of a remembered call. It is ended when its last waiter stops waiting."""
 
     __slots__ = ("task", "waiting")
 
@@ -65,7 +67,10 @@ class Run:
 
 
 class Remaking:
-    """The calls of kept results that a pool remembers, and makes again. It is for the thread of the pool's loop."""
+    """The remembered calls of a pool's kept results, and their recomputation.
+
+    Not thread-safe: only the thread of the pool's loop may use it.
+    """
 
     def __init__(self, core: OpenPool) -> None:
         self.lineage = Lineage()
@@ -78,7 +83,7 @@ class Remaking:
     def remembering(
         self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]
     ) -> Callable[[Ending], None]:
-        """Return a ``settle`` that also remembers the job's call, if its result stays on its node."""
+        """Return a ``settle`` callback that also remembers the job's call, if the result stays on its node."""
 
         def settled(ending: Ending) -> None:
             if type(ending) is Settled and isinstance(ending.outcome, StoredObject):
@@ -112,7 +117,7 @@ class Remaking:
         weakref.finalize(stored, self._let_go_soon, origin).atexit = False
 
     def _let_go_soon(self, origin: Origin) -> None:
-        """Note in the loop that a reference is gone. For any thread."""
+        """Count one reference less, in the loop's thread. Any thread may call this."""
         with suppress(RuntimeError):  # the loop has ended
             self._core.loop.call_soon_threadsafe(self._let_go, origin)
 
@@ -131,7 +136,7 @@ class Remaking:
     # --- what is needed -------------------------------------------------------------------------------------------
 
     def submit(self, job: JobId, objects: Sequence[StoredObject], send: Send, settle: Callable[[Ending], None]) -> None:
-        """Hand a job to the pool's actor by ``send`` when the objects in its arguments are available.
+        """Send a job to the pool's actor, by ``send``, when the objects in its arguments are available.
 
         Raises:
             PoolClosed
@@ -139,7 +144,7 @@ class Remaking:
         Waiting(self, job, objects, send, settle).begin()
 
     def cancel(self, job: JobId, ending: GaveUp | None = None) -> bool:
-        """End a job that waits here, as cancelled or with ``ending``; return False if it does not wait here."""
+        """End a job that waits here, as cancelled or with ``ending``. Return False if the job does not wait here."""
         waiting = self.waiting.get(job)
         if waiting is None:
             return False
@@ -147,15 +152,15 @@ class Remaking:
         return True
 
     def close(self) -> None:
-        """End all waiting jobs, as the pool has ended."""
+        """End all waiting jobs, because the pool has ended."""
         for waiting in [*self.waiting.values()]:
             waiting.give_up(GaveUp(Reason.CLOSED))
 
     async def have(self, objects: Iterable[StoredObject]) -> None:
-        """Recompute the lost objects, and return when none is lost. Cancellation does not affect other waiters.
+        """Recompute the lost objects, and return when none is lost. Cancelling one waiter does not affect the others.
 
         Raises:
-            NodeLost: one of them cannot be recomputed.
+            NodeLost: one of the objects cannot be recomputed.
             PoolClosed
         """
         lost = [each for each in objects if each.at.lost]
@@ -165,7 +170,7 @@ class Remaking:
             each_of_them = [asyncio.ensure_future(self._have(each)) for each in lost]
             try:
                 await asyncio.wait(each_of_them, return_when=asyncio.FIRST_EXCEPTION)
-                for task in each_of_them:  # in their order: of two losses, the first is raised
+                for task in each_of_them:  # awaited in order, so that the first of several losses is raised
                     if task.done():
                         task.result()
             finally:
@@ -196,7 +201,8 @@ class Remaking:
     async def _until_over(self, origin: Origin, run: Run) -> None:
         run.waiting += 1
         try:
-            await asyncio.wait([run.task])  # leaves it alone when we are cancelled: others wait for it too
+            # unlike `await`, `asyncio.wait` does not cancel the task with its waiter: there may be other waiters
+            await asyncio.wait([run.task])
         finally:
             run.waiting -= 1
             if not run.waiting and not run.task.done():
@@ -206,7 +212,7 @@ class Remaking:
                 self._forget()
         error = None if run.task.cancelled() else run.task.exception()
         if error is not None:
-            another = copy.copy(error)  # each waiter has a traceback of its own
+            another = copy.copy(error)  # a copy, so that each waiter has its own traceback
             another.__cause__ = error.__cause__
             raise another
 
@@ -264,7 +270,11 @@ class Remaking:
         return core.objects.keep(_as_object(small, call, job.id, ending.node)), ending.node
 
     def _object_of(self, source: Origin | Argument) -> StoredObject:
-        """Return an argument of a call, which may be lost. NodeLost: it was freed, and cannot be recomputed."""
+        """Return an object in a call's arguments, which may be lost.
+
+        Raises:
+            NodeLost: the object was freed, and cannot be recomputed.
+        """
         if isinstance(source, Argument):
             if (stored := source.stored()) is not None:
                 return stored
@@ -278,8 +288,9 @@ class Remaking:
 
 
 class Waiting:
-    """A job with objects in its arguments: the pool's actor has it, or it waits here while one of them is
-    recomputed.
+    """A job with objects in its arguments.
+
+    Either the pool's actor has the job, or the job waits here while an object is recomputed.
     """
 
     __slots__ = ("_job", "_objects", "_remaking", "_send", "_sent", "_settle", "_task", "_whereabouts")
@@ -307,18 +318,19 @@ class Waiting:
         self._sent = True
 
     def __call__(self, ending: Ending) -> None:
-        """Settle the job, unless it was not sent to its node because an object was lost meanwhile."""
+        """Settle the job; if it was not sent to its node because an object was lost, wait for that object again."""
         if type(ending) is Settled and ending.verdict is Verdict.UNSENT and self._may_have_all():
             self._wait()
         else:
             self._over(ending)
 
     def _over(self, ending: Ending) -> None:
-        self._objects, self._whereabouts = (), []  # which others may need no more
+        # drop the references, so that objects that no other job needs are freed
+        self._objects, self._whereabouts = (), []
         self._settle(ending)
 
     def _may_have_all(self) -> bool:
-        """Return whether waiting helps: an object is lost, or was recomputed since the job was sent."""
+        """Return whether waiting can help: an object is lost, or was recomputed since the job was sent."""
         return any(each.at.lost or each.at is not at for each, at in zip(self._objects, self._whereabouts, strict=True))
 
     def _wait(self) -> None:
@@ -360,7 +372,7 @@ def _source(stored: StoredObject) -> Origin | Argument:
 
 
 def _at(call: RememberedCall) -> Whereabouts:
-    """Return the whereabouts of a result that is nowhere."""
+    """Return the whereabouts of a result that is on no node."""
     return Whereabouts(call.name, None, 0, producer=_producer(call, call.node))
 
 
@@ -369,7 +381,7 @@ def _producer(call: RememberedCall, node: NodeId) -> str:
 
 
 def _as_object(received: Received, call: RememberedCall, job: JobId, node: NodeId) -> Whereabouts:
-    """Return a result that is small this time as an object that can be sent to nodes."""
+    """Return the result of a repeated run as an object that can be sent to nodes, although it is small this time."""
     name, size_bytes = f"{call.name}-{job}", len(received.data)
     blob = Blob(name, [received.data], size_bytes)
     return Whereabouts(name, received.sizes or (size_bytes,), size_bytes, blob=blob, producer=_producer(call, node))

@@ -1,4 +1,7 @@
-"""The requests to the owner of a run, such as that of `outrider stop`, which come through the record's socket."""
+"""Handlers of requests to the owner of a run, such as that of `outrider stop`.
+
+Requests arrive through the socket in the run's record.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..api.errors import RunStopped
 
-PROFILE_S = 600.0  # that a profile may take
-STACKS_CHARS = 4 << 20  # of all stacks in an answer; the record has them whole
+PROFILE_S = 600.0  # most seconds of a profile
+STACKS_CHARS = 4 << 20  # most characters of all stacks in a reply; the run's record has the full texts
 
 if TYPE_CHECKING:
     from ..runs.control import Request
@@ -18,12 +21,15 @@ if TYPE_CHECKING:
 
 
 def requests_to(core: OpenPool) -> Mapping[str, Request]:
-    """Return the handler of each request, by its name. `runs/control.py` says how to add one."""
+    """Return the handler of each request, by the request's name. `runs/control.py` explains how to add a request."""
     return {"stop": partial(_stop, core), "stacks": partial(_stacks, core), "profile": partial(_profile, core)}
 
 
 async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001  it has none
-    """End the pool, and answer when nothing is left of it. ``left``: the resources that may be left, in words."""
+    """End the pool, and reply when nothing of it is left.
+
+    ``left`` in the reply: a text about resources that may be left.
+    """
     if core.let_save is not None:
         await core.let_save()
     await core.halt(RunStopped("The pool was ended from outside, by `outrider stop`."))
@@ -31,7 +37,7 @@ async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
-    """Take the stacks of all running tasks. ``stacks``: the fields of each `TaskStack`."""
+    """Take the stacks of all running tasks. ``stacks`` in the reply: the fields of each `TaskStack`."""
     from ..node.stack_text import bounded
     from .stacks import stacks
 
@@ -41,8 +47,10 @@ async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any
 
 
 async def _profile(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Take a profile of all running tasks, or of the ranks in ``ranks``, an array of [first, last], that ends after
-    ``steps`` steps or ``seconds``. ``profiles``: the fields of each `ProfileTaken`.
+    """Take a profile of running tasks that ends after ``steps`` steps or ``seconds``.
+
+    ``ranks``: an array of [first, last], to profile only these ranks; else all tasks are profiled. ``profiles`` in the
+    reply: the fields of each `ProfileTaken`.
     """
     from ..runs.control import Refused
     from .profiles import Busy, take_profile

@@ -1,13 +1,14 @@
-"""Signals while pools are open: pools end first, then the program.
+"""Signals while pools are open: the pools end first, then the program.
 
-SIGTERM and SIGHUP would end the process at once; while pools are open they end their blocks first. That holds where
-they have their default action when a pool opens in the main thread. Handlers of others are left alone, and a SIGHUP
-that is ignored, as under nohup, stays ignored.
+SIGTERM and SIGHUP by default end the process at once. While pools are open, these signals end the pools' blocks first.
+This applies only if a signal has its default action when a pool opens in the main thread. Other handlers are kept, and
+a SIGHUP that is ignored, as under nohup, stays ignored.
 
-SIGINT is asyncio's: `asyncio.run` cancels its task at the first one. At each further one it raises KeyboardInterrupt
-wherever its loop happens to be, also between a result and the task that waits for it: that task never wakes up, and the
-loop waits for it for ever. So the first is passed on, and those that come with it, or while its pools are being ended,
-are not. A pool that ends at once is left only when those have come that may come with the first.
+SIGINT is handled by asyncio: `asyncio.run` cancels its task at the first SIGINT. At each further SIGINT it raises
+KeyboardInterrupt at the loop's present point of execution. If that is between a result and the wake-up of the task that
+waits for it, the task never wakes up, and the loop waits for the task forever. Therefore only the first SIGINT is
+passed on to asyncio; further ones are dropped if they arrive shortly after it, or while pools are ending. A pool that
+ends at once still waits `LINGER_S` after the first SIGINT, so that duplicates of that signal are dropped.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from functools import partial
 from types import FrameType
 from typing import Any, cast
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)  # sent by `kill` and service managers; by a closed terminal
-SAME_S = 1.0  # for a key that is held down, or a wrapper that forwards the terminal's signal to both
-LINGER_S = 0.25  # the least time from the first signal to the end of a pool: a wrapper's signal comes within it
-ENDING_S = 30.0  # for so long pools end undisturbed; a key that is pressed later ends the wait
+# SIGTERM is sent by `kill` and by service managers, SIGHUP by a closed terminal
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+# a further SIGINT within this time is a duplicate: a key held down, or a wrapper that forwards the terminal's signal
+SAME_S = 1.0
+LINGER_S = 0.25  # least time from the first signal to the end of a pool, within which a wrapper's duplicate arrives
+ENDING_S = 30.0  # SIGINTs are dropped for this long while pools end; a later one ends the wait for them
 
 
 class Hold:
-    """The default action of the ending signals, held back for one pool from its creation until `release`."""
+    """Delays the default action of the ending signals for one pool, from the hold's creation until `release`."""
 
     def __init__(self) -> None:
         self._handler = _EndingHandler.install()
@@ -38,32 +41,38 @@ class Hold:
             self._handler.settle()
 
     def release(self) -> None:
-        """Release once; again has no effect. The last one restores the default, and dies by the signal that came."""
+        """Release the hold; further calls have no effect.
+
+        The release of the last hold restores the default action, and ends the process by the signal that has arrived,
+        if any.
+        """
         if self._handler is not None and self in self._handler.holds:
             self._handler.holds.remove(self)
             self._handler.settle()
 
     def end(self, *, innermost: bool) -> None:
-        """React to such a signal; called again whenever another pool has ended since."""
+        """React to an ending signal. Called again each time that another pool has ended."""
         raise NotImplementedError
 
 
 class TaskHold(Hold):
-    """A hold for ``async with``: the signal cancels the task that opens the pool, the current one, once. SIGINT is held
-    as well.
+    """A hold for ``async with``: the signal cancels the task that opens the pool, which is the current task, once.
+
+    SIGINT is held as well.
     """
 
     def __init__(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._cancelled = False
-        self.at_rest = asyncio.Event()  # the pool is neither being opened nor closed
-        self.hurry: Callable[[], None] | None = None  # called at the second SIGINT, in place of asyncio's handler
+        self.at_rest = asyncio.Event()  # set while the pool is neither being opened nor closed
+        self.hurry: Callable[[], None] | None = None  # called at the second SIGINT, instead of asyncio's handler
         super().__init__()
         _InterruptHandler.hold(self)
 
     async def leave(self) -> None:
-        """Release, but not before the pools that the signal has closing too: were this the main task's, asyncio would
-        end with it, and cancel them.
+        """Release, after the other pools that the signal ends are closed.
+
+        If this task is the main task, asyncio would end with it and cancel the tasks of the others.
         """
         self.at_rest.set()
         try:
@@ -76,8 +85,9 @@ class TaskHold(Hold):
             self.release()
 
     def cause_of(self, error: BaseException | None) -> BaseException | None:
-        """Return the error that ends a block; in place of a cancellation, the error of its cause: Ctrl-C or a
-        signal.
+        """Return the error that ends a block.
+
+        For a cancellation that Ctrl-C or a signal caused, return the error of that cause.
         """
         if not isinstance(error, asyncio.CancelledError):
             return error
@@ -96,12 +106,16 @@ class TaskHold(Hold):
             return
         self._cancelled = True
         if self._task is None or self._task.done() or self._loop.is_closed():
-            self.release()  # no task is left to close the pool
+            self.release()  # the task that would close the pool has ended
         else:
-            self._loop.call_soon_threadsafe(self._cancel, self._task)  # which wakes up a loop that waits
+            # thread-safe call, because that wakes a loop that waits for I/O
+            self._loop.call_soon_threadsafe(self._cancel, self._task)
 
     def hurried(self) -> bool:
-        """Notify a block that still ends after the first SIGINT of another one; return whether it takes that."""
+        """Notify a block that is still ending after the first SIGINT of another SIGINT.
+
+        Return whether the block handles it.
+        """
         if self.hurry is None or self._loop.is_closed():
             return False
         self._loop.call_soon_threadsafe(self.hurry)
@@ -109,13 +123,14 @@ class TaskHold(Hold):
 
     def _cancel(self, task: asyncio.Task[object]) -> None:
         task.cancel()
-        task.add_done_callback(lambda _: self.release())  # should it end and leave its pool open
+        task.add_done_callback(lambda _: self.release())  # the task may end and leave its pool open
 
 
 class ThreadHold(Hold):
-    """A hold for ``with``: the signal raises `SystemExit` in the main thread, once, while ``interruptible``.
+    """A hold for ``with``: the signal raises `SystemExit` in the main thread, once, while ``interruptible`` is true.
 
-    That is ended by an assignment: at a call, Python would first run the handler.
+    To stop interrupts, assign False to ``interruptible``. A method for that would not be safe, because Python may run
+    the signal handler at any call.
     """
 
     def __init__(self) -> None:
@@ -123,26 +138,28 @@ class ThreadHold(Hold):
         super().__init__()
 
     def interrupt(self) -> None:
-        """Let the signal raise `SystemExit` from now on; if such a signal has come, it is raised now."""
+        """Allow the signal to raise `SystemExit` from now on. If the signal has arrived already, raise now."""
         self.interruptible = True
         if self._handler is not None:
             self._handler.settle()
 
     def end(self, *, innermost: bool) -> None:
-        if self.interruptible and innermost:  # the outer ones when the inner ones have been left
+        if self.interruptible and innermost:  # the holds of outer blocks react after the inner blocks have ended
             self.interruptible = False
             assert self._handler is not None
-            raise SystemExit(128 + self._handler.came)  # as shells report it
+            raise SystemExit(128 + self._handler.came)  # the exit code that shells report for the signal
 
 
 class ProgramHold(Hold):
-    """A hold for a program with work left after a signal has ended its pool, such as printing the result. A signal that
-    comes while no pool is open ends the first pool that is opened; the program dies by it at the `release`.
+    """A hold for a program that has work left after a signal has ended its pool, such as printing the result.
+
+    A signal that arrives while no pool is open ends the first pool that is opened. At `release`, the program dies by
+    the signal.
     """
 
     @property
     def came(self) -> int:
-        """The number of the signal that has come; 0: none has."""
+        """The number of the signal that has arrived; 0: none has."""
         return 0 if self._handler is None else self._handler.came
 
     def end(self, *, innermost: bool) -> None:
@@ -150,24 +167,28 @@ class ProgramHold(Hold):
 
 
 def ending_signal_came() -> bool:
-    """Return whether a signal has come that ends the program when its pools have ended. For any thread."""
+    """Return whether a signal has arrived that ends the program after its pools have ended.
+
+    Any thread may call this.
+    """
     return any(isinstance(there := signal.getsignal(number), _EndingHandler) and there.came for number in ENDING)
 
 
 class _EndingHandler:
-    """The handler of the signals that would end the process: one for all open pools, which find it where it is
-    installed.
+    """The handler of the signals that would end the process.
+
+    All open pools share one; they find it as the installed signal handler.
     """
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self.came = 0  # the first of them
-        self.holds: list[Hold] = []  # the innermost last
+        self.came = 0  # number of the first signal; 0: none has arrived
+        self.holds: list[Hold] = []  # the hold of the innermost block is last
 
     @staticmethod
     def install() -> _EndingHandler | None:
-        """Return the handler, installed now if it was not; None: the program itself handles these signals."""
-        if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+        """Return the handler, after installing it if necessary; None: the program itself handles these signals."""
+        if threading.current_thread() is not threading.main_thread():  # only the main thread can set signal handlers
             return None
         there = {number: signal.getsignal(number) for number in ENDING}
         ours = [each for each in there.values() if isinstance(each, _EndingHandler) and not each._is_inherited()]
@@ -188,11 +209,14 @@ class _EndingHandler:
         return [number for number in ENDING if cast("object", signal.getsignal(number)) is self]
 
     def _is_inherited(self) -> bool:
-        """Return whether this process is a fork of the pools' process: a fork has no pools, and dies by default."""
+        """Return whether this process is a fork of the pools' process.
+
+        A fork has no pools, so signals end it as by default.
+        """
         return os.getpid() != self._process
 
     def settle(self) -> None:
-        """End the blocks that have to end; and when there are none left, give the signals back."""
+        """End the blocks that have to end. When no hold is left, restore the default actions."""
         if self.came:
             for hold in [*self.holds]:
                 hold.end(innermost=self.holds[-1:] == [hold])
@@ -203,11 +227,13 @@ class _EndingHandler:
             for number in installed:
                 signal.signal(number, signal.SIG_DFL)
         if self.came in installed:
-            os.kill(os.getpid(), self.came)  # from another thread: to the handler, which then does this again
+            # called in another thread, this runs the handler in the main thread, and the handler calls this method
+            # again
+            os.kill(os.getpid(), self.came)
 
 
 class _InterruptHandler:
-    """The handler of SIGINT in front of `asyncio.run`'s, while pools are open in the main thread."""
+    """A handler of SIGINT that wraps the handler of `asyncio.run` while pools are open in the main thread."""
 
     def __init__(self, runners: Callable[[int, FrameType | None], object]) -> None:
         self.runners = runners
@@ -217,8 +243,10 @@ class _InterruptHandler:
 
     @classmethod
     def hold(cls, hold: TaskHold) -> None:
-        """Hold SIGINT until `release`; only in the main thread, and where its handler is `asyncio.run`'s."""
-        if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+        """Hold SIGINT until `release`; only in the main thread, and if the handler of SIGINT is that of
+        `asyncio.run`.
+        """
+        if threading.current_thread() is not threading.main_thread():  # only the main thread can set signal handlers
             return
         there: Any = signal.getsignal(signal.SIGINT)
         if _is_runners(there):
@@ -238,13 +266,13 @@ class _InterruptHandler:
 
     @classmethod
     def has_come(cls, hold: TaskHold) -> bool:
-        """Return whether a SIGINT was passed on while ``hold`` was there."""
+        """Return whether a SIGINT was passed on while ``hold`` was held."""
         there: Any = signal.getsignal(signal.SIGINT)
         return isinstance(there, cls) and hold in there.holds and there._passed_on is not None
 
     @classmethod
     def lingers_s(cls, hold: TaskHold) -> float:
-        """Return for how long ``hold`` is not to be released, because of a SIGINT that was passed on just now."""
+        """Return how many seconds ``hold`` has to stay because a SIGINT was passed on just now."""
         there: Any = signal.getsignal(signal.SIGINT)
         if not isinstance(there, cls) or hold not in there.holds or there._passed_on is None:
             return 0.0
@@ -264,6 +292,9 @@ class _InterruptHandler:
 
 
 def _is_runners(handler: object) -> bool:
-    """Return whether `asyncio.run` has set the handler. If another Python names it differently, it is left as it is."""
+    """Return whether the handler was set by `asyncio.run`.
+
+    In a Python that names that handler differently, return False, and the handler is left alone.
+    """
     runners = getattr(asyncio.Runner, "_on_sigint", None)
     return isinstance(handler, partial) and getattr(handler.func, "__func__", None) is runners is not None

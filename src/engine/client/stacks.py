@@ -1,4 +1,4 @@
-"""The stacks of all running tasks of a pool, requested from its nodes at the same time."""
+"""The stacks of a pool's running tasks, requested from its nodes at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def stacks(core: OpenPool) -> list[TaskStack]:
-    """Return the stacks of each task and rank under way, by job and rank. The pool's record has them as files."""
+    """Return the stacks of each running task and rank, ordered by job and rank. The pool's record has them as files."""
     at = time.time()
     answers = await asyncio.gather(*map(_stacks_of, core.connector.links))
     taken = sorted((each for some in answers for each in some), key=lambda each: (each.job, each.rank, each.node))

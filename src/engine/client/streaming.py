@@ -1,4 +1,6 @@
-"""Generators on nodes, as their callers iterate over them here: on one node, or on every rank of a broadcast."""
+"""Generators on nodes, and their iterators in the client: a generator runs on one node, or on every rank of a
+broadcast.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from .open_pool import OpenPool
 
 T = TypeVar("T")
-_BEGUN: Any = object()  # the first value of a generator that must be closed even if its values are never read
+# a first item without a value, after which the generator must be closed even if no value is read
+_BEGUN: Any = object()
 
 
 async def stream(
@@ -33,11 +36,11 @@ async def stream(
     marked: bool = False,
     payload: Payload | None = None,
 ) -> AsyncGenerator[T, None]:
-    """`Pool.stream`. It is submitted when the first value is asked for.
+    """Implement `Pool.stream`. The call is submitted when the first value is requested.
 
     Args:
-        marked: For `begun`, which returns before the node has the arguments: they are copied.
-        payload: The call, where it was packed before, with `Values` as its output.
+        marked: The stream is for `begun`, which returns before the node has the arguments, so the arguments are copied.
+        payload: The call, if it was packed before, with `Values` as its output.
     """
     if not isinstance(call, StreamCall):
         raise NotACall(f"pool.stream takes the call of a generator function; {pending(call).code} is for pool.run")
@@ -66,18 +69,19 @@ async def stream(
 
 
 async def begun(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """Return a marked generator when it has begun. From then on, closing or forgetting it releases its resources, even
-    if no value was read.
+    """Return a marked generator when it has begun.
+
+    From then on, closing or dropping the generator releases its resources, even if no value was read.
     """
     await anext(values)
     return values
 
 
 async def broadcast(core: OpenPool, call: StreamCall[T]) -> list[AsyncGenerator[T, None]]:
-    """`Pool.broadcast` of a generator. Cancelling ends every rank."""
+    """Implement `Pool.broadcast` of a generator. Cancelling this call ends every rank."""
     job = StreamingBroadcast(core, for_every_rank(call))
     try:
-        await core.own(job.payload)  # the caller has the iterators before all nodes have the arguments
+        await core.own(job.payload)  # copied, because the caller gets the iterators before all nodes have the arguments
     except BaseException:
         job.refused()
         raise
@@ -86,7 +90,7 @@ async def broadcast(core: OpenPool, call: StreamCall[T]) -> list[AsyncGenerator[
 
 
 class StreamingBroadcast(BroadcastJob[None]):
-    """A generator on every node. It implements `actors.interfaces.RankWatch`."""
+    """A generator on every node. Implements `actors.interfaces.RankWatch`."""
 
     __slots__ = ("_begun", "_cause", "_endings", "_output")
 
@@ -95,13 +99,14 @@ class StreamingBroadcast(BroadcastJob[None]):
         super().__init__(core, core.packer.pack_stream(call, self._output), call.options)
         self._begun: asyncio.Future[int] = core.loop.create_future()
         self._endings: dict[int, Ending] = {}
-        self._cause: Ending | None = None  # of the first rank that failed: the others are ended by it
+        # the ending of the first rank that failed, which is the reason that the other ranks end
+        self._cause: Ending | None = None
 
     async def wait_begun(self) -> int:
-        """Wait until the ranks are started, and return how many there are. Cancelling ends them.
+        """Wait until the ranks are started, and return their number. Cancelling ends the ranks.
 
         Raises:
-            Exception: none was started; as `broadcast` of a function that returns.
+            Exception: no rank was started; the same errors as for a broadcast of a function without yields.
         """
         try:
             ranks = await self._begun
@@ -113,7 +118,10 @@ class StreamingBroadcast(BroadcastJob[None]):
         return ranks
 
     async def values(self, rank: int) -> AsyncGenerator[Any, None]:
-        """Iterate over what a rank yields, marked for `begun`; then raise its error. Closing it ends the rank alone."""
+        """Yield the values of a rank, marked for `begun`; then raise the rank's error.
+
+        Closing the generator ends only this rank.
+        """
         try:
             yield _BEGUN
             async for received in self._output.of(rank):

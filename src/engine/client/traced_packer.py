@@ -1,4 +1,6 @@
-"""Pack calls of a pool that traces: each has a span, and its task gets the span's context with its arguments."""
+"""Packing of calls in a pool with tracing: each call gets a span, and its task receives the span's context with the
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def begun_traces() -> Traces:
-    """Return the traces of a pool that is being opened, below the span that is the present one."""
+    """Return the traces of a pool that is being opened, as children of the current span."""
     from ..observe.traces import Traces
 
     return Traces(version("outrider"))
@@ -27,7 +29,7 @@ def begun_traces() -> Traces:
 class TracedPacker(Packer):
     """A packer that reports each call to ``traces``. ``packer``: as for `Packer`."""
 
-    _carrier: Mapping[str, str]  # of the call that is being packed
+    _carrier: Mapping[str, str]  # the trace context of the call that is being packed
 
     def __init__(self, traces: Traces, *packer: Any, **more: Any) -> None:
         super().__init__(*packer, **more)

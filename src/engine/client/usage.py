@@ -1,4 +1,7 @@
-"""Figures of how well a pool's nodes were used, from its provider while it is left: for people, and for the record."""
+"""Figures of how much of a pool's nodes was used.
+
+The provider reports them when the pool ends; they are printed, and written to the run's record.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from ...providers.base import MachineUsage, UsageUnknown
 
 
 class UsageIntake:
-    """A collector of the provider's figures of machines, which `close` reports by node. ``node_of``: returns a
-    machine's node, or None.
+    """Collects the provider's figures of machines; `close` reports them by node.
+
+    ``node_of`` returns a machine's node, or None.
     """
 
     def __init__(self, observe: ev.Observe, node_of: Callable[[str], int | None]) -> None:
@@ -25,7 +29,10 @@ class UsageIntake:
             self._used.append(figures)
 
     def close(self) -> None:
-        """Report the figures of each node, and of all together. A provider without figures is not reported."""
+        """Report the figures of each node, and of all nodes together.
+
+        Nothing is reported if the provider has no figures.
+        """
         known = [(node, each) for each in self._used if (node := self._node_of(each.id)) is not None]
         for node, each in sorted(known, key=lambda one: one[0]):
             amounts = (each.seconds, each.cpus, each.cpu_s, each.memory_bytes, each.memory_total_bytes)

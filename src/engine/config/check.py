@@ -1,4 +1,4 @@
-"""Check a configuration file as a whole: everything that is wrong with its pools and trackers, and their settings."""
+"""Check of a whole configuration file: all errors of its pools and trackers, and their settings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from .tracker_tables import named_table, tracker_of
 if TYPE_CHECKING:
     from ..pool_options import PoolOptions
 
-_IN_PLACE = "\N{BULLET}"  # in place of a missing secret, so that the check goes on
+_IN_PLACE = "\N{BULLET}"  # stands for a missing secret, so that the other settings can still be checked
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPool:
-    """One pool of a file. ``settings``: all settings, defaults included, without secrets; empty where there are
-    ``problems``.
+    """One pool of a file.
+
+    ``settings``: all settings including defaults, without secrets; empty if there are ``problems``.
     """
 
     name: str
@@ -35,17 +36,20 @@ class CheckedPool:
 
     @property
     def changed(self) -> dict[str, Any]:
-        """The settings that are not the defaults."""
+        """The settings that differ from the defaults."""
         usual = spec_of(checked((), DEFAULTS))
         return {name: value for name, value in self.settings.items() if value != usual.get(name)}
 
 
 def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
-    """Check one pool of a file. Each problem is a sentence that names the key; a pool has as many as are found."""
+    """Check one pool of a file.
+
+    Each problem is a sentence that names the key; as many problems as possible are found.
+    """
     table = file.pools[name]
     missing = _missing(table)
     problems = [*missing.values()]
-    known: dict[str, Any] = {}  # the keys that are valid by themselves
+    known: dict[str, Any] = {}  # the keys whose values are valid on their own
     for key in sorted(table, key=lambda each: each not in _PROVIDERS):
         try:
             check_known("a pool", [key], POOL_KEYS | RUN_KEYS)
@@ -66,7 +70,10 @@ def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
 
 
 def checked_tracker(file: ConfigFile, name: str) -> tuple[str, ...]:
-    """Check one tracker of a file, also if no pool names it: `outrider run --track` may. Return the problems."""
+    """Check one tracker of a file, and return the problems.
+
+    A tracker that no pool names is checked, too, because `outrider run --track` may name it.
+    """
     table = named_table(name, file.trackers)
     missing = _missing(table)
     try:
@@ -76,7 +83,7 @@ def checked_tracker(file: ConfigFile, name: str) -> tuple[str, ...]:
     return tuple(missing.values())
 
 
-_PROVIDERS = ("provider", "specs")  # on which of the other keys are possible depends
+_PROVIDERS = ("provider", "specs")  # checked first, because they determine which other keys are allowed
 
 
 def _settings(table: Table) -> dict[str, Any]:
@@ -94,7 +101,7 @@ def _settings(table: Table) -> dict[str, Any]:
 
 
 def _missing(table: Table) -> dict[str, str]:
-    """Return the variables of secrets that have no value, each with the message about it."""
+    """Return the environment variables of secrets that are not set, each with an error message."""
     names = [name for name in sorted(set(_secrets(table))) if not os.environ.get(name)]
     return {
         name: f"{name} is {'empty' if name in os.environ else 'not set'}, and a secret is to come from it"
@@ -114,7 +121,7 @@ def _message(error: SpecError) -> str:
 
 
 def _secrets(value: Any) -> Iterator[str]:
-    """Yield the variables from which secrets come."""
+    """Yield the environment variables that secrets are read from."""
     match value:
         case {"secret": str(name), **more} if not more:
             yield name
@@ -129,7 +136,7 @@ def _secrets(value: Any) -> Iterator[str]:
 
 
 def _without(value: Any, missing: Container[str]) -> Any:
-    """Return a value with a text in place of each secret that is missing."""
+    """Return a value with a text in place of each missing secret."""
     match value:
         case {"secret": str(name), **more} if not more:
             return _IN_PLACE if name in missing else value

@@ -1,4 +1,6 @@
-"""Find and read ``outrider.toml``, or ``[tool.outrider]`` of a ``pyproject.toml``, in which pools have names."""
+"""Search and parsing of ``outrider.toml``, or of ``[tool.outrider]`` in a ``pyproject.toml``, which define
+named pools.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ from .tables import POOL_KEYS, RUN_KEYS, Table, at, pool_options, tracker_at
 from .tracker_tables import with_tables
 
 OWN, SHARED = "outrider.toml", "pyproject.toml"
-DEFAULT = "default"  # the name of the pool that programs get that name none
+DEFAULT = "default"  # the name of the pool that is used if a program names none
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file that exists and can be read. ``pools``: by name, with paths made absolute."""
+    """A file that exists and was parsed. ``pools``: the tables of pools by name, with absolute paths."""
 
     path: Path
-    prefix: str  # of its tables' names
+    prefix: str  # prefix of the names of its tables
     pools: Mapping[str, Table]
-    trackers: Mapping[str, Table]  # by the names that pools call them
+    trackers: Mapping[str, Table]  # the tables of trackers, by the names that pools use for them
 
     def where(self, name: str, of: Literal["pools", "trackers"] = "pools") -> str:
         return f"{self.path} [{self.prefix}{of}.{name}]"
@@ -40,7 +42,7 @@ class ConfigFile:
         """Return the table of a pool.
 
         Raises:
-            SpecError: there is none of this name.
+            SpecError: the file has no pool of this name.
         """
         if name not in self.pools:
             close = closest(name, self.pools)
@@ -50,8 +52,10 @@ class ConfigFile:
 
 
 def find(start: Path) -> ConfigFile | None:
-    """Return the file that holds for programs in ``start``: the nearest, in that folder or one above. Of one folder,
-    ``outrider.toml`` wins. None: there is none.
+    """Return the configuration file for programs that run in ``start``: the nearest, in that folder or a folder above
+    it.
+
+    In the same folder, ``outrider.toml`` takes precedence. None: no file was found.
     """
     for folder in (start, *start.parents):
         if _is_file(own := folder / OWN):
@@ -64,13 +68,16 @@ def find(start: Path) -> ConfigFile | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether there is a file that this user can see: above a working folder may be folders of others."""
+    """Return whether this is a file that the user may see.
+
+    Folders above the working directory may belong to other users.
+    """
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises a PermissionError
 
 
 def _check_owner(file: Path) -> None:
-    """Refuse a file that was found, not named, if another user may have written it: it decides which machines get the
-    program's files and secrets. In a shared folder such as /tmp it could be anybody's.
+    """Refuse a file that was found by search if another user may have written it, as is possible in a shared folder
+    such as /tmp. The file determines which machines get the program's files and secrets.
     """
     status, users = file.stat(), (os.geteuid(), 0)
     mode = stat.S_IMODE(status.st_mode)
@@ -102,7 +109,7 @@ def read(path: str | os.PathLike[str]) -> ConfigFile:
     """Read a file of either kind.
 
     Raises:
-        SpecError: it cannot be read, is no TOML, or has keys that mean nothing.
+        SpecError: the file cannot be read, is no TOML, or has unknown keys.
     """
     if not isinstance(path, str | os.PathLike):
         refuse(f"the file of pools is a path, not {shown(path)}.")
@@ -127,7 +134,7 @@ def _parsed(path: Path) -> Table:
         return tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}.") from None
-    except (OSError, ValueError, RecursionError) as error:  # no text, or tables and numbers that are too deep or long
+    except (OSError, ValueError, RecursionError) as error:  # unreadable, no valid TOML, or nested too deeply
         raise SpecError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
@@ -140,7 +147,7 @@ def _table(table: Table, key: str, where: str) -> Table:
 
 
 def _refuse_key(where: str, key: str, value: object, prefix: str) -> NoReturn:
-    """Refuse a key that stands where pools and trackers have their tables, with the right place for it."""
+    """Refuse a key outside of the tables for pools and trackers. The error names the right place for the key."""
     if isinstance(value, Mapping):
         inner = (
             [*value]
@@ -159,8 +166,9 @@ def _refuse_key(where: str, key: str, value: object, prefix: str) -> NoReturn:
 def pool_of(
     name: str, file: str | os.PathLike[str] | None, *, besides: Container[str]
 ) -> tuple[tuple[Spec, ...], PoolOptions, str]:
-    """Return the specs and options of a pool in a file without the options ``besides``, and the name of its table in
-    errors. ``file`` None: the file that holds here.
+    """Return the specs and options of a pool in a file, and the name of its table for errors.
+
+    ``file``: None: the file for the working directory. ``besides``: names of options to leave out.
 
     Raises:
         SpecError: there is no file, or it has a value that is not valid.

@@ -1,4 +1,4 @@
-"""Read the header of a script: the block ``# /// script`` of PEP 723, with its ``[tool.outrider]``."""
+"""Parsing of a script's header: the block ``# /// script`` of PEP 723, with its ``[tool.outrider]``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)
 class ScriptHeader:
     dependencies: tuple[str, ...] = ()
     requires_python: str = ""
-    options: Table = field(default_factory=dict)  # of [tool.outrider]
+    options: Table = field(default_factory=dict)  # the keys of [tool.outrider]
 
     def check_python(self, name: str) -> None:
-        """Refuse a script that does not run with this Python: its ranks have the same version.
+        """Refuse a script that does not support this Python's version, which its ranks have, too.
 
         Raises:
             SpecError
@@ -44,10 +44,10 @@ class ScriptHeader:
 
 
 def header_of(text: str, name: str) -> ScriptHeader:
-    """Return the contents of a script's header; empty without one. ``name``: the script's, for errors.
+    """Return the contents of a script's header; empty if it has none. ``name``: the script's name, for errors.
 
     Raises:
-        SpecError: there are two headers, or it is not valid.
+        SpecError: the header is not valid, or there are two headers.
     """
     blocks = [match for match in _BLOCK.finditer(text) if match["type"] == "script"]
     if not blocks:

@@ -1,4 +1,4 @@
-"""Turn a table of TOML into the options of a `Pool`, and lay several such tables over each other."""
+"""Conversion of TOML tables to the options of a `Pool`, and merging of several tables."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 Table = Mapping[str, Any]
 
 POOL_KEYS = frozenset({*PoolOptions.__annotations__, "specs"})
-RUN_KEYS = frozenset({"ranks_per_node", "max_restarts", "grace"})  # of `outrider run`; a pool has no use for them
-GRACE_S, MOST_GRACE_S = 30.0, 3600.0  # torchrun waits 30 s
-_IN_IMAGE = ("requirements", "lock")  # paths of files
+# options of `outrider run` that are not options of a pool
+RUN_KEYS = frozenset({"ranks_per_node", "max_restarts", "grace"})
+GRACE_S, MOST_GRACE_S = 30.0, 3600.0  # default and maximum; the default is torchrun's
+_IN_IMAGE = ("requirements", "lock")  # options of an image that are paths of files
 
 
 def pool_options(table: Table, where: str) -> tuple[tuple[Spec, ...], PoolOptions]:
@@ -52,8 +53,10 @@ def telling(where: str) -> Iterator[None]:
 
 
 def merged(*tables: Table) -> dict[str, Any]:
-    """Lay tables over each other: the later one's keys win. Of an image they are joined key by key, of its variables
-    name by name, and of a provider where both tables mean the same one.
+    """Merge tables; keys of later tables override those of earlier ones.
+
+    Images are merged key by key, environment variables name by name, and provider tables key by key if both are for the
+    same provider.
     """
     whole: dict[str, Any] = {}
     for table in tables:
@@ -80,7 +83,7 @@ def _one_provider(before: object, after: object) -> object:
 
 
 def at(table: Table, folder: Path) -> dict[str, Any]:
-    """Return the table with its relative paths made absolute, from ``folder``."""
+    """Return the table with relative paths made absolute, starting at ``folder``."""
     moved = dict(table)
     image = table.get("image")
     if isinstance(image, Mapping):
@@ -88,7 +91,8 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
             **image,
             **{key: _path(image[key], folder) for key in _IN_IMAGE if isinstance(image.get(key), str)},
         }
-        if isinstance(includes := image.get("includes"), list):  # a text that is no file there is the name of a module
+        # a text that is not a file in the folder is the name of a module
+        if isinstance(includes := image.get("includes"), list):
             moved["image"]["includes"] = [_path_if_there(each, folder) for each in includes]
     checkpoints = table.get("checkpoints")
     if isinstance(checkpoints, str) and "://" not in checkpoints and not half_url(checkpoints):
@@ -99,8 +103,9 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
 
 
 def tracker_at(table: Table, folder: Path) -> Table:
-    """Return a tracker's table with its relative folder made absolute, from ``folder``. For a class of the user's own
-    the option may mean anything, and stays.
+    """Return a tracker's table with its relative folder made absolute, starting at ``folder``.
+
+    For a tracker class of the user's own, the option is left unchanged, because it may mean something else.
     """
     text = table.get("folder")
     if not isinstance(text, str) or not text or "://" in text or ":" in str(table.get("kind", "")):
@@ -136,7 +141,7 @@ def restarts_of(table: Mapping[str, Any]) -> int:
 
 
 def grace_of(table: Mapping[str, Any]) -> float:
-    """Return for how many seconds ranks that handle SIGTERM may save when the run is ended."""
+    """Return how many seconds ranks that handle SIGTERM have to save when the run is ended."""
     grace = table.get("grace", GRACE_S)
     if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace <= MOST_GRACE_S:
         refuse(f"grace takes seconds, from 0 to {MOST_GRACE_S:,.0f}, not {shown(grace)}.")
@@ -147,7 +152,7 @@ def grace_of(table: Mapping[str, Any]) -> float:
 
 
 def _as_it_is(value: Any) -> Any:
-    return value  # `Pool` checks it
+    return value  # `Pool` checks the value
 
 
 def _provider(value: object) -> object:
@@ -157,7 +162,7 @@ def _provider(value: object) -> object:
     one_of("provider", table["name"], [*PROVIDERS])
     options = {key: each for key, each in table.items() if key != "name"}
     if table["name"] == "ssh":
-        if "hosts" not in options:  # perhaps under another name
+        if "hosts" not in options:  # hosts may be given under another name
             check_known("SSH", options, list(inspect.signature(provider_class("ssh")).parameters))
         options["hosts"] = _hosts(options.get("hosts"))
     return _build(provider_class(table["name"]), options)
@@ -214,7 +219,7 @@ def _image(value: object) -> Image:
 
 
 def _secret(value: object) -> Any:
-    """Return the secret of ``{ secret = "HF_TOKEN" }``: the value of that variable of this process."""
+    """Return the secret for ``{ secret = "HF_TOKEN" }``: the value of that environment variable of this process."""
     match value:
         case {"secret": str(name), **more} if not more:
             return Secret.env(name)

@@ -1,4 +1,4 @@
-"""Trackers in files: the tables ``[trackers.NAME]``, and the entries of ``trackers = [...]`` of a pool."""
+"""Trackers in configuration files: the tables ``[trackers.NAME]``, and a pool's ``trackers = [...]``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 def with_tables(trackers: object, tables: Tables) -> object:
-    """Return a pool's ``trackers`` with the table of each in place of its name, where the file has one."""
+    """Return a pool's ``trackers`` with each name replaced by its table, if the file has a table of that name."""
     if not isinstance(trackers, list):
         return trackers
     return [named_table(each, tables) if isinstance(each, str) and each in tables else each for each in trackers]
 
 
 def named_table(name: str, tables: Tables) -> Mapping[str, Any]:
-    """Return the table of a tracker, which is called ``name`` unless it says otherwise."""
+    """Return the table of a tracker. The tracker's name is ``name``, unless the table has another one."""
     return {"name": name, **tables[name]}
 
 
@@ -38,7 +38,7 @@ def trackers_of(value: object) -> list[Tracker]:
 
 
 def tracker_of(value: object) -> Tracker:
-    """Return one tracker, of its kind's name, or of a table with ``kind`` (or ``name``, where that is a kind's).
+    """Return a tracker from the name of its kind, or from a table with ``kind`` (or with ``name``, if that is a kind).
 
     Raises:
         SpecError

@@ -1,4 +1,4 @@
-"""Scripts as ranks of a pool: the work of `outrider run`.
+"""Scripts that run as the ranks of a pool, for `outrider run`.
 
 `run` plans the pool and its files, `ranks` sets the variables of each rank, `program` is the rank's own process,
 `driver` owns a detached run.

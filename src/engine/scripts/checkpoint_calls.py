@@ -1,7 +1,7 @@
-"""Find a script's call of ``checkpoint(...)`` that needs a place from the run, before anything starts.
+"""Detection of calls of ``checkpoint(...)`` in a script for which the run must set a root, before anything starts.
 
-Only a call that is certain to run counts: in the script's own statements, or in functions of the script that they call,
-with no branch, loop or ``try`` around it, and with nothing before it that may end the script.
+Only calls that are certain to run are found: in the script's own statements, or in functions of the script that these
+statements call, outside of any branch, loop or ``try``, and with no earlier statement that may end the script.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _HELP = frozenset({"-h", "--help", "--version", "-V"})
 _ENDS = frozenset({"exit", "quit", "_exit", "abort", "execv", "execve", "execvp", "execl", "execlp", "kill"})
 _DECLARATIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)
 _ELSEWHERE = re.compile("OUTRIDER_CHECKPOINTS|dotenv|environ")  # the script may set the variable
-_DEEPEST = 20  # calls of the script's functions in each other
+_DEEPEST = 20  # deepest nesting of calls of the script's functions that is followed
 
 
 def needs_place(source: str, arguments: Sequence[str]) -> int:
-    """Return the line of a call of `checkpoint` that is certain to run and names no root; 0: none was found."""
+    """Return the line of a call of `checkpoint` that is certain to run and passes no root; 0: none was found."""
     if "checkpoint" not in source or _ELSEWHERE.search(source) or _HELP & {*arguments}:
         return 0
     try:
@@ -40,7 +40,7 @@ def needs_place(source: str, arguments: Sequence[str]) -> int:
 
 
 class _Stop(Exception):
-    """The search has ended. ``line``: of the call; 0: the rest of the script may not run."""
+    """Raised to end the search. ``line``: the line of the call; 0: the rest of the script may not run."""
 
     def __init__(self, line: int = 0) -> None:
         super().__init__()
@@ -48,7 +48,9 @@ class _Stop(Exception):
 
 
 def _names(tree: ast.Module) -> frozenset[str]:
-    """Return the script's names of `outrider.checkpoint`; none where the script binds one of them to something else."""
+    """Return the script's names for `outrider.checkpoint`; none if the script also binds one of them to another
+    object.
+    """
     names: set[str] = set()
     for each in ast.walk(tree):
         if isinstance(each, ast.ImportFrom) and each.module == "outrider" and not each.level:
@@ -72,7 +74,7 @@ class _Search:
         """Follow statements that run one after the other.
 
         Raises:
-            _Stop: the call was found, or what follows may not run.
+            _Stop: the call was found, or the following statements may not run.
         """
         for each in statements:
             if isinstance(each, ast.If) and _is_main(each.test):
@@ -86,7 +88,7 @@ class _Search:
             elif isinstance(each, ast.With):
                 for item in each.items:
                     self._evaluate(item.context_expr)
-                raise _Stop  # a context may swallow the error of its block, as pytest.raises does
+                raise _Stop  # a context manager may swallow the error of its block, as pytest.raises does
             elif not isinstance(each, _DECLARATIONS) and self._may_end(each):
                 raise _Stop
 

@@ -1,8 +1,8 @@
-"""The driver of a detached run: a process in a session of its own, which goes on when the terminal is closed.
+"""The driver of a detached run: a process in a session of its own, which continues when the terminal is closed.
 
-It is forked from the command after the check of all options: so the prompt is back at once, and mistakes in the options
-are reported there. The command waits for the first moments of the run, to report a failing start at the prompt, too.
-The driver owns the record from the run's beginning to the end of its own process.
+The command checks all options and then forks the driver, so that mistakes in options are reported before the prompt
+returns. The command also waits for the first moments of the run, to report a failing start. The driver owns the record
+from the run's beginning to the end of the driver's process.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..runs.writer import RUN, STATUS
 from .driver_log import DRIVER_LOG, redirect
 from .exit_codes import OUTRIDER
 
-RECORD_S = 30.0  # for the creation of the record on a slow disk
-FIRST_MOMENTS_S = 0.4  # of the run, for which the command waits
+RECORD_S = 30.0  # timeout for the creation of the record on a slow disk
+FIRST_MOMENTS_S = 0.4  # seconds after the run's start that the command waits for a failure
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a detached run, for its command. ``run``: its id; "": it could not begin. ``code``: its exit code,
-    if it has ended already, and ``message`` the reason; None: it goes on.
+    """The start of a detached run, as reported to the command. ``run``: the run's id; empty: the run could not start.
+    ``code``: the exit code, if the run has ended already, with the reason in ``message``; None: the run continues.
     """
 
     run: str = ""
@@ -44,7 +44,7 @@ class Start:
 
 
 class Starter:
-    """The driver's end of the pipe to its command, which waits for the start of the run."""
+    """The driver's end of a pipe to the command, which waits for the start of the run."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -53,7 +53,7 @@ class Starter:
         self._tell(run=run)
 
     def opened(self) -> None:
-        """Report that the pool is open: the command stops waiting."""
+        """Report that the pool is open, which ends the command's wait."""
         self._tell(open=True)
         self._close()
 
@@ -72,8 +72,9 @@ class Starter:
 
 
 def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Callable[[str], str] = str) -> Start:
-    """Fork a driver, and return its start. The driver runs ``drive`` with its own record. ``clean``: hides secrets in
-    each printed line, because all are kept.
+    """Fork a driver, and return the start of its run. The driver calls ``drive`` with the run's record.
+
+    ``clean``: removes secrets from each printed line, because the log keeps all lines.
 
     Raises:
         SystemExit: in the driver, with the exit code that ``drive`` returns.
@@ -82,7 +83,8 @@ def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Calla
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C right after the fork: a lost driver
+    # Ctrl-C right after the fork would leave a driver whose process id is lost
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         driver = os.fork()
     except OSError:
@@ -96,7 +98,7 @@ def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Calla
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return _heard(ours)
-    except KeyboardInterrupt:  # the user would not know the run's id
+    except KeyboardInterrupt:  # without the run's id, the user could not stop the run
         os.kill(driver, signal.SIGTERM)
         raise
     finally:
@@ -110,7 +112,8 @@ def _drive(
     began = time.time()
     try:
         files = RecordFiles.make(runs_folder(), name, began)
-        Lock.take(files.directory)  # once more: the end of the record releases it once, and the process keeps it
+        # a second lock: the end of the record releases the first, and the process holds this one until its end
+        Lock.take(files.directory)
         files.replace(STATUS, RunStatus(files.directory.name, name, began, changed=began).facts(began, 0.0, 0.0))
         about = {"id": files.directory.name, "name": name, "began": began, "owner": asdict(Owner.this(files.directory))}
         files.replace(RUN, about)
@@ -123,7 +126,7 @@ def _drive(
     try:
         code = drive(files, starter)
     finally:
-        if not run_of(files.directory).ended:  # it failed before its pool began, or by an internal error
+        if not run_of(files.directory).ended:  # the run failed before its pool began, or by an internal error
             status = RunStatus(files.directory.name, name, began)
             status.end(time.time(), code, "")
             files.replace(STATUS, status.facts(time.time(), 0.0, 0.0))
@@ -131,7 +134,7 @@ def _drive(
 
 
 def _heard(pipe: int) -> Start:
-    """Return the driver's report of its first moments, or the start that its silence means."""
+    """Return the driver's report of the run's start. If the driver sends none, return the start that this means."""
     run, text, until = "", b"", time.monotonic() + RECORD_S
     try:
         while select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
@@ -144,7 +147,7 @@ def _heard(pipe: int) -> Start:
                 if "code" in facts:
                     return Start(run, facts["code"], facts["said"])
                 run, until = facts["run"], time.monotonic() + FIRST_MOMENTS_S
-    except KeyboardInterrupt:  # the driver, in another session, is not interrupted
+    except KeyboardInterrupt:  # the driver is in another session, so Ctrl-C does not interrupt it
         if not run:
             raise
     return Start(run) if run else Start("", OUTRIDER, f"its record was not made within {RECORD_S:g} s")

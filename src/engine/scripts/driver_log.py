@@ -1,10 +1,10 @@
 """The log of a driver: its terminal output, in files of limited size, however long the run lasts.
 
-It has parts like the logs of ranks: a full part is continued by the next, and the first and the newest parts stay.
-Output that bypasses Python's streams is counted when Python writes its next line.
+The log has parts, like the logs of ranks: when a part is full, the next is started; the first and the newest parts are
+kept. Output that bypasses Python's streams counts towards a part's size when Python writes its next line.
 
-A line that cannot be written, as on a full disk, is lost, and the run goes on. The next line that can be written says
-how many are missing.
+A line that cannot be written, as on a full disk, is dropped, and the run continues. The next line that can be written
+is preceded by the number of missing lines.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 from ..runs.log_parts import NEWEST, PART_BYTES, part_path
 
 DRIVER_LOG = "driver.log"
-LINE_CHARS = 1024 * 1024  # of a line kept until it ends; of a longer line only
-SHOWN_CHARS = 64 * 1024  # are written: a secret that begins there is complete in the kept line
+LINE_CHARS = 1024 * 1024  # most characters kept of an unfinished line
+# characters written of a line longer than that; a secret that begins within them is complete in the kept part
+SHOWN_CHARS = 64 * 1024
 
 
 def redirect(log: Path, clean: Callable[[str], str]) -> None:
@@ -43,13 +44,17 @@ def redirect(log: Path, clean: Callable[[str], str]) -> None:
 
 
 class Descriptor(io.TextIOBase):
-    """A text stream that writes to a descriptor at once; text that it cannot write is not kept."""
+    """A text stream that writes to a descriptor without a buffer. Text that cannot be written is dropped."""
 
     def __init__(self, file: int) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
-        """Write. OSError: a part of the text may have been written."""
+        """Write the text.
+
+        Raises:
+            OSError: only a part of the text, or nothing, was written.
+        """
         left = memoryview(text.encode(errors="backslashreplace"))
         while left:
             left = left[os.write(self._file, left) :]
@@ -67,7 +72,7 @@ class Descriptor(io.TextIOBase):
 
 
 class StandardOutput:
-    """The file, in parts, behind the descriptors 1 and 2 of this process."""
+    """The file, in parts, that descriptors 1 and 2 of this process refer to."""
 
     def __init__(self, path: Path, part_bytes: int = PART_BYTES, standard: tuple[int, ...] = (1, 2)) -> None:
         self._path, self._part_bytes, self._standard = path, part_bytes, standard
@@ -77,8 +82,9 @@ class StandardOutput:
             os.dup2(self._file, each)
 
     def make_room(self, size_bytes: int) -> None:
-        """Begin the next part, unless the present one is empty or has room for ``size_bytes``. If the disk fails, keep
-        the present part.
+        """Start the next part if the present one is not empty and has no room for ``size_bytes``.
+
+        On a disk error, continue with the present part.
         """
         with self._lock, suppress(OSError):
             present = os.fstat(self._file)
@@ -94,14 +100,14 @@ class StandardOutput:
         try:
             os.write(file, notice.encode())
             for each in self._standard:
-                with suppress(OSError):  # the program has closed it
+                with suppress(OSError):  # the program has closed this descriptor
                     if os.path.samestat(os.fstat(each), present):
                         os.dup2(file, each)
-        except BaseException:  # as of a full disk: the next line tries again
+        except BaseException:  # for example a full disk; the next line tries again
             os.close(file)
             raise
         before, self._file, self._part = self._file, file, following
-        with suppress(OSError):  # its descriptor is closed all the same
+        with suppress(OSError):  # the descriptor is closed even if this raises
             os.close(before)
         if following > NEWEST:
             self._named(following - NEWEST).unlink(missing_ok=True)
@@ -114,26 +120,26 @@ def _opened(path: Path) -> int:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if file > 2:
         return file
-    try:  # this process has closed one of the standard ones, which others may open again
+    try:  # this process has closed a standard descriptor, whose number others may use again
         return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
         os.close(file)
 
 
 class CleanLines(io.TextIOBase):
-    """A text stream that writes whole, cleaned lines.
+    """A text stream that writes complete, cleaned lines.
 
-    An unfinished line waits for its end, or for the stream's: a part of it could be half a secret. Of a line longer
-    than `LINE_CHARS` only the beginning is written.
+    An unfinished line is kept until it, or the stream, ends, because a part of it could be half of a secret. Only the
+    beginning of a line longer than `LINE_CHARS` is written.
     """
 
     def __init__(self, stream: io.TextIOBase, clean: Callable[[str], str], make_room: Callable[[int], object]) -> None:
         """Wrap ``stream``. ``make_room``: called with the number of bytes before each write."""
         self._stream, self._clean, self._make_room = stream, clean, make_room
-        self._rest: list[str] = []  # of an unfinished line
+        self._rest: list[str] = []  # the parts of an unfinished line
         self._rest_chars = 0
-        self._skipping = False  # the rest of a too long line
-        self._missing = 0  # lines that could not be written
+        self._skipping = False  # True while the rest of a too long line is being dropped
+        self._missing = 0  # number of lines that could not be written
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
@@ -197,13 +203,13 @@ class CleanLines(io.TextIOBase):
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield a cleaned text: a few whole lines at a time, and only the beginning of a too long line."""
+    """Yield a cleaned text in pieces of a few complete lines. Only the beginning of a too long line is yielded."""
     at = 0
     while at < len(text):
         end = len(text) if len(text) - at <= SHOWN_CHARS else text.rfind("\n", at, at + SHOWN_CHARS) + 1
-        end = end or text.find("\n", at) + 1 or len(text)  # a long line
+        end = end or text.find("\n", at) + 1 or len(text)  # a long line is a piece of its own
         piece = text[at:end]
-        yield _beginning(piece) if len(piece) > LINE_CHARS + 1 else piece  # 1: its end
+        yield _beginning(piece) if len(piece) > LINE_CHARS + 1 else piece  # the 1 is for the line's end
         at = end
 
 

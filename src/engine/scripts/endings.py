@@ -1,4 +1,6 @@
-"""The end of a run whose ranks handle SIGTERM: they receive it, and have time to save, before they are killed."""
+"""The end of a run whose ranks handle SIGTERM: they get SIGTERM first, and are killed only after they had time
+to save.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from ..client.open_pool import OpenPool
 
 LOOK_S = 0.05
-PATIENCE_S = 1.0  # before a message says what is waited for
-ANSWER_S = 5.0  # added to the ranks' time, for a node that does not answer
+PATIENCE_S = 1.0  # seconds of waiting after which a message says what the run waits for
+ANSWER_S = 5.0  # seconds added to the ranks' time, for a node that does not respond
 
 
 @compute
@@ -33,7 +35,7 @@ def terminate_ranks(grace_s: float) -> None:
 
 
 class GentleEnd:
-    """Runs the ranks of a script, and ends them gently, by a cancellation or on request (`request`)."""
+    """Runs the ranks of a script, and ends them with time to save, after a cancellation or on `request`."""
 
     def __init__(self, core: OpenPool, grace_s: float) -> None:
         self._core, self._grace_s = core, grace_s
@@ -42,11 +44,11 @@ class GentleEnd:
         self._requested = False
 
     async def run(self, broadcast: Coroutine[Any, Any, object]) -> None:
-        """Return when all ranks have ended. Cancelled, let those that handle SIGTERM save first.
+        """Return when all ranks have ended. On cancellation, let ranks that handle SIGTERM save first.
 
         Raises:
             RunStopped: the end was requested.
-            OutriderError: as of `Pool.broadcast`.
+            OutriderError: as for `Pool.broadcast`.
         """
         self._ranks = asyncio.ensure_future(broadcast)
         try:
@@ -68,7 +70,7 @@ class GentleEnd:
             await self._let_save()
 
     def hurry(self) -> None:
-        """Stop waiting: the user has pressed Ctrl-C again."""
+        """Stop waiting, because the user has pressed Ctrl-C again."""
         self._impatient.set()
 
     async def _let_save(self) -> None:
@@ -99,5 +101,5 @@ class GentleEnd:
 
     @staticmethod
     async def _quietly(running: Coroutine[Any, Any, None]) -> None:
-        with suppress(OutriderError):  # the node is lost: so are its ranks
+        with suppress(OutriderError):  # the node is lost, and its ranks with it
             await running

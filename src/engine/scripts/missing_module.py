@@ -1,4 +1,4 @@
-"""The next step for a rank whose Python lacks a module, in the words of the command line."""
+"""Advice for a rank whose Python lacks a module, with options of the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
 def missing_module_advice(error: BroadcastFailed, *, local: bool) -> str:
-    """Return a sentence; empty: no module is missing. ``local``: ranks run on this program's own Python."""
+    """Return a sentence of advice; empty: no module is missing. ``local``: ranks run on this program's own Python."""
     first = error.first.error
     match = _MISSING.search(str(first)) if isinstance(first, ProgramFailed) else None
     if match is None:

@@ -1,8 +1,8 @@
-"""Run a script as ``__main__``, or a command, as one rank of a broadcast. The processes of ranks call this.
+"""The process of a rank that runs a script as ``__main__``, or a command.
 
-`runpy` runs a script in the rank's own, fresh process: `checkpoint`, `should_stop` and other functions for tasks work
-in it, and its exception, known here, tells a failed rank from the ranks that lost it as a peer. A command is a child
-process.
+`runpy` runs a script in the rank's own, new process: `checkpoint`, `should_stop` and other functions for tasks work in
+it, and the script's exception is available, which distinguishes a failed rank from ranks that lost it as a peer. A
+command runs in a child process.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells, POSIX.1-2017, 2.8.
 
 
 class ProgramFailed(TaskError):
-    """The rank's program ended with an exit code other than 0. ``code``: as in a shell, 128 + n for a signal."""
+    """The rank's program ended with an exit code other than 0. ``code``: as in a shell, 128 + n for signal n."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
-        self.args = message, code  # what it is pickled by
+        self.args = message, code  # the arguments for unpickling
         self.code = code
 
     def __str__(self) -> str:
@@ -46,15 +46,15 @@ class ProgramFailed(TaskError):
 class Place:
     """The place where a rank finds its program.
 
-    ``folder``: on this computer, for ranks that run here; "": the program needs no files. ``root``: on other computers,
-    the folder's name among the included files; "" for files without a folder.
+    ``folder``: the folder on this computer, for ranks that run here; empty: the program needs no files. ``root``: for
+    ranks on other computers, the folder's name among the included files; empty for files without a folder.
     """
 
     folder: str
     root: str | None = None
 
     def enter(self) -> Path:
-        """Make relative paths work as at the client, and return the folder."""
+        """Make relative paths work as on the client, and return the folder."""
         if self.root is None:
             if self.folder:
                 os.chdir(self.folder)
@@ -69,9 +69,12 @@ class Place:
 
 
 def _link(folder: Path) -> None:
-    """Link the folder's files into the work folder: they can be read there, and new files stay out of the folder."""
+    """Link the folder's files into the work folder, where the program can read them.
+
+    New files do not go into the folder.
+    """
     for each in folder.iterdir():
-        with suppress(FileExistsError):  # another rank of the node was here before
+        with suppress(FileExistsError):  # another rank of the node has made the link
             Path(each.name).symlink_to(each)
 
 
@@ -127,8 +130,9 @@ def run_command(place: Place, *words: str) -> None:
 
 
 def _end_if_notified(pid: int) -> None:
-    """End this process by SIGTERM if the program ended because its machine will be taken, whatever its exit code: the
-    work is not done, and the ranks run again elsewhere.
+    """End this process by SIGTERM if the program ended because of a preemption notice, whatever its exit code is.
+
+    The program's work is not finished then, and the ranks run again elsewhere.
     """
     if rank_signals.was_notified(pid):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -142,7 +146,7 @@ def _ended(code: int) -> tuple[str, int]:
 
 
 def _opens_pools() -> bool:
-    """Return whether the script has pools of its own: what is wrong with one is to be mended in Python."""
+    """Return whether the script opens pools itself. Errors about their options must then name them as in Python."""
     return f"{__name__.partition('.scripts.')[0]}.pool" in sys.modules
 
 
@@ -157,7 +161,7 @@ def _status(code: object) -> int:
 
 
 def _note_failure() -> None:
-    """Note the time of the failure: the rest may take long, and makes other ranks lose this one."""
+    """Record the time of the failure. The rest of the ending may take long, and other ranks then fail, too."""
     if (task := current()) is not None:
         task.raised_ns = perf_counter_ns()
 
@@ -170,11 +174,13 @@ def _of_script(trace: TracebackType | None, path: str) -> TracebackType | None:
 
 
 def _finish() -> None:
-    """Wait for threads and run ``atexit`` functions, as at Python's end: the process will end without that."""
+    """Wait for threads and run ``atexit`` functions, as at Python's exit, because the process will end without
+    these.
+    """
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # closed, or replaced by the script
+        with suppress(Exception):  # the stream is closed, or the script has replaced it
             stream.flush()

@@ -1,4 +1,4 @@
-"""The ranks of a script: their processes, and the variables of ``torchrun`` that not every broadcast sets."""
+"""The ranks of a script: their processes, and the variables of ``torchrun`` that other broadcasts do not set."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScriptRanks(Plugin):
-    """Fresh processes, ``ranks`` on each node, that wait for each other; the script makes its own process group.
+    """New processes, ``ranks`` on each node, which wait for each other. The script creates its own process group.
 
-    ``max_restarts``: given to the script's ranks in a variable.
+    ``max_restarts``: passed to the script's ranks in an environment variable.
     """
 
     ranks: Ranks = "auto"
@@ -33,7 +33,8 @@ class ScriptRanks(Plugin):
         return ranks_on(facts, self.ranks)
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:
-        # torch.distributed.run, "Environment Variables". Without TORCHELASTIC_USE_AGENT_STORE rank 0 makes the store.
+        # See torch.distributed.run, "Environment Variables". Without TORCHELASTIC_USE_AGENT_STORE, rank 0 creates the
+        # store.
         variables = {
             "GROUP_WORLD_SIZE": str(info.total_nodes),
             "ROLE_NAME": "default",
@@ -43,8 +44,8 @@ class ScriptRanks(Plugin):
             "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts),
             "TORCHELASTIC_RUN_ID": info.pool,
         }
-        if (name := interface(own_address(info))) is not None:  # otherwise gloo resolves this host's own name
+        if (name := interface(own_address(info))) is not None:  # without this, gloo resolves this host's own name
             variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
-        if sharing(info) > 1:  # as torchrun does: otherwise each rank takes every core
+        if sharing(info) > 1:  # as torchrun does; otherwise each rank uses every core
             variables |= unless_set({"OMP_NUM_THREADS": "1"})
         return variables

@@ -81,7 +81,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A pool and the program of each rank, from all sources of settings."""
+    """A pool and the program of each rank, with settings from all sources."""
 
     pool: Pool
     place: Place
@@ -93,8 +93,8 @@ class Planned:
         """Run the program. Cancelling ends the ranks and the pool. ``opened`` is called when the pool is open.
 
         Raises:
-            BroadcastFailed: ranks failed; `exit_code` gives the exit code.
-            OutriderError: as of `Pool` and `Pool.broadcast`.
+            BroadcastFailed: ranks failed; `exit_code` returns the exit code.
+            OutriderError: as for `Pool` and `Pool.broadcast`.
         """
         options: TaskOptions = {"name": self.program.name}
         if self.max_restarts:
@@ -119,11 +119,11 @@ class Planned:
 
     @property
     def record(self) -> Path | None:
-        """The folder of the run's record, once it exists."""
+        """The folder of the run's record; None until it exists."""
         return None if self.pool._core is None else self.pool._core.observer.record_folder
 
     def owned(self, files: RecordFiles | None = None) -> Self:
-        """Give the run's record the exit code of `outrider run`. ``files``: the record, if it exists already."""
+        """Make the run's record use the exit code of `outrider run`. ``files``: the record, if it exists already."""
         self.pool._program = WholeProgram(exit_code, files)
         return self
 
@@ -133,11 +133,13 @@ class Planned:
 
 
 def planned(program: Program, command_options: Table, *, pool: str | None = None) -> Planned:
-    """Return the planned run. ``command_options`` win over the script's header, which wins over the table of a
-    configuration file named by ``pool`` or by the header.
+    """Return the planned run.
+
+    ``command_options`` override the script's header, which overrides the table of a configuration file. ``pool``, or
+    else the header, names that table.
 
     Raises:
-        SpecError: one of the three is not valid, or the script does not exist.
+        SpecError: one of these sources is not valid, or the script does not exist.
     """
     from ..pool import Pool
 
@@ -169,7 +171,7 @@ def planned(program: Program, command_options: Table, *, pool: str | None = None
 
 
 def _check_checkpoints(program: Program, options: PoolOptions) -> None:
-    """Refuse a script that is certain to call `checkpoint` without a place for it: it would fail after all else.
+    """Refuse a script that is certain to call `checkpoint` while no root is set: it would fail late.
 
     Raises:
         SpecError
@@ -204,7 +206,7 @@ def _header(program: Program) -> dict[str, Any]:
 
 
 def _configured(program: Program, name: object, config_file: files.ConfigFile | None) -> tuple[Table, str]:
-    """Return the table of the named pool, or of the default pool, and its name for errors."""
+    """Return the table of the named pool, or of the default pool, and the table's name for errors."""
     if name is not None and not isinstance(name, str):
         refuse(f"{program.name}: pool is the name of one in {files.OWN}, not {name!r:.60}.")
     if name is None and (config_file is None or files.DEFAULT not in config_file.pools):
@@ -224,17 +226,17 @@ def _configured(program: Program, name: object, config_file: files.ConfigFile | 
 
 
 def _brought(program: Program, image: Image) -> tuple[Place, Image]:
-    """Return the program's place on other computers, and the image that brings it there.
+    """Return the program's place on other computers, and the image that includes its files.
 
-    The image includes the working directory; if the script is not in it, the script's folder; or only the script, if
-    that folder is no project.
+    The image includes the working directory. If the script is not in it, the image includes the script's folder, or
+    only the script if that folder is no project.
     """
     folder = program.folder.resolve()
     if program.is_script and not program.script.resolve().is_relative_to(folder):
         folder = program.script.resolve().parent
     if folder in _no_projects():
         if not program.is_script:
-            return Place(""), image  # a command of the hosts
+            return Place(""), image  # a command that is installed on the hosts
         return Place(str(program.script.resolve().parent), ""), _with(image, program.script.resolve())
     return Place(str(folder), folder.name), _with(image, folder)
 
