@@ -189,7 +189,8 @@ def _threads(torch_: Any) -> Iterator[None]:
 def set_accelerate_device() -> None:
     """Set accelerate to CPU if torch can use only the CPU.
 
-    Otherwise accelerate treats the ranks as unrelated processes. Only for processes that run a single task, as it sets an environment variable.
+    Otherwise accelerate treats the ranks as unrelated processes. Only for processes that run a single task, as it sets
+    an environment variable.
     """
     import torch as torch_
 
