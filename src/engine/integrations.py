@@ -1,10 +1,13 @@
 """Plugins as decorators, for functions that need them in any pool: ``@integrations.torch`` under `@compute`.
 
-There is one for every plugin that works around a task, bare or with the plugin's options: of Outrider's own accelerate,
-huggingface, jax, keras, mpi, tensorflow and torch. The others work on whole nodes and are given to the pool.
+Every plugin that works around a task has a decorator, used bare or with the plugin's options: of Outrider's own plugins
+accelerate, huggingface, jax, keras, mpi, tensorflow and torch. The other plugins work on whole nodes and are passed to
+the pool.
 
-Beside them stand adapters, which put what frameworks log into the record of the run. None imports its framework before
-it is called: `keras_callback`, `lightning_logger`, `trainer_callback`, and `LoggingHandler` of Python's own `logging`.
+The module also has adapters, which log the values of frameworks into the record of the run: `keras_callback`,
+`lightning_logger`, `trainer_callback`, and `LoggingHandler` for Python's own `logging`. An adapter imports its
+framework
+only when it is called.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ def using(*plugins: Plugin) -> Callable[[F], F]:
 class Integration(Generic[P]):
     """A plugin's decorator: ``@integrations.torch``, or ``@integrations.torch(backend="gloo")``.
 
-    Calling it raises `SpecError` where the plugin is a pool's alone.
+    Calling it raises `SpecError` if only a pool can have the plugin.
     """
 
     def __init__(self, plugin: Callable[P, Plugin]) -> None:
@@ -68,7 +71,7 @@ def keras_callback(*, every: int | None = None, ranks: Ranks = "all") -> keras_.
 
     Args:
         every: Also log after this number of batches; steps are then batches, not epochs.
-        ranks: "all", or "head": log on rank 0 alone, for values that are equal on all ranks.
+        ranks: "all", or "head": log only on rank 0, for values that are equal on all ranks.
 
     Raises:
         SpecError: An option is not valid.
@@ -86,7 +89,7 @@ def keras_callback(*, every: int | None = None, ranks: Ranks = "all") -> keras_.
 
 
 def trainer_callback() -> transformers.TrainerCallback:
-    """Return a callback for Hugging Face's ``Trainer`` that logs its arguments and its own logs, on rank 0.
+    """Return a callback for Hugging Face's ``Trainer`` that logs the Trainer's arguments and logs, on rank 0.
 
     Raises:
         ModuleNotFoundError: transformers is not installed here.
@@ -100,7 +103,7 @@ def lightning_logger(*, ranks: Ranks = "all") -> lightning.pytorch.loggers.Logge
     """Return a logger for Lightning's ``Trainer``: it logs the module's values, and hyperparameters on rank 0.
 
     Args:
-        ranks: "all", or "head": log on rank 0 alone, for values that are logged with ``sync_dist=True``.
+        ranks: "all", or "head": log only on rank 0, for values that are logged with ``sync_dist=True``.
 
     Raises:
         SpecError: An option is not valid.

@@ -1,4 +1,4 @@
-"""`Pool`: nodes that exist while its block runs, and the verbs that run functions on them."""
+"""`Pool`: nodes that exist while its block runs, and the methods that run functions on them."""
 
 from __future__ import annotations
 
@@ -45,64 +45,67 @@ class Pool(PoolLife):
     """A cluster that exists while its block runs: ``async with Pool(...) as pool``, or ``with Pool(...) as pool``.
 
     The block begins when enough nodes are ready. If opening is cancelled half way, the pool ends everything that it
-    began. Leaving the block cancels the calls that still run, and returns when the provider has confirmed that every
+    started. Leaving the block cancels the calls that still run, and returns when the provider has confirmed that every
     machine is gone.
 
     Times are in seconds, money is in USD, and sizes are per machine.
 
     Args:
         specs: Several `Spec`, in place of ``provider`` and the options of machines, for a pool that may use machines of
-            several kinds. When one has no machines to give, the pool asks the next (see ``selection``).
-        provider: Where machines come from. Default: `Local()`, this computer.
+            several kinds. When one spec's provider has no free machines, the pool tries the next spec (see
+            ``selection``).
+        provider: The source of machines. Default: `Local()`, this computer.
         accelerator: The devices of each machine: ``"A100"``, ``"A100:8"`` or ``accelerators.A100(count=8)``.
         vcpus: The least number of virtual processors of each machine. None: any.
         memory_gb: The least memory of each machine, in GB. None: any.
         disk_gb: The least disk of each machine, in GB. None: any.
-        architecture: ``"x86_64"`` or ``"arm64"``. None: the one that costs less.
+        architecture: ``"x86_64"`` or ``"arm64"``. None: the cheaper one.
         allocation: ``"spot"``, ``"spot-if-available"``, ``"on-demand"`` or ``"cheapest"``. None:
             ``"spot-if-available"``.
-        max_hourly_cost: The highest price of one machine in USD per hour; dearer machines are not taken. None: any.
+        max_hourly_cost: The highest price of one machine in USD per hour; dearer machines are not used. None: any.
         interconnect: ``"efa"`` places machines close together on a fast network, for ranks that communicate much.
-        selection: Which of several specs comes first: the ``"cheapest"``, or the ``"first"`` in the order given.
+        selection: The spec that is tried first: the ``"cheapest"``, or the ``"first"`` in the given order.
         nodes: ``4``; ``(2, 8)``: ready with 2 and growing to 8; or `Nodes`, which also sets spares and scaling by load.
             Default: 1.
         worker: The task slots of each node: `Worker`, or the number of tasks that a node runs at a time. Default: 1.
         image: The software of the nodes: Python, packages, files and environment variables.
         plugins: Plugins that prepare every task's process, as in ``[plugins.torch()]``.
-        on_loss: What a broadcast does when it loses a rank, unless its function sets it: ``"auto"``, ``"restart"``,
-            ``"resend"`` or ``"fail"``.
-        checkpoints: Where tasks keep their checkpoints: a folder that all nodes share, or a URL.
+        on_loss: The reaction of a broadcast to the loss of a rank, unless its function sets it: ``"auto"``,
+            ``"restart"``, ``"resend"`` or ``"fail"``.
+        checkpoints: The place for the tasks' checkpoints: a folder that all nodes share, or a URL.
         volumes: Buckets that every node mounts as folders.
-        name: A name to find the pool by, as `attach` does. Several pools may have the same name.
-        keep: A folder in the work folder of every node, copied to the same folder here when the block ends, as `fetch`
-            copies.
+        name: A name by which `attach` and others find the pool. Several pools may have the same name.
+        keep: A folder in the work folder of every node. When the block ends, it is copied to the same folder here, as
+            `fetch` copies.
         console: ``"rich"`` shows a live table, ``"plain"`` prints lines, ``"silent"`` shows nothing, not even the
-            output of tasks. ``"auto"`` is a table on a terminal and in notebooks, only the output of tasks in
+            output of tasks. ``"auto"`` shows a table on a terminal and in notebooks, only the output of tasks in
             applications that have set up logging, and lines elsewhere.
         boot_timeout: Seconds from the launch of a machine to a ready node. A straggler, which does not answer although
             the others of its launch do, is replaced sooner. Default: 600.
-        start_timeout: Seconds that a machine may wait in its provider's queue; then `StartTimeout`. That time counts
-            for no other timeout. None: forever.
+        start_timeout: Seconds that a machine may wait in its provider's queue; then `StartTimeout`. The wait does not
+            count for any other timeout. None: forever.
         replace_timeout: Seconds to wait for the replacement of a lost node. Default: 600.
-        lease: Seconds after which a node ends itself when it hears nothing from this program. Default: 120.
+        lease: Seconds after which a node ends itself if it receives nothing from this program. Default: 120.
         max_lifetime: Seconds after which the pool ends with `BudgetExceeded`. None: no limit.
         max_cost: USD of all machines together at which the pool ends with `BudgetExceeded`; see `cost`. None: no limit.
-        max_idle: Seconds during which all GPUs of the pool (without GPUs, its processors) may do nothing, whatever
-            calls run; then `PoolIdle` ends the pool. None: no limit.
+        max_idle: Seconds for which all GPUs of the pool (without GPUs, its processors) may be idle, even while calls
+            run; then the pool ends with `PoolIdle`. None: no limit.
         sample_every: Seconds between two samples of each node's use, shown by `outrider top`; at least 0.1. With
             0 or None, no samples. Default: 5.
         run: The name of the record that the pool leaves. None: in scripts and notebooks the name of the pool or script;
             in applications that have set up logging, no record. False: no record.
-        trackers: Where the record is sent, as in ``[trackers.MLflow("http://host:5000")]``. Without a record: nowhere.
-        flush_timeout: Seconds for which the end of the block waits for the trackers; 0, not at all. Default: 5.
+        trackers: The destinations of the record, as in ``[trackers.MLflow("http://host:5000")]``. A pool without a
+            record sends nothing.
+        flush_timeout: Seconds for which the end of the block waits for the trackers; 0: no wait. Default: 5.
         traces: Whether calls are traces of OpenTelemetry. Needs ``outrider[otel]``.
         chaos: Faults to inject, for tests: see `outrider.testing.Chaos`.
 
     Raises:
         SpecError: An argument can never work; nothing was started.
-        CapacityError: On entering: too few machines. Other errors of the provider and the image are raised there, too.
+        CapacityError: On entering: too few machines. Other errors of the provider and the image are also raised on
+            entering.
         CleanupError: On leaving: the end of some machines was not confirmed within the time of their lease. If the
-            block itself raised, its error is raised instead, with this one as its ``cleanup``.
+            block itself raised, its error is raised instead, with the `CleanupError` as its ``cleanup``.
     """
 
     __signature__: ClassVar[Signature] = settings.shown_signature(
@@ -115,14 +118,15 @@ class Pool(PoolLife):
     ) -> Pool:
         """Return the pool that a file describes: ``with Pool.from_config("train") as pool``.
 
-        The file is the nearest ``outrider.toml``, or ``pyproject.toml`` with a ``[tool.outrider]``, in the working
+        The file is the nearest ``outrider.toml``, or ``pyproject.toml`` with a table ``[tool.outrider]``, in the
+        working
         directory or above. Each key of ``[pools.train]`` is an option of `Pool`. Relative paths start at the folder of
         the file.
 
         Args:
             pool: The name of the pool in the file.
             file: The path of the file, in place of a search for it.
-            options: Options of `Pool`, which win over those of the file.
+            options: Options of `Pool`, which override the options in the file.
 
         Raises:
             SpecError: The file or the pool does not exist, or the file has an invalid value. The message names the
@@ -141,23 +145,26 @@ class Pool(PoolLife):
 
     @classmethod
     def attach(cls, name: str, /, *, provider: Provider, **options: Unpack[AttachOptions]) -> Pool:
-        """Take over the machines of a client on this computer that died: ``async with Pool.attach(...)``.
+        """Take over the machines of a dead client on this computer: ``async with Pool.attach(...)``.
 
-        Machines that are left of the pool ``name``, and that have not ended with their lease, become nodes of this
-        pool, in place of new ones; their running tasks are ended. Machines that cannot be taken over are terminated.
-        `cost`, ``max_cost`` and ``max_lifetime`` count from here on. A machine still ends itself by the lease and the
-        lifetime that it was launched with.
+        Remaining machines of the pool ``name``, which have not ended with their lease, become nodes of this pool, in
+        place
+        of new ones; their running tasks are ended. Machines that cannot be taken over are terminated. `cost`,
+        ``max_cost``
+        and ``max_lifetime`` count from the takeover. A machine still ends itself by the lease and the lifetime that it
+        was
+        launched with.
 
         Args:
             name: The name of the pool that is taken over.
             provider: The provider of its machines.
-            options: Options of `Pool`; give the same ones as for the pool that is taken over. Without ``nodes``, all
-                machines that are left become nodes, and one new node is launched if there are none. With ``nodes``,
-                further machines are terminated, which a line reports, and missing ones are launched.
+            options: Options of `Pool`; pass the same ones as for the pool that is taken over. Without ``nodes``, all
+                remaining machines become nodes, and one new node is launched if no machine remains. With ``nodes``,
+                surplus machines are terminated, which a line reports, and missing ones are launched.
 
         Raises:
             SpecError: The machines of ``provider`` end with their client. Also on entering, when the computer has no
-                such pool left, or its owner is alive.
+                such dead pool, or the pool's owner is alive.
         """
         settings.check_outlives(provider)
         check_known("Pool.attach", options, AttachOptions.__annotations__)
@@ -187,7 +194,8 @@ class Pool(PoolLife):
         Args:
             call: A pending call of a `@compute` function.
             on: ``"head"``, or the rank of a ready node. None: any free node.
-            keep: True leaves the result on its node and returns a `Ref`, which other calls take in its place.
+            keep: True leaves the result on its node and returns a `Ref`, which other calls accept in place of the
+                result.
 
         Raises:
             Exception: The error of the function, with the remote traceback as a note; or an `OutriderError`.
@@ -210,13 +218,13 @@ class Pool(PoolLife):
     ) -> Any:
         """Submit a call as `run` does, without waiting.
 
-        The arguments are copied before this returns, including large arrays and tensors (0.05 s for 100 MB, during
-        which the event loop waits). You may change them afterwards.
+        The arguments are copied before `submit` returns, including large arrays and tensors (0.05 s for 100 MB, during
+        which the event loop is blocked). You may change them afterwards.
 
         Args:
             call: A pending call of a `@compute` function.
             on: ``"head"``, or the rank of a ready node. None: any free node.
-            keep: True leaves the result on its node; the job gives a `Ref`.
+            keep: True leaves the result on its node; the job's result is then a `Ref`.
 
         Returns:
             A `Job`, which can be awaited and cancelled.
@@ -229,7 +237,7 @@ class Pool(PoolLife):
     async def _submitted(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> SubmittedJob[Any]:
-        """Submit a call for another thread, which waits: large arrays are copied in a third one."""
+        """Submit a call for another thread, which waits meanwhile: a third thread copies large arrays."""
         if more or no:
             raise surplus("submit", call, more, no)
         core = self._here()
@@ -247,21 +255,22 @@ class Pool(PoolLife):
 
         When the node of a rank is lost, the ``on_loss`` of the call decides what happens. Cancelling ends every rank.
 
-        A generator gives an iterator for each rank, as soon as the ranks run. A rank waits when it is a few values
-        ahead of its reader. Closing an iterator ends its rank alone. An error of a rank, or `NodeLost`, is raised by
-        its iterator and ends the other ranks, whose iterators raise `TaskStopped`. No rank runs again, because its
-        first values have been seen.
+        A generator returns an iterator for each rank, as soon as the ranks run. A rank waits when it is a few values
+        ahead of its reader. Closing an iterator ends only its own rank. An error of a rank, or `NodeLost`, is raised by
+        the rank's iterator and ends the other ranks, whose iterators raise `TaskStopped`. No rank runs again, because
+        the
+        caller has already received its first values.
 
         Args:
             call: A pending call of a `@compute` function.
 
         Returns:
-            The results by rank; of a generator, the iterators by rank.
+            The results by rank; for a generator, the iterators by rank.
 
         Raises:
             BroadcastFailed: Some ranks raised. The error has the outcomes of all ranks.
             NodeLost: A node was lost, and ``on_loss`` is ``"fail"`` or the attempts are used up.
-            CapacityError: No replacement came within the pool's ``replace_timeout``.
+            CapacityError: No replacement was ready within the pool's ``replace_timeout``.
             SpecError: An argument is streamed, which only one task can consume.
         """
         if more or no:
@@ -301,7 +310,7 @@ class Pool(PoolLife):
     async def gather(self, *calls: AnyCall) -> tuple[Any, ...]:
         """Run several calls at the same time, and return their results in this order. The first error ends the others.
 
-        In the place of a generator stands an iterator over its values, which raises the generator's error.
+        The result of a generator is an iterator over its values, which raises the generator's error.
         """
         from .client import grouping
 
@@ -355,20 +364,22 @@ class Pool(PoolLife):
         errors: ErrorsOption = "raise",
         **no: Never,
     ) -> MapRun[Any]:
-        """Run ``function`` for each item: iterate for the results as they come, or await for a list.
+        """Run ``function`` for each item: iterate over the results as they arrive, or await a list.
 
         Cheap items share tasks. An error of the pool is always raised, and so is an error of ``items`` itself, after
         the results of the items before it.
 
         Args:
-            function: A `@compute` function, or any callable, of one argument.
-            items: An iterable, or an async iterable. The event loop advances a plain one, so give an async one if an
+            function: A `@compute` function, or any callable, with one argument.
+            items: An iterable, or an async iterable. The event loop advances a plain iterable, so pass an async one if
+                an
                 item takes time.
             limit: The most items between their iterator and the caller. Default: a few per slot and task.
-            ordered: False gives results as soon as they are ready.
-            errors: ``"raise"`` raises the error of an item in its place, with a note that names the item, and ends the
-                items under way. ``"return"`` runs all items and gives an `ItemOutcome` for each. Items that shared a
-                task with one whose process died run again, unless the function is not to be retried.
+            ordered: False returns each result as soon as it is ready.
+            errors: ``"raise"`` raises the error of an item in place of its result, with a note that names the item, and
+                ends the items in progress. ``"return"`` runs all items and returns an `ItemOutcome` for each. If the
+                process
+                of a task died, the other items of that task run again, unless the function must not be retried.
 
         Returns:
             A `MapRun`, to be iterated or awaited.
@@ -400,16 +411,17 @@ class Pool(PoolLife):
     ) -> AsyncGenerator[Any, None]:
         """Run any number of calls, and yield each result as soon as it is ready.
 
-        The calls begin when the iteration begins. Leaving the iteration early cancels the calls under way. Errors of
+        The calls begin when the iteration begins. Leaving the iteration early cancels the calls in progress. Errors of
         the pool, and of ``calls`` itself, are always raised.
 
         Args:
-            calls: An iterable, or an async iterable, of pending calls. The event loop advances a plain one, so give an
-                async one if a call takes time to come.
-            limit: The most calls between their iterator and the caller: the next call is taken when a result is.
+            calls: An iterable, or an async iterable, of pending calls. The event loop advances a plain iterable, so
+                pass an
+                async one if producing a call takes time.
+            limit: The most calls between their iterator and the caller: the next call is read when a result is taken.
                 Default: 1,000, or 4 for each slot.
             errors: ``"raise"`` raises the first error, with a note of the number of its call, counted from 0, and ends
-                the calls under way. ``"return"`` runs all calls and gives an `ItemOutcome` for each.
+                the calls in progress. ``"return"`` runs all calls and returns an `ItemOutcome` for each.
 
         Raises:
             NotACall: ``calls`` is a single call, or not an iterable of calls.
@@ -429,7 +441,7 @@ class Pool(PoolLife):
         """Run a generator on one node, as `run` does, and yield its values, at most a few ahead of the caller.
 
         Leaving the iteration early ends the process of the generator. A generator whose node is lost does not run
-        again, because its first values have been seen.
+        again, because the caller has already received its first values.
         """
         from .client import streaming
 
@@ -439,10 +451,11 @@ class Pool(PoolLife):
 
     @awaited_as("await pool.put(value)")
     async def put(self, value: T, /) -> Ref[T]:
-        """Copy a value into the pool, for calls that take the returned `Ref` in its place.
+        """Copy a value into the pool, and return a `Ref`, which calls accept in place of the value.
 
-        Each node gets the value once, when a call there needs it. The pool frees the value when nothing refers to it
-        any more. Cancelling is safe.
+        The value is sent to each node once, when a call on the node needs it. The pool frees the value when nothing
+        refers
+        to it any more. Cancelling is safe.
 
         Raises:
             SerializationError: The value cannot be pickled.
@@ -465,7 +478,8 @@ class Pool(PoolLife):
     ) -> list[Path]:
         """Copy files from the work folders of nodes to ``to/node-0/``, ``to/node-1/`` and so on.
 
-        A fetch takes no task slot. It works while tasks run, and after they have failed. Each file arrives whole or not
+        A fetch uses no task slot. It works while tasks run, and after they have failed. Each file arrives completely or
+        not
         at all, and replaces an earlier copy: cancelling is safe, and so is fetching again. Devices, pipes and links to
         folders are left out, except for a link that the pattern itself names.
 
@@ -480,8 +494,8 @@ class Pool(PoolLife):
             The paths of the files here.
 
         Raises:
-            TransferError: A file cannot be written here or read there, or the files exceed a limit.
-            NodeLost: A node was lost. The files that had arrived stay, and the files of other nodes still come.
+            TransferError: A file cannot be written here or read on its node, or the files exceed a limit.
+            NodeLost: A node was lost. Files that had arrived are kept, and the files of other nodes still arrive.
             CapacityError: No node is ready.
         """
         from .client import file_transfer
@@ -495,8 +509,8 @@ class Pool(PoolLife):
     ) -> None:
         """Copy a file or a folder of this computer into the work folder of nodes, under its own name.
 
-        Nodes that join later do not get it. Each file replaces an earlier copy when it is whole: cancelling is safe,
-        and so is pushing again.
+        Nodes that join later do not receive it. Each file replaces an earlier copy when it has arrived completely:
+        cancelling is safe, and so is pushing again.
 
         Args:
             path: The file or folder here.
@@ -505,7 +519,7 @@ class Pool(PoolLife):
 
         Raises:
             SpecError: The file does not exist.
-            TransferError: A file cannot be read here, or written there.
+            TransferError: A file cannot be read here, or written on a node.
             NodeLost: A node was lost.
             CapacityError: No node is ready.
         """
@@ -518,8 +532,9 @@ class Pool(PoolLife):
     def resize(self, nodes: int) -> None:
         """Grow or shrink towards this number of nodes, without waiting.
 
-        Nodes that leave finish their tasks first. With ``Nodes(scale="load")`` this sets the least number, which
-        broadcasts wait for; work may still add nodes.
+        Nodes that leave the pool finish their tasks first. With ``Nodes(scale="load")`` the number is the least one,
+        which
+        broadcasts wait for; load may still add nodes.
 
         Raises:
             SpecError: The number is less than `Nodes.min`, or more than `Nodes.max` if that is set.
@@ -533,13 +548,13 @@ class Pool(PoolLife):
     @overload
     def handle(self, plugin: str, /) -> Any: ...
     def handle(self, plugin: str | Attaching[Any], /) -> Any:
-        """Return what a plugin of this pool offers its users, as in ``pool.handle("dask").address``.
+        """Return the object that a plugin of this pool provides for its users, as in ``pool.handle("dask").address``.
 
         Args:
             plugin: The plugin, or its name.
 
         Raises:
-            SpecError: The pool has no such plugin, or the plugin offers nothing.
+            SpecError: The pool has no such plugin, or the plugin provides no object.
         """
         name: Any = plugin if isinstance(plugin, str) else getattr(plugin, "name", None)
         handles = self._opened().handles
@@ -549,12 +564,15 @@ class Pool(PoolLife):
         return handles[name]
 
     def events(self) -> AsyncIterator[Event]:
-        """Iterate over the events of the pool from now until it ends. A reader 10,000 events behind loses some."""
+        """Iterate over the events of the pool from now until it ends.
+
+        A reader that is 10,000 events behind loses some.
+        """
         return self._here().observer.subscribe()
 
     @awaited_as("await pool.stacks()")
     async def stacks(self) -> list[TaskStack]:
-        """Return the stacks of each task and rank under way, by job and rank; the record has them as files, too.
+        """Return the stacks of each running task and rank, by job and rank; the record has them as files, too.
 
         Taking stacks ends and delays nothing, and works while tasks hang, also in C code. The pool waits at most 5 s
         for a node that does not answer.

@@ -1,4 +1,4 @@
-"""The life of a pool: how it opens and closes, on the event loop of its opener; and its `repr`."""
+"""The life of a pool: its opening and closing, on the event loop that opened it; and its `repr`."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 def provider_name(provider: Provider) -> str:
     try:
         return one_line(provider.name)
-    except Exception:  # noqa: BLE001  of somebody else's provider
+    except Exception:  # noqa: BLE001  a provider by other authors may raise anything
         return type(provider).__name__
 
 
 def _import_sync() -> None:
-    from . import sync  # noqa: F401  and with it asyncio
+    from . import sync  # noqa: F401  also imports asyncio
 
 
 class PoolLife(Runner):
-    """The base of `Pool`, which adds the verbs."""
+    """The base class of `Pool`, which adds the methods that run calls."""
 
     def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
         check_known("Pool", options, PoolOptions.__annotations__)
@@ -64,44 +64,51 @@ class PoolLife(Runner):
         self._injector: FaultInjector | None = None
         self._core: OpenPool | None = None
         self._ended = False
-        self._called_off = False  # before it began to open
-        self._begun_opening: Opening | None = None  # by `with`, before there is a loop
-        self._opening: asyncio.Future[None] | None = None  # done: it is open, or opening it has failed
-        self._closing: asyncio.Future[None] | None = None  # done: nothing is known to be left of it
-        self._leaving: asyncio.Task[None] | None = None  # which closes it, without a waiter
+        self._called_off = False  # whether the pool was closed before its opening began
+        self._begun_opening: Opening | None = None  # the opening that `with` began before the event loop existed
+        self._opening: asyncio.Future[None] | None = None  # done when the pool is open, or opening it has failed
+        self._closing: asyncio.Future[None] | None = None  # done when no resource of the pool is known to remain
+        self._leaving: asyncio.Task[None] | None = None  # the task that closes the pool; nobody waits for it
         self._sync: Any = None
         self._entered: SyncPool | None = None
-        self._interrupt: BaseException | None = None  # the error by which another thread cancels its wait
-        self._loop_thread: LoopThread | None = None  # of `with`, until the `SyncPool` takes it
-        self._language = PYTHON  # of the errors of its opening
-        self._program: WholeProgram | None = None  # which has opened the pool, and ends with it
+        # the interrupt of another thread that has cancelled its wait for the pool
+        self._interrupt: BaseException | None = None
+        self._loop_thread: LoopThread | None = None  # the thread of `with`, until the `SyncPool` owns it
+        self._language = PYTHON  # how errors name options: as Python arguments or as keys of a TOML file
+        self._program: WholeProgram | None = None  # the program that has opened the pool, and ends with it
         self.unusable = NOT_OPEN
 
     @awaited_as("await pool.open()")
     async def open(self) -> Self:
-        """Open the pool without a block, and return it: for a notebook, or what a service runs as it starts and ends.
+        """Open the pool without a block, and return it: for a notebook, or a service that starts and ends with it.
 
-        Whoever opens it closes it. Raises, and is cancelled, as entering the block is.
+        The caller of `open` must close the pool. Errors and cancellation are the same as on entering the block.
         """
         return await self.__aenter__()
 
     @awaited_as("await pool.close()")
     async def close(self, error: BaseException | None = None) -> None:
-        """Leave the pool, as the end of its block does; on the event loop that opened it. ``error``: what its user has
-        failed with. A pool that is not open, or was closed, is left alone. Where another task is still opening it, that
-        is called off: `open` raises `PoolClosed`, and both return when nothing is left. Where another task is closing
-        it, both return then as well; cancelling one that waits for another's close cancels its wait alone. In a
-        plugin's `attach`, for which the end waits, it returns at once, and the pool is closed after.
+        """Leave the pool, as the end of its block does; on the event loop that opened it.
+
+        ``error``: the error that its user failed with. A pool that is not open, or was closed, is left alone. If
+        another task
+        is still opening the pool, the opening is cancelled: `open` raises `PoolClosed`, and both calls return when no
+        resource
+        remains. If another task is closing the pool, both calls return when that is done; cancelling a call that waits
+        for
+        another close cancels only its wait. In a plugin's `attach`, for which the end of the pool waits, `close`
+        returns at
+        once, and the pool is closed after `attach`.
 
         Raises:
-            CleanupError: machines may be left.
+            CleanupError: machines may remain.
             SpecError: this is another event loop.
         """
         if self._core is not None:
             await self._exit(self._core, error, of_block=False)
 
     async def __aenter__(self) -> Self:
-        import asyncio  # `with Pool(...)` begins before it is imported
+        import asyncio  # imported only here, because `with Pool(...)` begins before asyncio is imported
 
         try:
             asyncio.get_running_loop()
@@ -141,7 +148,7 @@ class PoolLife(Runner):
 
     async def _exit(self, core: OpenPool | None, error: BaseException | None, *, of_block: bool) -> None:
         if core is not None and core.inherited:
-            return  # a forked child leaves the block, and the pool goes on
+            return  # a forked child leaves the block, and the pool continues in the parent
         if core is not None and self._ended:
             await self._end_of_another(core, error, of_block=of_block)
             return
@@ -154,12 +161,13 @@ class PoolLife(Runner):
         leaving = self._leave(core, self._closing, error)
         if core.waits_for_caller:
             self._leaving = core.loop.create_task(leaving, context=Context())
-            self._leaving.add_done_callback(lambda task: task.cancelled() or task.exception())  # it was warned of
+            # reads the task's error, of which the user was warned already
+            self._leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
         else:
             await leaving
 
     async def _leave(self, core: OpenPool, closing: asyncio.Future[None], error: BaseException | None) -> None:
-        """Close the pool, as the only task that does."""
+        """Close the pool. Only one task runs this."""
         self._hold.at_rest.clear()
         try:
             await self._close(core, error)
@@ -168,7 +176,7 @@ class PoolLife(Runner):
                 raise
             from .client.cleanup import add_cleanup
 
-            add_cleanup(error, cleanup)  # the caller gets the block's own error
+            add_cleanup(error, cleanup)  # the block's own error is raised, with this one as its ``cleanup``
         finally:
             try:
                 await self._hold.leave()
@@ -176,9 +184,13 @@ class PoolLife(Runner):
                 closing.set_result(None)
 
     async def _end_of_another(self, core: OpenPool, error: BaseException | None, *, of_block: bool) -> None:
-        """Wait until another task has closed the pool, if it is still at it. A cancellation ends the wait of `close`.
-        The wait of a block's end goes on, and the cancellation is raised afterwards: Ctrl-C cancels the main task, and
-        if its block were left, asyncio would cancel the other task, and with it the end of the machines.
+        """Wait until another task has closed the pool, if that task is still closing it.
+
+        A cancellation ends the wait of `close`. The wait at the end of a block continues, and the cancellation is
+        raised
+        afterwards: Ctrl-C cancels the main task, and if the task left its block, asyncio would cancel the other task,
+        and with
+        it the termination of the machines.
         """
         import asyncio
 
@@ -202,8 +214,9 @@ class PoolLife(Runner):
             raise core.cleanup
 
     async def call_off(self) -> bool:
-        """End the opening that a thread has begun, or is about to begin; return when it is over. False: the pool is
-        open, or has ended, and is left alone.
+        """End the opening that a thread has begun, or is about to begin; return when it is over.
+
+        Return False if the pool is open or has ended; then nothing is done.
         """
         if self._core is None:
             self._called_off = True
@@ -214,8 +227,9 @@ class PoolLife(Runner):
         return True
 
     async def leave_opening(self, error: BaseException) -> None:
-        """Call off an opening in an interrupted thread, and wait for its end. If that is too late, and the pool is
-        open, close it. ``error``: the interrupt.
+        """Cancel an opening in an interrupted thread, and wait for its end; if the pool is already open, close it.
+
+        ``error``: the interrupt.
         """
         from .client.cleanup import finished
 
@@ -229,8 +243,8 @@ class PoolLife(Runner):
             await self.__aexit__(type(error), error, None)
 
     def _cause_of(self, error: BaseException | None) -> BaseException | None:
-        """Return the error that ends a block, or the opening of its pool; in place of a cancellation its reason, if
-        any.
+        """Return the error that ends a block, or the opening of its pool; for a cancellation its reason, if there is
+        one.
         """
         import asyncio
 
@@ -250,7 +264,7 @@ class PoolLife(Runner):
         return opening
 
     async def _open_core(self, opening: Opening) -> None:
-        with at_rest():  # this takes long: the provider's processes start meanwhile
+        with at_rest():  # slow; the provider's processes start meanwhile
             from .client.open_pool import OpenPool
             from .observe.observer import Observer
 
@@ -289,7 +303,7 @@ class PoolLife(Runner):
             error = error or failure
             raise
         except BaseException as failure:
-            error = failure  # which is raised in place of the block's own
+            error = failure  # raised in place of the block's own error
             raise
         finally:
             await self._close_observer(core.observer, error)
@@ -302,10 +316,10 @@ class PoolLife(Runner):
         await observer.aclose(self._cause_of(error), is_ending=ending_signal_came)
 
     def check_unopened(self) -> None:
-        """Refuse to be opened a second time, and by a module that a worker imports.
+        """Check that the pool was never opened, and that no worker is importing the module that opens it.
 
         Raises:
-            SpecError
+            SpecError: the pool was opened before, or a worker imports this module.
         """
         check_guard()
         if self._core is not None:
@@ -317,16 +331,16 @@ class PoolLife(Runner):
         self.check_unopened()
         pool: Any = self
         self._loop_thread = thread = LoopThread(_import_sync)
-        try:  # an interrupt may come at any place from here on
-            with interrupts_held():  # otherwise resources that a provider has just begun might be lost
+        try:  # from here on, an interrupt may be raised at any place
+            with interrupts_held():  # an interrupt here could lose resources that a provider has just started
                 self._begun_opening = Opening(self._settings)
-            with at_rest():  # an event loop takes long to import: the provider's processes start meanwhile
+            with at_rest():  # importing an event loop is slow; the provider's processes start meanwhile
                 thread.start()
             from .sync import SyncPool
 
             sync = SyncPool(pool)
             sync.open()
-            self._entered = sync  # `with Pool():` names it nowhere
+            self._entered = sync  # keeps the `SyncPool` alive: in `with Pool():` no variable refers to it
         except BaseException as error:
             if self._sync is not None:
                 self._sync._abandon(error)
@@ -342,7 +356,10 @@ class PoolLife(Runner):
         return thread
 
     def _drop_in_thread(self, thread: LoopThread) -> None:
-        """End a begun opening if an interrupt came before there was a pool. Without a thread it ends by itself."""
+        """End an opening that has begun, if an interrupt was raised before the `SyncPool` existed.
+
+        Without a started thread, the opening ends by itself.
+        """
         try:
             if self._begun_opening is not None:
                 with suppress(RuntimeError):  # no thread can be started
@@ -361,7 +378,7 @@ class PoolLife(Runner):
         return f"<Pool {self._described()}>"
 
     def _repr_html_(self) -> str:
-        """Return a pool's text for notebooks."""
+        """Return the pool's HTML for notebooks."""
         from .observe.notebook_html import simple_page, snapshot_page
 
         core = self._core if hasattr(self, "_settings") else None
@@ -377,9 +394,7 @@ class PoolLife(Runner):
         )
 
     def _described(self) -> str:
-        """Return the pool's settings and state in words, without raising: also for a pool whose options were
-        refused.
-        """
+        """Return the pool's settings and state in words. Never raises, even for a pool whose options were refused."""
         settings = getattr(self, "_settings", None)
         if settings is None:
             return "without valid options"
@@ -407,7 +422,7 @@ class PoolLife(Runner):
         self._here()
 
     def _here(self) -> OpenPool:
-        """Return the open pool; refuse another event loop than its own, where a waiter would never be woken."""
+        """Return the open pool; refuse another event loop than the pool's own, where a waiter would never wake up."""
         core = self._opened()
         check_loop(core.loop, synchronous=self._sync is not None)
         return core

@@ -1,4 +1,4 @@
-"""Declare each option of `Pool` once: its type, its default, and how it is checked."""
+"""The options of `Pool`, each declared once: its type, its default, and its check."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ DEFAULTS: PoolOptions = {
 
 
 def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
-    """``options``: a `PoolOptions` with all defaults. Options with their default import nothing."""
+    """Return the settings for ``options``, a `PoolOptions` with all defaults. Default values cause no imports."""
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     checked_specs = chosen(specs, cast("MachineOptions", machines))
     _check_parts(options)

@@ -1,4 +1,4 @@
-"""`SyncPool`: the same pool for code without an event loop, which runs in a thread of its own; verbs give values."""
+"""`SyncPool`: a pool for code without an event loop. The loop runs in a thread; methods return values."""
 
 from __future__ import annotations
 
@@ -60,41 +60,44 @@ class _Closing:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self.begun = False  # the pool is being closed, or has been
+        self.begun = False  # whether this call has begun to close the pool
         self.over = threading.Event()
 
 
 class SyncPool(Runner):
-    """The pool of ``with Pool(...) as pool``: the verbs of `Pool`, as calls that wait.
+    """The pool of ``with Pool(...) as pool``: the methods of `Pool`, as calls that wait.
 
     Ctrl-C during a wait cancels the task. Without a block: ``pool = SyncPool(Pool(...)).open()``, and ``pool.close()``
     at the end.
 
     Args:
-        pool: The pool, which takes all options; it must not be open yet.
+        pool: The pool, with all its options; it must not be open yet.
     """
 
-    unusable = ""  # its verbs raise if it has ended
+    unusable = ""  # no reason: methods of an ended pool raise by themselves
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._unread: set[Future[Any]] = set()  # the first results of maps, which begin before anybody reads them
-        self._thread: LoopThread | None = None  # from the beginning of `open` to the end
+        # the first results of maps, which are requested before the caller reads them
+        self._unread: set[Future[Any]] = set()
+        self._thread: LoopThread | None = None  # set from the beginning of `open` to the end of the pool
         self._hold: ThreadHold | None = None
-        self._opening: threading.Event | None = None  # while a thread opens it; set when that is over
-        self._opener = 0  # that thread
-        self._closing: dict[Literal["first"], _Closing] = {}  # the call that closes it, which others wait for
+        # exists while a thread opens the pool; set when the opening is over
+        self._opening: threading.Event | None = None
+        self._opener = 0  # id of the thread that opens the pool
+        self._closing: dict[Literal["first"], _Closing] = {}  # the call that closes the pool; other calls wait for it
         self._process = os.getpid()
         self._at_exit = partial(close_at_exit, weakref.ref(self))
 
     def open(self) -> SyncPool:
         """Open the pool, and return it. Raises the errors of entering the block.
 
-        The caller closes it with `close`. A pool that is still open when the program ends is closed then.
+        The caller closes it with `close`. If the program ends while the pool is open, the pool is closed then.
         """
         self._pool.check_unopened()
-        self._pool._sync = weakref.proxy(self)  # the running pool does not keep it alive: see `__del__`
-        try:  # an interrupt may come at any place from here on
+        # weak, so that the running pool does not keep this object alive: see `__del__`
+        self._pool._sync = weakref.proxy(self)
+        try:  # from here on, an interrupt may be raised at any place
             self._open()
         except BaseException as error:
             self._abandon(error)
@@ -134,22 +137,24 @@ class SyncPool(Runner):
     def close(self, error: BaseException | None = None) -> None:
         """Leave the pool, as the end of its block does, from any thread.
 
-        A pool that is not open, or was closed, is left alone. If another thread is still opening the pool, that is
-        called off: `open` raises `PoolClosed`, and both calls return when nothing is left. If another thread is closing
-        the pool, both calls return at the same time. The handler of a signal that has interrupted `open` may call this
-        as well; a handler that has interrupted `close` returns from it at once.
+        A pool that is not open, or was closed, is left alone. If another thread is still opening the pool, the opening
+        is
+        cancelled: `open` raises `PoolClosed`, and both calls return when no resource remains. If another thread is
+        closing
+        the pool, both calls return at the same time. The handler of a signal that has interrupted `open` may also call
+        `close`; if a handler has interrupted `close`, its own call returns at once.
 
         Args:
-            error: The error of the block, if it raised one.
+            error: The error of the block, if the block raised one.
 
         Raises:
-            CleanupError: Machines may be left.
+            CleanupError: Machines may remain.
         """
         opening = self._opening if os.getpid() == self._process else None
         if opening is not None and self._call_off(opening):
             return
         closing = _Closing()
-        try:  # an interrupt may come at any place from here on
+        try:  # from here on, an interrupt may be raised at any place
             if os.getpid() == self._process and not self._is_first_to_close(closing, error):
                 return
             if self._thread is None or self._hold is None:
@@ -163,18 +168,19 @@ class SyncPool(Runner):
             try:
                 if closing.begun:
                     self._end(cancel=sys.exc_info()[0] is not None)
-                    atexit.unregister(self._at_exit)  # which would wait for this
+                    atexit.unregister(self._at_exit)  # the registered function would wait for this call
                 elif self._closing.get("first") is closing:
-                    del self._closing["first"]  # the next caller closes it
+                    del self._closing["first"]  # the next caller of `close` closes the pool
             finally:
                 closing.over.set()
 
     def _is_first_to_close(self, closing: _Closing, error: BaseException | None) -> bool:
-        """Return whether ``closing`` is to close the pool.
+        """Return whether ``closing`` is the call that must close the pool.
 
-        Otherwise wait until the other thread has closed it, if it is still at work; an interrupt ends the wait.
+        Otherwise wait until the other thread has closed the pool, if it is still at work; an interrupt ends the wait.
         """
-        while (first := self._closing.setdefault("first", closing)) is not closing:  # in one step, also for signals
+        # `setdefault` is atomic, also for signal handlers
+        while (first := self._closing.setdefault("first", closing)) is not closing:
             if first.over.is_set() or first.thread == closing.thread:
                 return False
             self._check_thread()
@@ -189,16 +195,17 @@ class SyncPool(Runner):
     def _call_off(self, opening: threading.Event) -> bool:
         """End the opening, and wait until the thread that began it has left `open`.
 
-        If a signal has interrupted that thread, it is this one, and leaves `open` later. Return False if the opening
-        was faster, and the pool is open.
+        If a signal handler of that thread makes this call, the thread leaves `open` only later. Return False if the
+        opening
+        finished before, so that the pool is open.
         """
-        self._pool._called_off = True  # in case that its loop has not begun
+        self._pool._called_off = True  # in case the pool's loop has not begun to open it
         left: CleanupError | None = None
         try:
             called_off = self._wait(self._pool.call_off)
         except CleanupError as error:
             called_off, left = True, error
-        except (PoolClosed, RuntimeError, FutureCancelled):  # its loop has ended meanwhile, or has not begun
+        except (PoolClosed, RuntimeError, FutureCancelled):  # the pool's loop has ended meanwhile, or has not started
             called_off = True
         if threading.get_ident() != self._opener:
             wait_for(opening)
@@ -222,7 +229,7 @@ class SyncPool(Runner):
                 self._hold.release()
 
     def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
-        """Begin ``function``, a method of the pool, on the pool's loop."""
+        """Start ``function``, a method of the pool, on the pool's loop."""
         if (thread := self._thread) is None or os.getpid() != self._process:
             raise PoolClosed(INHERITED if thread else ENDED)
         self._check_thread()
@@ -246,8 +253,8 @@ class SyncPool(Runner):
             while not future.done():
                 with suppress(TimeoutError):
                     return future.result(DEAF_S)
-            return future.result()  # a TimeoutError from here is the call's own
-        except BaseException as error:  # an interrupt of this thread: the task is not wanted any more
+            return future.result()  # a TimeoutError here is the call's own error
+        except BaseException as error:  # an interrupt of this thread: the task's result is not wanted any more
             if not future.done():
                 self._pool._interrupt = error
                 future.cancel()
@@ -375,7 +382,9 @@ class SyncPool(Runner):
         errors: ErrorsOption = "raise",
         **no: Never,
     ) -> Iterator[Any]:
-        """Run ``function`` for each item: see `Pool.map`. The work begins at once, and goes on while results are read.
+        """Run ``function`` for each item: see `Pool.map`.
+
+        The work begins at once, and continues while results are read.
 
         An iterator of items that may take time, such as the results of another map, is advanced in a thread of its own.
         """
@@ -477,19 +486,25 @@ class SyncPool(Runner):
         return self._pool.chaos
 
     def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """Values of an iterator that lives on the pool's loop. It is made at once, so that bad input fails here."""
+        """Yield the values of an iterator on the pool's loop.
+
+        The iterator is made at once, so bad input raises here.
+        """
         return self._values(Steps(self._wait(called, make)))
 
     def _iterator_of(self, call: object, result: Any) -> Any:
-        """Return the result of a call, or an iterator over the values of its generator, which runs already."""
+        """Return the result of a call; for a generator, which runs already, an iterator over its values."""
         if not isinstance(call, StreamCall):
             return result
         values: Iterator[Any] = self._values(Steps(result), marked=True)
-        next(values)  # from now on closing it, or forgetting it, ends the generator
+        next(values)  # after this step, closing or dropping the iterator ends the generator
         return values
 
     def _values(self, steps: Steps[T], first: Future[T] | None = None, *, marked: bool = False) -> Iterator[T]:
-        """``first``: the first value, already requested. ``marked``: another value comes before it."""
+        """Yield the values.
+
+        ``first``: the first value, already requested. ``marked``: skip a value that comes before it.
+        """
         try:
             if marked:
                 yield END
@@ -503,6 +518,7 @@ class SyncPool(Runner):
             cut(error)
             raise
         finally:
-            # Collected in the loop's thread it is not closed here: the loop closes forgotten generators.
+            # If the iterator is collected in the loop's thread, it is not closed here: the loop closes dropped
+            # generators.
             if self._thread is not None and steps.closes and not self._is_loops_thread():
                 self._wait(steps.close)

@@ -198,7 +198,7 @@ class CellDisplay:
     def close(self, cell_ended: Callable[..., object]) -> None:
         try:
             _shell().events.unregister("post_run_cell", cell_ended)
-        except Exception as error:  # noqa: BLE001  it is not registered, for one
+        except Exception as error:  # noqa: BLE001  for example, the callback is not registered
             _tell(error)
 
     def running_cell(self) -> str:
@@ -223,7 +223,7 @@ def _cell() -> str:
     """Return an id of the cell whose code calls this; outside of cells' contexts, of the running or last cell."""
     try:
         return str(_shell().display_pub.parent_header["msg_id"])
-    except Exception as error:  # noqa: BLE001  of another kernel than IPython's own, or before its first cell
+    except Exception as error:  # noqa: BLE001  another kernel than IPython's own, or no cell has run yet
         _tell(error)
         return ""
 

@@ -36,7 +36,7 @@ def in_notebook() -> bool:
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     try:
         return get_shell is not None and getattr(get_shell(), "kernel", None) is not None
-    except Exception:  # noqa: BLE001  it is broken, and whoever uses it will be told
+    except Exception:  # noqa: BLE001  IPython is broken; its users get the error
         return False
 
 

@@ -30,7 +30,7 @@ class Tracking:
 
             self._process, self._directory = TrackerProcess(packed(self._trackers, self._flush_s)), directory
             self._process.start(directory)
-        except Exception as error:  # noqa: BLE001  the record goes on without it
+        except Exception as error:  # noqa: BLE001  the record continues without trackers
             logging.getLogger("outrider").debug("no trackers of %s: %r", directory, error)
 
     async def aclose(self, observe: Callable[[ev.Event], Any]) -> None:

@@ -107,7 +107,7 @@ class ProgramRunner:
         program = self._framework.program(order, self._side, directory)
         printed = ProgramOutput(self._framework.ready_marker)
         try:
-            process = subprocess.Popen(  # noqa: S603  the framework's
+            process = subprocess.Popen(  # noqa: S603  the framework's own program
                 program.command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -178,7 +178,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     def retrieve_result_callback(self, out: Batch) -> Any:
         return out.result()
 
-    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002  nothing must be made ready
+    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002  no preparation is needed
         """End the tasks on their nodes, with all processes that the tasks started."""
         for work in tuple(self._jobs):
             work.cancel()
@@ -234,7 +234,7 @@ class Batch:
             job: SubmittedJob[Any] = SubmittedJob(core, payload, call.options)
             self._job = job
             core.submit(job, None, self._settled)
-        except Exception as error:  # noqa: BLE001  raised to whoever asks for the result
+        except Exception as error:  # noqa: BLE001  raised when the result is requested
             self._error = error
             self._report()
 

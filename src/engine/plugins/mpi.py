@@ -136,7 +136,7 @@ def _server(info: InstanceInfo, secret: str) -> Iterator[None]:
     """Run the PMI server in a process of its own, which ends when its stdin is closed."""
     order = {"size": info.world_size, "secret": secret, "hosts": [peer.hostname for peer in info.peers]}
     with socket.create_server((info.head_addr, info.head_port), backlog=1024) as listener:
-        process = subprocess.Popen(  # noqa: S603  ours
+        process = subprocess.Popen(  # noqa: S603  fixed arguments
             [sys.executable, "-I", "-S", str(Path(pmi.__file__))],
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],

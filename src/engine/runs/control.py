@@ -131,7 +131,7 @@ class ControlSocket:
             return {"answer": await answer(fields)}
         except Refused as refused:
             return {"refused": str(refused)}
-        except Exception as error:  # noqa: BLE001  it is told to whoever asked
+        except Exception as error:  # noqa: BLE001  sent to the client of the request
             return {"refused": f"{type(error).__name__}: {error}"}
 
 

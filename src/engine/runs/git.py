@@ -52,7 +52,7 @@ class _Command:
     def __init__(self, folder: Path, *arguments: str) -> None:
         # without locks, git only reads the repository
         env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-        self._process = subprocess.Popen(  # noqa: S603  the words are ours
+        self._process = subprocess.Popen(  # noqa: S603  fixed arguments
             [*_GIT, "-C", str(folder), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

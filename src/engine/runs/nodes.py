@@ -27,7 +27,7 @@ class LivingNode:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def is_known_as(self, name: str) -> bool:
-        """Return whether the pool uses this name for the node: its machine, or the host or address that it connects to."""
+        """Return whether the pool uses this name for the node: its machine, or the host or address of its link."""
         short = self.machine.rpartition("/")[2]
         host = short.rpartition("@")[2]
         host = host.partition(":")[0] if host.count(":") == 1 else host.rpartition("]:")[0].lstrip("[") or host

@@ -176,7 +176,7 @@ class RunWriter:
     def _run(self) -> None:
         try:
             files = self._plan.files or RecordFiles.make(self._plan.folder, self._plan.name, self._began)
-        except Exception as error:  # noqa: BLE001  whatever it is, the pool goes on
+        except Exception as error:  # noqa: BLE001  no error of the record may end the pool
             self._fail(error)
             return
         self.directory, self._pages.status.id = files.directory, files.directory.name
@@ -237,7 +237,7 @@ class RunWriter:
             self._git_look.start()
         try:
             self._about |= plain(self._plan.describe(), self._plan.clean)
-        except Exception as error:  # noqa: BLE001  of a plugin of the user's own, for one
+        except Exception as error:  # noqa: BLE001  for example, from a user's own plugin
             self._about["undescribed"] = repr(error)
         files.replace(RUN, self._about)
 

@@ -51,7 +51,7 @@ def _loaded(directory: Path, name: str, pickled: bytes) -> Tracker | None:
     """Return a tracker; None: its module cannot be imported here, which is noted in the tracker's state."""
     try:
         tracker: Tracker = pickle.loads(pickled)
-    except Exception as error:  # noqa: BLE001  of a class of the user's own
+    except Exception as error:  # noqa: BLE001  a user's own class may raise anything
         traceback.print_exc()
         file = StateFile(directory, name)
         with suppress(Busy, OSError), file.locked():
@@ -92,7 +92,7 @@ def _feed(directory: Path, tracker: Tracker) -> None:
             return
         except (Busy, OSError):  # another process sends to this tracker, or the disk is full
             time.sleep(LOCK_AGAIN_S)
-        except Exception:  # noqa: BLE001  a defect: it is told in the log, and tried again
+        except Exception:  # noqa: BLE001  a defect is logged, and the feed is retried
             traceback.print_exc()
             time.sleep(10 * LOCK_AGAIN_S)
 

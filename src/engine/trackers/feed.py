@@ -105,7 +105,7 @@ class Feed:
         try:
             self._look()
             self._moved = self._advance()
-        except Exception as error:  # noqa: BLE001  a tracker of the user's own may raise anything
+        except Exception as error:  # noqa: BLE001  a user's own tracker may raise anything
             self._failed(error)
             return True
         if self._moved or self.failing_since is not None:
@@ -142,7 +142,7 @@ class Feed:
         self._on_progress(self)
         self.refused = isinstance(away, Refused)
         pause = self._backoff.failed(
-            random.random(),  # noqa: S311  a jitter
+            random.random(),  # noqa: S311  only for jitter
             retry_after_s=away.retry_after_s,
             refused=self.refused,
             over=self.over,

@@ -84,7 +84,7 @@ class Calls:
         Raises:
             Away, Refused, Rejected: see `base`.
         """
-        request = Request(  # noqa: S310  the settings allow http and https alone
+        request = Request(  # noqa: S310  the settings allow only http and https
             self.address + path,
             data=content,
             method=method,

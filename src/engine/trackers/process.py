@@ -41,7 +41,7 @@ def checked_trackers(trackers: object, run: RunOption) -> tuple[Tracker, ...]:
     for each in checked:
         try:
             packed([each], 0.0)
-        except Exception as error:  # noqa: BLE001  what a class of the user's own raises
+        except Exception as error:  # noqa: BLE001  a user's own class may raise anything
             refuse(f"the tracker {each.name} cannot go to the process that sends, as it cannot be pickled: {error}")
     return checked
 
@@ -156,7 +156,7 @@ def _started(directory: Path) -> subprocess.Popen[bytes]:
     log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100  "" is our directory
     try:
-        return subprocess.Popen(  # noqa: S603  the words are ours
+        return subprocess.Popen(  # noqa: S603  fixed arguments
             [sys.executable, "-P", "-m", __name__.rpartition(".")[0], str(directory)],
             stdin=subprocess.PIPE,
             stdout=log,

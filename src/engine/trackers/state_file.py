@@ -1,4 +1,4 @@
-"""The file with a tracker's position in the record of a run, and the lock of the process that sends the record to it."""
+"""The file with a tracker's position in the record of a run, and the lock of the process that sends to the tracker."""
 
 from __future__ import annotations
 
