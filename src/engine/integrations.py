@@ -6,8 +6,7 @@ the pool.
 
 The module also has adapters, which log the values of frameworks into the record of the run: `keras_callback`,
 `lightning_logger`, `trainer_callback`, and `LoggingHandler` for Python's own `logging`. An adapter imports its
-framework
-only when it is called.
+framework only when it is called.
 """
 
 from __future__ import annotations

@@ -119,9 +119,8 @@ class Pool(PoolLife):
         """Return the pool that a file describes: ``with Pool.from_config("train") as pool``.
 
         The file is the nearest ``outrider.toml``, or ``pyproject.toml`` with a table ``[tool.outrider]``, in the
-        working
-        directory or above. Each key of ``[pools.train]`` is an option of `Pool`. Relative paths start at the folder of
-        the file.
+        working directory or above. Each key of ``[pools.train]`` is an option of `Pool`. Relative paths start at the
+        folder of the file.
 
         Args:
             pool: The name of the pool in the file.
@@ -148,12 +147,9 @@ class Pool(PoolLife):
         """Take over the machines of a dead client on this computer: ``async with Pool.attach(...)``.
 
         Remaining machines of the pool ``name``, which have not ended with their lease, become nodes of this pool, in
-        place
-        of new ones; their running tasks are ended. Machines that cannot be taken over are terminated. `cost`,
-        ``max_cost``
-        and ``max_lifetime`` count from the takeover. A machine still ends itself by the lease and the lifetime that it
-        was
-        launched with.
+        place of new ones; their running tasks are ended. Machines that cannot be taken over are terminated. `cost`,
+        ``max_cost`` and ``max_lifetime`` count from the takeover. A machine still ends itself by the lease and the
+        lifetime that it was launched with.
 
         Args:
             name: The name of the pool that is taken over.
@@ -258,8 +254,7 @@ class Pool(PoolLife):
         A generator returns an iterator for each rank, as soon as the ranks run. A rank waits when it is a few values
         ahead of its reader. Closing an iterator ends only its own rank. An error of a rank, or `NodeLost`, is raised by
         the rank's iterator and ends the other ranks, whose iterators raise `TaskStopped`. No rank runs again, because
-        the
-        caller has already received its first values.
+        the caller has already received its first values.
 
         Args:
             call: A pending call of a `@compute` function.
@@ -372,14 +367,12 @@ class Pool(PoolLife):
         Args:
             function: A `@compute` function, or any callable, with one argument.
             items: An iterable, or an async iterable. The event loop advances a plain iterable, so pass an async one if
-                an
-                item takes time.
+                an item takes time.
             limit: The most items between their iterator and the caller. Default: a few per slot and task.
             ordered: False returns each result as soon as it is ready.
             errors: ``"raise"`` raises the error of an item in place of its result, with a note that names the item, and
                 ends the items in progress. ``"return"`` runs all items and returns an `ItemOutcome` for each. If the
-                process
-                of a task died, the other items of that task run again, unless the function must not be retried.
+                process of a task died, the other items of that task run again, unless the function must not be retried.
 
         Returns:
             A `MapRun`, to be iterated or awaited.
@@ -416,8 +409,7 @@ class Pool(PoolLife):
 
         Args:
             calls: An iterable, or an async iterable, of pending calls. The event loop advances a plain iterable, so
-                pass an
-                async one if producing a call takes time.
+                pass an async one if producing a call takes time.
             limit: The most calls between their iterator and the caller: the next call is read when a result is taken.
                 Default: 1,000, or 4 for each slot.
             errors: ``"raise"`` raises the first error, with a note of the number of its call, counted from 0, and ends
@@ -454,8 +446,7 @@ class Pool(PoolLife):
         """Copy a value into the pool, and return a `Ref`, which calls accept in place of the value.
 
         The value is sent to each node once, when a call on the node needs it. The pool frees the value when nothing
-        refers
-        to it any more. Cancelling is safe.
+        refers to it any more. Cancelling is safe.
 
         Raises:
             SerializationError: The value cannot be pickled.
@@ -479,9 +470,8 @@ class Pool(PoolLife):
         """Copy files from the work folders of nodes to ``to/node-0/``, ``to/node-1/`` and so on.
 
         A fetch uses no task slot. It works while tasks run, and after they have failed. Each file arrives completely or
-        not
-        at all, and replaces an earlier copy: cancelling is safe, and so is fetching again. Devices, pipes and links to
-        folders are left out, except for a link that the pattern itself names.
+        not at all, and replaces an earlier copy: cancelling is safe, and so is fetching again. Devices, pipes and links
+        to folders are left out, except for a link that the pattern itself names.
 
         Args:
             pattern: A file, a folder, or a glob such as ``"log/**"``, relative to the work folder.
@@ -533,8 +523,7 @@ class Pool(PoolLife):
         """Grow or shrink towards this number of nodes, without waiting.
 
         Nodes that leave the pool finish their tasks first. With ``Nodes(scale="load")`` the number is the least one,
-        which
-        broadcasts wait for; load may still add nodes.
+        which broadcasts wait for; load may still add nodes.
 
         Raises:
             SpecError: The number is less than `Nodes.min`, or more than `Nodes.max` if that is set.

@@ -91,14 +91,10 @@ class PoolLife(Runner):
         """Leave the pool, as the end of its block does; on the event loop that opened it.
 
         ``error``: the error that its user failed with. A pool that is not open, or was closed, is left alone. If
-        another task
-        is still opening the pool, the opening is cancelled: `open` raises `PoolClosed`, and both calls return when no
-        resource
-        remains. If another task is closing the pool, both calls return when that is done; cancelling a call that waits
-        for
-        another close cancels only its wait. In a plugin's `attach`, for which the end of the pool waits, `close`
-        returns at
-        once, and the pool is closed after `attach`.
+        another task is still opening the pool, the opening is cancelled: `open` raises `PoolClosed`, and both calls
+        return when no resource remains. If another task is closing the pool, both calls return when that is done;
+        cancelling a call that waits for another close cancels only its wait. In a plugin's `attach`, for which the end
+        of the pool waits, `close` returns at once, and the pool is closed after `attach`.
 
         Raises:
             CleanupError: machines may remain.
@@ -187,10 +183,8 @@ class PoolLife(Runner):
         """Wait until another task has closed the pool, if that task is still closing it.
 
         A cancellation ends the wait of `close`. The wait at the end of a block continues, and the cancellation is
-        raised
-        afterwards: Ctrl-C cancels the main task, and if the task left its block, asyncio would cancel the other task,
-        and with
-        it the termination of the machines.
+        raised afterwards: Ctrl-C cancels the main task, and if the task left its block, asyncio would cancel the other
+        task, and with it the termination of the machines.
         """
         import asyncio
 

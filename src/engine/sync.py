@@ -138,11 +138,9 @@ class SyncPool(Runner):
         """Leave the pool, as the end of its block does, from any thread.
 
         A pool that is not open, or was closed, is left alone. If another thread is still opening the pool, the opening
-        is
-        cancelled: `open` raises `PoolClosed`, and both calls return when no resource remains. If another thread is
-        closing
-        the pool, both calls return at the same time. The handler of a signal that has interrupted `open` may also call
-        `close`; if a handler has interrupted `close`, its own call returns at once.
+        is cancelled: `open` raises `PoolClosed`, and both calls return when no resource remains. If another thread is
+        closing the pool, both calls return at the same time. The handler of a signal that has interrupted `open` may
+        also call `close`; if a handler has interrupted `close`, its own call returns at once.
 
         Args:
             error: The error of the block, if the block raised one.
@@ -196,8 +194,7 @@ class SyncPool(Runner):
         """End the opening, and wait until the thread that began it has left `open`.
 
         If a signal handler of that thread makes this call, the thread leaves `open` only later. Return False if the
-        opening
-        finished before, so that the pool is open.
+        opening finished before, so that the pool is open.
         """
         self._pool._called_off = True  # in case the pool's loop has not begun to open it
         left: CleanupError | None = None

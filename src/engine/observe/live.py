@@ -29,8 +29,7 @@ class RichSink(Sink):
     """A live table. Importing rich, drawing and printing happen in the writer's thread; the event loop only counts.
 
     While the table is shown, rich replaces `sys.stdout` and `sys.stderr` by proxies that print above the table: the
-    lines
-    of tasks and of the application appear there, in order.
+    lines of tasks and of the application appear there, in order.
     """
 
     tasks = True

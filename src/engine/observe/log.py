@@ -97,8 +97,7 @@ def shows_prints() -> bool:
     """Return whether the log shows the output of tasks to people.
 
     pytest's handlers do not count: pytest's report shows log records beside a test's own output, and `capsys` captures
-    only
-    the output.
+    only the output.
     """
     return any(type(handler).__module__ != "_pytest.logging" for handler in _handlers(_PRINTED, logging.INFO))
 

@@ -37,8 +37,7 @@ class Story:
 
     ``ended``: how the pool ended, in words; empty: it has not ended. ``news``: lines about events, the newest last.
     ``unfinished``: lines that tasks have not finished yet. ``hidden``: the number of task lines that are not shown
-    below a
-    cell, and ``tail`` the last of these lines. ``record``: the id of the run's record.
+    below a cell, and ``tail`` the last of these lines. ``record``: the id of the run's record.
     """
 
     spent: float = 0.0

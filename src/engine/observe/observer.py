@@ -382,8 +382,7 @@ def automatic() -> Literal["rich", "plain", "prints"]:
     """Return the console for ``console="auto"``.
 
     "rich" on a terminal and in a notebook; "prints" (only the output of tasks) in applications that have set up
-    logging;
-    "plain" elsewhere.
+    logging; "plain" elsewhere.
     """
     match surroundings():
         case "terminal" | "notebook":

@@ -62,11 +62,9 @@ class Writer:
     """Run ``write`` for each item put, ``refresh`` every ``interval_s`` (None: never) and ``finish`` at the end.
 
     ``put`` waits up to `PATIENCE_S` for the thread, so that a task's lines appear before lines that the client prints
-    about
-    its result. Once the thread has fallen behind, ``put`` does not wait until the thread has caught up. Items beyond a
-    backlog of `BACKLOG_CHARS` are dropped; ``write`` gets the number of lines dropped before its item (with stream 0:
-    lines
-    dropped just now).
+    about its result. Once the thread has fallen behind, ``put`` does not wait until the thread has caught up. Items
+    beyond a backlog of `BACKLOG_CHARS` are dropped; ``write`` gets the number of lines dropped before its item (with
+    stream 0: lines dropped just now).
 
     PRINTS-1: every line that is put is written, or counted: in the argument of a ``write`` that returns, or in
         `unshown`, the result of `close`.

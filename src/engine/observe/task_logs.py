@@ -52,8 +52,7 @@ class TaskLogs:
         """Handle an artifact; return when it is written.
 
         ``fetch`` gets the artifact's content. If the artifact is too large, ``drop`` is called instead, and the node
-        drops the
-        content.
+        drops the content.
 
         Raises:
             ConnectionError: the node is lost.

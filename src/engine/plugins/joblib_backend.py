@@ -290,12 +290,9 @@ class LargeObjects:
     """The large objects of one ``Parallel`` call, by identity, as in joblib's own memory mapping.
 
     A call may read any number of files, each into an array of its own, so the objects cannot all be kept until the end
-    of
-    the call; yet the next batch may use the same objects as the last batch. Objects that no unfinished batch uses are
-    kept
-    up to `IDLE_BYTES`, the most recent first; the objects of the newest batch are always kept. An object that was
-    released
-    is shared again at its next use.
+    of the call; yet the next batch may use the same objects as the last batch. Objects that no unfinished batch uses
+    are kept up to `IDLE_BYTES`, the most recent first; the objects of the newest batch are always kept. An object that
+    was released is shared again at its next use.
     """
 
     def __init__(self) -> None:

@@ -30,8 +30,7 @@ def mig(profile: str, *, count: int | None = None) -> Mig:
     """Divide every GPU of a node into MIG instances. Needs root on the nodes.
 
     A task sees the instance of its slot; a rank sees the instance of its local rank. For `instance_info` and other
-    plugins,
-    the instances are the node's accelerators. When the pool ends, the GPUs are restored.
+    plugins, the instances are the node's accelerators. When the pool ends, the GPUs are restored.
 
     Args:
         profile: The profile of the instances, such as "1g.10gb" (see ``nvidia-smi mig -lgip``).

@@ -39,8 +39,7 @@ def devices(info: InstanceInfo) -> tuple[int, ...]:
     """Return the node's accelerators that belong to this rank: equal shares of neighbouring ones. Empty without any.
 
     A task outside a broadcast, in one of several slots of its node, gets the accelerators of its slot. A task with
-    devices
-    of its own, by ``gpus=``, sees no others.
+    devices of its own, by ``gpus=``, sees no others.
     """
     if own := os.environ.get(OWN):
         return tuple(range(len(own.split(","))))

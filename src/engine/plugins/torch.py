@@ -216,8 +216,7 @@ class _GroupTeardown:
         """Wait until the last group is destroyed, before the next group is made.
 
         A group that is not initialized any more may still be clearing data that the next group would write. A group
-        that
-        remains after `GONE_S` also blocks every later task: the two groups would wait for each other for ever.
+        that remains after `GONE_S` also blocks every later task: the two groups would wait for each other for ever.
         """
         if self._thread is not None:
             self._thread.join(GONE_S)
@@ -250,8 +249,7 @@ def _device(torch_: Any, info: InstanceInfo) -> int | None:
     """Return the index of this rank's GPU; None if the node has fewer GPUs than ranks.
 
     Every rank sees all GPUs of its node, so that GPUs can copy to each other. Tasks in several slots of a node use the
-    GPUs
-    in turn.
+    GPUs in turn.
     """
     if not torch_.cuda.is_available():
         return None

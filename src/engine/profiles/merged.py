@@ -1,8 +1,7 @@
 """A profile of several ranks as one trace for https://ui.perfetto.dev, and the table of stragglers.
 
 The record has the parts as the tasks sent them. The command that shows a profile merges them in its own process:
-merging
-takes seconds, which would block the pool's event loop.
+merging takes seconds, which would block the pool's event loop.
 """
 
 from __future__ import annotations

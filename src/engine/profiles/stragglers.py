@@ -52,12 +52,9 @@ class Table(NamedTuple):
     """The comparison of ranks.
 
     ``steps``: how many steps were compared; 0: the ranks were not profiled at the same time, and each row covers a
-    rank's
-    own whole time. ``by_steps``: the steps are the tasks' own steps, else equal pieces of time. ``stragglers``: the
-    ranks
-    for which the others wait, possibly none. ``excess_s``: how much longer the stragglers are outside of collectives
-    than
-    all other ranks, in the median step.
+    rank's own whole time. ``by_steps``: the steps are the tasks' own steps, else equal pieces of time. ``stragglers``:
+    the ranks for which the others wait, possibly none. ``excess_s``: how much longer the stragglers are outside of
+    collectives than all other ranks, in the median step.
     """
 
     rows: Sequence[Row]

@@ -167,8 +167,7 @@ class Document:
     """A page. ``title`` is a text; ``main``, ``links``, ``buttons`` and ``footer`` are HTML.
 
     ``more_style`` and ``more_script``: added to the style and script that all pages have. ``connects``: the script may
-    send
-    requests to the page's own server.
+    send requests to the page's own server.
     """
 
     title: str

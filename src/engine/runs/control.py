@@ -2,8 +2,7 @@
 
 A request is one line of JSON, ``{"request": "stop"}``, with further fields for the request. The owner replies with one
 line, ``{"answer": {...}}`` or ``{"refused": "why"}``, and closes the connection. The owner handles requests on the
-event
-loop of its pool, so it does not reply while that loop is blocked.
+event loop of its pool, so it does not reply while that loop is blocked.
 
 To add a request, write a coroutine function in `client/run_requests.py` that takes the open pool and the request's
 fields, and add it to the table in that file; the function raises `Refused` to refuse a request. A command then calls

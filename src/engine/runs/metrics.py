@@ -24,8 +24,7 @@ class Logged(NamedTuple):
     """The values of one `log_metrics` call. ``rank``: None outside of broadcasts.
 
     ``generation``: in a broadcast, its generation; in other calls, the number of the attempt. Metrics of the program
-    itself
-    have no function (""), job (0) or node (None).
+    itself have no function (""), job (0) or node (None).
     """
 
     at: float  # unix time

@@ -188,8 +188,7 @@ class Sender:
 
     A method raises `Away`, `Refused` or `Rejected`; any other exception counts as `Away`. After `Away`, and after the
     death of the process, the same data is sent again with the same ``key``, so a tracker must accept the same data
-    twice
-    without storing it twice. Methods that are not overridden are not called, and their data is not read.
+    twice without storing it twice. Methods that are not overridden are not called, and their data is not read.
 
     ``key``: identifies the data by run, kind and position in the record; set before each call.
     """

@@ -49,8 +49,7 @@ class Cursor:
     """The state of one tracker. ``at``: the bytes of each file that are done.
 
     ``until``: the end of the part of `metrics.jsonl` that is being sent; None: no part is being sent. ``selection``:
-    the
-    value of `Selection.state` at the position ``at``.
+    the value of `Selection.state` at the position ``at``.
     """
 
     at: dict[str, int] = field(default_factory=dict)

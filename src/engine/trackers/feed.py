@@ -69,8 +69,7 @@ class Feed:
         """Send until the run has ended and the tracker has all of it, or until ``stop`` returns true.
 
         Return whether the tracker has all of it. ``stop`` is called after each step, whether the step sent data or not.
-        The
-        caller holds the state file's lock.
+        The caller holds the state file's lock.
         """
         self._load()
         try:

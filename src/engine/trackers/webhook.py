@@ -48,8 +48,7 @@ class Webhook(Tracker):
 
     Args:
         url: The address. It may be a `Secret`, because some addresses contain a token. In either case the address is
-            not
-            in any record.
+            not in any record.
         secret: The key by which each delivery is signed (header ``Outrider-Signature``). Default: no signature.
         headers: Further headers, such as ``Authorization``. A value that is a `Secret` is in no record.
         metrics: False: no points are sent.
