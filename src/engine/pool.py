@@ -233,7 +233,7 @@ class Pool(PoolLife):
     async def _submitted(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> SubmittedJob[Any]:
-        """Submit a call for another thread, which waits meanwhile: a third thread copies large arrays."""
+        """Submit a call for another thread, which waits for it; a third thread copies large arrays."""
         if more or no:
             raise surplus("submit", call, more, no)
         core = self._here()

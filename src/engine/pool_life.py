@@ -258,7 +258,7 @@ class PoolLife(Runner):
         return opening
 
     async def _open_core(self, opening: Opening) -> None:
-        with at_rest():  # slow; the provider's processes start meanwhile
+        with at_rest():  # these imports are slow; the provider's processes start at the same time
             from .client.open_pool import OpenPool
             from .observe.observer import Observer
 
@@ -328,7 +328,7 @@ class PoolLife(Runner):
         try:  # from here on, an interrupt may be raised at any place
             with interrupts_held():  # an interrupt here could lose resources that a provider has just started
                 self._begun_opening = Opening(self._settings)
-            with at_rest():  # importing an event loop is slow; the provider's processes start meanwhile
+            with at_rest():  # importing an event loop is slow; the provider's processes start at the same time
                 thread.start()
             from .sync import SyncPool
 
@@ -365,7 +365,7 @@ class PoolLife(Runner):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._core is None or not self._core.inherited:  # as in `__aexit__`
+        if self._core is None or not self._core.inherited:  # a forked child leaves the pool open, as in `__aexit__`
             self._sync.close(error)
 
     def __repr__(self) -> str:

@@ -202,7 +202,7 @@ class SyncPool(Runner):
             called_off = self._wait(self._pool.call_off)
         except CleanupError as error:
             called_off, left = True, error
-        except (PoolClosed, RuntimeError, FutureCancelled):  # the pool's loop has ended meanwhile, or has not started
+        except (PoolClosed, RuntimeError, FutureCancelled):  # the pool's loop has already ended, or has not started
             called_off = True
         if threading.get_ident() != self._opener:
             wait_for(opening)
@@ -469,7 +469,7 @@ class SyncPool(Runner):
         return self._wait(called, self._pool.snapshot)
 
     def stacks(self) -> list[TaskStack]:
-        """See `Pool.stacks`; call it in another thread than the one whose call hangs."""
+        """See `Pool.stacks`; call it in a thread other than the one whose call hangs."""
         return self._wait(self._pool.stacks)
 
     @property
@@ -500,7 +500,7 @@ class SyncPool(Runner):
     def _values(self, steps: Steps[T], first: Future[T] | None = None, *, marked: bool = False) -> Iterator[T]:
         """Yield the values.
 
-        ``first``: the first value, already requested. ``marked``: skip a value that comes before it.
+        ``first``: the first value, already requested. ``marked``: yield `END` before the values.
         """
         try:
             if marked:

@@ -14,7 +14,7 @@ from .loggable import log_numbers
 class LoggingHandler(logging.Handler):
     """A handler that writes each log record as a line to stderr, and logs its numbers as metrics.
 
-    In the record of the run, the line is among the output of the rank. A log record that another handler writes to
+    In the record of the run, the line is part of the rank's output. A log record that another handler writes to
     stdout or stderr is not written again. Numbers come from ``extra={"metrics": {"loss": 0.3}, "step": 7}``. If a log
     record reaches several such handlers, only one of them handles it, so tasks that add one each may share a process.
 

@@ -210,7 +210,7 @@ def percent(part: float) -> str:
 def queued(event: ev.NodeQueued) -> str:
     """Return the reason why a node waits, as in "in the queue: job 4711 pending: Priority, expected 14:20".
 
-    Local time.
+    The expected start is in local time.
     """
     waits = f"in the queue: {_line(event.reason)}"
     if event.starts_at is None:

@@ -97,7 +97,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     chosen = checked_name((Path(path).name or "file") if name is None else name)
     task = context.current()
     if task is not None and task.log is not None and task.log.here and not task.log.wanted:
-        os.close(_opened(Path(path)))  # raises the same errors as a call with a record
+        os.close(_opened(Path(path)))  # raises the errors that a call with a record would raise
         context.signed(task)
         return
     fd, size_bytes, digest = _copied(Path(path))

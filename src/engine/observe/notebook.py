@@ -155,7 +155,7 @@ class CellOutput:
         self.tail: deque[str] = deque(maxlen=TAIL)  # the last hidden lines
 
     def take(self, text: str, cell: str) -> tuple[str, bool]:
-        """Return the part of these lines to show below ``cell``, and whether the rest is its first hidden text."""
+        """Return (the lines of ``text`` to show below ``cell``, whether this call hides the cell's first line)."""
         if cell != self._cell:
             self._cell, self._lines, self._chars, self.hidden = cell, 0, 0, 0
             self.tail.clear()
@@ -220,7 +220,7 @@ def _shell() -> Any:
 
 
 def _cell() -> str:
-    """Return an id of the cell whose code calls this; outside of cells' contexts, of the running or last cell."""
+    """Return an id of the cell whose code calls this function; outside of any cell, of the running or last cell."""
     try:
         return str(_shell().display_pub.parent_header["msg_id"])
     except Exception as error:  # noqa: BLE001  another kernel than IPython's own, or no cell has run yet

@@ -66,7 +66,7 @@ class PrintedLines:
         """Handle the end of an attempt, which ends its unfinished lines."""
         for stream in STREAMS:
             if begun := self.begun.pop((order.attempt, stream), b""):
-                erased = not begun.strip()  # as after a progress bar that erases itself at its end
+                erased = not begun.strip()  # true after a progress bar that erases itself at its end
                 self._publish(_Source.of(node, order, stream).whole(b"" if erased else begun, self._now()))
 
 

@@ -159,7 +159,7 @@ class RecordSink(Sink):
         self._writer.log.lose(origin, why, time.time())
 
     def _worth_it(self, event: ev.JobEvent) -> bool:
-        """Return whether to record an event of a call that is not recorded: progress of a map, or a failure."""
+        """Return whether to record an event although its call was not selected: progress of a map, or a failure."""
         match event:
             case ev.JobFailed():
                 return self.calls.failed(re.sub(_ITEM, "", event.function))

@@ -30,7 +30,7 @@ NOT_ERRORS = {
     Verdict.KILLED.value,
     Verdict.UNSENT.value,
     Reason.CANCELLED.value,
-}  # these ends are caused by the caller
+}  # endings that are not errors in a span: success, or caused by the caller
 Attributes = dict[str, Any]
 
 

@@ -36,7 +36,7 @@ class Tracking:
     async def aclose(self, observe: Callable[[ev.Event], Any]) -> None:
         """Wait until everything is sent, for at most `flush_s`; end the process, and report gaps.
 
-        The record has ended before.
+        The record has ended before this call.
 
         On cancellation: stop flushing, but still reap the process.
         """

@@ -213,7 +213,7 @@ class Cluster:
         """Wait until the head and the workers of ``workers`` nodes are ready; by default of all present nodes.
 
         Raises:
-            BootstrapError: the time was over before; with the last output of the programs.
+            BootstrapError: a program was not ready in time; the message has the programs' last output.
         """
         try:
             async with asyncio.timeout(within_s), self._changed:

@@ -86,7 +86,7 @@ class Dask(Plugin):
         """Run the cluster while the pool is open.
 
         Raises:
-            BootstrapError: the cluster does not come up.
+            BootstrapError: the cluster does not start in time.
         """
         cluster = DaskCluster(context, self)
         async with opened(cluster):

@@ -1,4 +1,4 @@
-"""A self-signed certificate for one pool; whoever holds its key can use the pool's Dask cluster."""
+"""A self-signed certificate for one pool; any process with its key can use the pool's Dask cluster."""
 
 from __future__ import annotations
 

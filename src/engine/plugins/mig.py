@@ -160,7 +160,7 @@ def _tool_output(name: str, *arguments: str) -> str:
     """Run a tool; return its output.
 
     Raises:
-        SpecError: the tool failed; with its output.
+        SpecError: the tool failed; the message has its output.
     """
     try:
         return nvidia.run(name, *arguments)

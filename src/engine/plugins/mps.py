@@ -66,7 +66,7 @@ class Mps(Plugin):
         """Run the daemon while the pool is open.
 
         Raises:
-            SpecError: there is no GPU or no driver, or the daemon does not come up; with its output.
+            SpecError: there is no GPU or no driver, or the daemon does not start; the message has its output.
         """
         gpus = nvidia.gpus()
         if not gpus:

@@ -45,7 +45,7 @@ def ray(
     The cluster admits only clients with its token.
 
     Args:
-        cpus_per_node: The processors of each node. Default: those that the node has.
+        cpus_per_node: The processors of each node. Default: all processors of the node.
         object_store_bytes: The memory for objects. Default: Ray's choice, a third of the memory.
         resources: Further resources of each node, as Ray names them.
 
@@ -93,7 +93,7 @@ class Ray(Plugin):
         """Run the cluster while the pool is open.
 
         Raises:
-            BootstrapError: the cluster does not come up.
+            BootstrapError: the cluster does not start in time.
         """
         cluster = RayCluster(context, self)
         async with opened(cluster):

@@ -108,7 +108,7 @@ class Torch(Plugin):
         )
         if (name := interface(own_address(info))) is not None:  # otherwise gloo resolves this host's own name
             variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
-        if sharing(info) > 1:  # as in torchrun: otherwise each rank uses every core
+        if sharing(info) > 1:  # torchrun does the same; otherwise each rank uses every core
             variables |= unless_set({"OMP_NUM_THREADS": "1"})
         return variables
 
@@ -143,7 +143,7 @@ class Torch(Plugin):
                 distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
             with reused_group(distributed, backend):
                 yield
-        finally:  # also for a group whose barrier failed after it was made
+        finally:  # also runs if the group was made and its barrier failed
             _teardown.start(distributed)
 
 
@@ -237,7 +237,7 @@ def _forget_failures(distributed: Any) -> None:
     """
     world: Any = getattr(distributed.distributed_c10d, "_world", None)
     if getattr(world, "group_count", 0):
-        world.group_count = 0  # as torch does when it destroys its last group
+        world.group_count = 0  # torch does the same when it destroys its last group
 
 
 def _destroy(distributed: Any) -> None:

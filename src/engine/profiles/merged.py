@@ -23,7 +23,7 @@ from .stragglers import RankTimes, Table, table_of
 from .traces import Whose, read_head, read_trace
 
 PROFILES = "profiles"  # folder in a record
-# text in the lines of such events; lines without the text, which are many, are not parsed
+# text in the lines of this event; lines without the text, which are many, are not parsed
 _MARK = f'"{ev.ProfileTaken.name}"'.encode()
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 _COMPRESSION = 5

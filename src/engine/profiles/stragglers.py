@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-LEAST_S = 0.001  # a straggler is outside of collectives longer than all other ranks, at least by this time
-LEAST_PART = 0.1  # and at least by this part of a step
+LEAST_S = 0.001  # smallest excess time outside of collectives that makes a rank a straggler
+LEAST_PART = 0.1  # smallest excess as a part of a step; both limits must be reached
 ROUNDS = 3  # fewest steps for a decision
 AGREEING = 0.8  # part of the steps that must agree
 PIECES = 6  # number of equal pieces of the time in which all ranks were profiled, if no steps are known

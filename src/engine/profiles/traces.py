@@ -16,7 +16,7 @@ from .stragglers import Interval, RankTimes
 COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl|hccl):")  # names of collectives among torch.distributed's events
 KERNEL = re.compile(r"(?i)(nccl|rccl)")  # names of NCCL's kernels on a GPU
 STEPS, PYTHON = "steps", "Python functions (sampled)"  # Outrider's own tracks, shown in place of threads
-MOST_BYTES = 1100 << 20  # of one rank's decompressed trace: no node sends a larger one
+MOST_BYTES = 1100 << 20  # size of one rank's largest decompressed trace: no node sends a larger one
 
 
 class Whose(NamedTuple):

@@ -93,7 +93,7 @@ def metric_chart(function: str, name: str, all_series: Sequence[Series], logged:
     chart = Chart(name, function or "the program", by_step)
     if len(all_series) > MOST_CURVES and all(series.rank is None for series in all_series):
         longest = max(len(logged[series][0]) for series in all_series)
-        if longest <= 2:  # for example in a map
+        if longest <= 2:  # too short for a line, for example in a map
             points = sorted((point for series in all_series for point in logged[series][0]), key=lambda each: each.at)
             calls = _curve(f"{len(all_series):,} calls", points, by_step=False, began_at=began_at, dots=True)
             chart.by_step, chart.curves, chart.facts, chart.count = False, [calls], [facts(calls)], 1

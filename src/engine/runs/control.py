@@ -103,7 +103,7 @@ class ControlSocket:
         task.add_done_callback(self._answering.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):  # such as TimeoutError, or an error because the client has gone
+        with connection, suppress(OSError):  # the client was too slow (TimeoutError), or has disconnected
             async with asyncio.timeout(READ_S):
                 line = await self._line(connection)
             reply = await self._reply_to(line)

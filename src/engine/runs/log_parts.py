@@ -34,7 +34,7 @@ class Placed(NamedTuple):
 @dataclass(slots=True)
 class _Log:
     part: int = 0  # number of the present part
-    size_bytes: int = 0  # of the present part
+    size_bytes: int = 0  # size of the present part
 
 
 class LogParts:

@@ -61,7 +61,7 @@ class LoggedPages:
         self._clean_name = lru_cache(CLEANED_NAMES)(clean)
         self._text: dict[str, list[str]] = {}
         self.size = 0  # characters that `taken` has not returned yet
-        self.empty: list[tuple[Origin, Artifact]] = []  # artifacts without content, which arrive without a transfer
+        self.empty: list[tuple[Origin, Artifact]] = []  # artifacts of 0 bytes, which need no transfer
         self._params: dict[str, Any] = {}
         self._params_chars: dict[str, int] = {}
         self._params_size = 0  # characters of all params

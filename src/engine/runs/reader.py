@@ -44,7 +44,7 @@ class Run:
         try:
             if Lock.is_taken(self.directory):
                 return "alive"
-        except OSError:  # such as the lock of another user, in a folder that was copied
+        except OSError:  # the lock cannot be opened, such as another user's lock in a copied folder
             return "unknown"
         about = read_json(self.directory / "run.json").get("owner")
         with suppress(TypeError):

@@ -83,7 +83,7 @@ def _stored(folder: Path) -> Iterator[StoredRun]:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if name_in(entry.name) is not None and entry.is_dir(follow_symlinks=False):
-                with suppress(OSError):  # another program removes it at the same time
+                with suppress(OSError):  # another program removes the record at the same time
                     yield _stored_run(Path(entry.path))
 
 

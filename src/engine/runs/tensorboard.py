@@ -24,7 +24,7 @@ FOLDER = "tb"
 MOST_FOLDERS = 4096
 CHUNK = 16 * 1024  # bytes of the metrics that are read at a time
 _MASK = 0xA282EAD8
-_START = 1  # SessionLog.START
+_START = 1  # value of SessionLog.START
 _HEADER, _DOUBLE, _FLOAT, _U32 = struct.Struct("<Q"), struct.Struct("<d"), struct.Struct("<f"), struct.Struct("<I")
 
 
@@ -132,11 +132,11 @@ def record(event: bytes) -> bytes:
 
 
 def version_event(at: float) -> bytes:
-    return _time(at) + _text(3, b"brain.Event:2")  # Event.file_version
+    return _time(at) + _text(3, b"brain.Event:2")  # field Event.file_version
 
 
 def restart_event(at: float, step: int) -> bytes:
-    return _time(at) + _step(step) + _text(7, b"\x08" + _varint(_START))  # Event.session_log, SessionLog.status
+    return _time(at) + _step(step) + _text(7, b"\x08" + _varint(_START))  # fields Event.session_log, SessionLog.status
 
 
 def scalars_event(at: float, step: int, values: dict[str, float]) -> bytes:
@@ -161,7 +161,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _time(at: float) -> bytes:
-    return b"\x09" + _DOUBLE.pack(at)  # Event.wall_time
+    return b"\x09" + _DOUBLE.pack(at)  # field Event.wall_time
 
 
 def _step(step: int) -> bytes:

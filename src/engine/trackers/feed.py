@@ -26,7 +26,7 @@ POLL_S = 0.2  # pause between two checks of a record that does not change
 EVERY_S = 1.0  # time between two deliveries of points of a running run: the points of this time are sent together
 # longest wait, before the run is created at the tracker, for its complete description with git and machines
 DESCRIBED_S = 1.5
-POINTS = 1000  # number of points that are sent together, or somewhat more
+POINTS = 1000  # number of points that complete a delivery, which may have somewhat more
 PIECES = 64  # most pieces of `CHUNK_BYTES` that are read for one delivery of points
 LINE_BYTES = 4 * 1024 * 1024  # longest line that is read from files other than the metrics
 
@@ -276,7 +276,7 @@ class Feed:
                 self._save()
                 sent = True
             else:
-                self.cursor.done(EVENTS, len(line))  # saved with the next delivery
+                self.cursor.done(EVENTS, len(line))  # this position is saved with the next delivery
         return sent
 
     def _new_lines(self, file: str) -> Iterator[tuple[bytes, Mapping[str, Any]]]:

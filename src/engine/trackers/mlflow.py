@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
-TAG = "outrider.run"  # tag by which our run is found again
+TAG = "outrider.run"  # tag by which the MLflow run of a record is found again
 FACT = "outrider.machine."  # prefix of the tags with facts of machines
 METRICS_MOST, PARAMS_MOST = 1000, 100  # most items in a batch: mlflow/utils/validation.py
 NAME_CHARS, TAG_CHARS = 250, 5000  # smallest of the limits of MLflow's versions and stores

@@ -35,7 +35,7 @@ CONNECT_S = 60.0
 CLOSE_S = 1.0  # time for W&B to write its data, if the run is not over
 FINISHED = "finished"
 TAGGED = ("job", "partition", "type", "region", "zone", "market")  # facts of machines that people search for
-TAG_CHARS = 64  # limit of wandb
+TAG_CHARS = 64  # longest tag that wandb accepts
 QUIET: Mapping[str, Any] = {  # disables W&B's own output and data, for settings that the installed version has
     "console": "off",
     "disable_git": True,

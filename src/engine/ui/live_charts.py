@@ -56,7 +56,7 @@ class LiveCharts:
     def __init__(self, began_at: float) -> None:
         self._began = began_at
         self._points: dict[Series, list[Point]] = {}
-        self._series: dict[Key, list[Series]] = {}  # in the order of the charts on the page
+        self._series: dict[Key, list[Series]] = {}  # series of each chart, in the order of the charts on the page
         self._charts: dict[Key, Chart] = {}
         self._lines: dict[Series, _Line] = {}
         self._tails: dict[Key, dict[int, Tail]] = {}  # tails that were not sent yet

@@ -24,13 +24,14 @@ from .updates import Updates
 
 LEAST_S = {OVERVIEW: 1.0, "timeline": 0.5, "metrics": 0.2, "system": 0.5, "logs": 2.0}
 LEAST_S |= {"stacks": 1.0, "profiles": 1.0, "record": 2.0}
-STATE_S, SMALL_S, SAMPLES_S, LOGS_S = 1.0, 1.0, 0.5, 0.2  # time between two checks of these files
+# time between two checks of the status, small files, samples and logs
+STATE_S, SMALL_S, SAMPLES_S, LOGS_S = 1.0, 1.0, 0.5, 0.2
 TABLES_S = 10.0  # time between two updates of the tables of growing curves
 RENEW_S = 0.1  # time after which no further chart is renewed in the same look
 APPENDED = 256 * 1024  # most characters of logs in one message
 # most characters of logs appended since a whole message; beyond it, a whole message with excerpts is sent
 APPENDED_IN_ALL = 1 << 20
-GROWN = 200  # the timeline is redrawn when it has grown by 1/200 and `GROWN_S`
+GROWN = 200  # the timeline is redrawn when it has grown by at least 1/200 and `GROWN_S`
 GROWN_S = 2.0  # shortest growth of the timeline before it is redrawn
 
 
