@@ -96,7 +96,7 @@ class Pool(PoolLife):
             in applications that have set up logging, no record. False: no record.
         trackers: The destinations of the record, as in ``[trackers.MLflow("http://host:5000")]``. A pool without a
             record sends nothing.
-        flush_timeout: Seconds for which the end of the block waits for the trackers; 0: no wait. Default: 5.
+        flush_timeout: Seconds for which the end of the block waits for the trackers; 0, no wait. Default: 5.
         traces: Whether calls are traces of OpenTelemetry. Needs ``outrider[otel]``.
         chaos: Faults to inject, for tests: see `outrider.testing.Chaos`.
 

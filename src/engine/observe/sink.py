@@ -121,7 +121,7 @@ class Writer:
 
     @property
     def is_behind(self) -> bool:
-        """Whether an item is not written yet."""
+        """True while an item is not written yet."""
         return self._backlog > 0 or self._dropped > 0
 
     def close(self, within_s: float = 2.0) -> int:
