@@ -43,7 +43,7 @@ def thinned(xs: Sequence[float], ys: Sequence[float], buckets: int) -> list[int]
 class Band:
     """A band of five curves in place of many. ``low`` and ``high`` are the outermost values.
 
-    The other three are computed from the curves' means.
+    ``tenth``, ``middle`` and ``ninetieth`` are the 10th, 50th and 90th percentile of the curves' means.
     """
 
     xs: list[float]
