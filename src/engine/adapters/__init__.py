@@ -1,6 +1,6 @@
-"""Adapters that put what frameworks log into the record of the run, a module for each.
+"""Adapters that log the values of frameworks into the record of the run, one module for each framework.
 
-Each imports its framework when it is used. `loggable` turns a framework's values into metrics.
+An adapter imports its framework when it is used. `loggable` turns a framework's values into metrics.
 
 Public names: `keras_callback.RecordCallback`, `trainer_callback.RecordCallback`, `lightning_logger.LightningLogger`,
 `logging_handler.LoggingHandler`.

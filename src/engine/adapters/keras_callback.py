@@ -1,4 +1,4 @@
-"""A Keras callback, which logs what ``model.fit`` reports. Beside the plugin, only this imports keras."""
+"""A Keras callback that logs the metrics of ``model.fit``. Only this module and the keras plugin import keras."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from .loggable import Ranks, is_logging, log_numbers
 
 
 class RecordCallback(keras.callbacks.Callback):  # type: ignore[misc]  # of a framework that may not be here
-    """Log losses and metrics of each epoch, or of each ``every`` batches too; steps count epochs, or batches."""
+    """Log losses and metrics of each epoch; with ``every`` also of each ``every`` batches.
+
+    Steps count epochs or, with ``every``, batches.
+    """
 
     def __init__(self, every: int | None, ranks: Ranks) -> None:
         super().__init__()
         self._every = every
         self._ranks: Ranks = ranks
-        self._batches: int | None = None  # since the beginning of the first epoch
+        self._batches: int | None = None  # number of batches since the beginning of the first epoch
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._batches = None

@@ -1,4 +1,4 @@
-"""A logger for Lightning, which logs into the record of the run. Only this imports lightning."""
+"""A logger for Lightning that logs into the record of the run. Only this module imports lightning."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from .loggable import Ranks, is_logging, log_numbers, log_settings
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger  # pyright: ignore[reportMissingImports]  it may not be here
-elif "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:  # its older package, whose classes differ
+# the older package pytorch_lightning, whose classes differ
+elif "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning.loggers import Logger
 else:
     from lightning.pytorch.loggers import Logger
 
 
 class LightningLogger(Logger):  # type: ignore[misc]  # of a framework that may not be here
-    """Log what a module logs by ``self.log``, on each rank that ``ranks`` says, and hyperparameters on rank 0."""
+    """Log the values of a module's ``self.log`` on the ranks in ``ranks``, and hyperparameters on rank 0."""
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__()
         self._ranks: Ranks = ranks
 
     @property
-    def name(self) -> str:  # where Lightning saves checkpoints, unless it is told otherwise
+    def name(self) -> str:  # Lightning's default folder of checkpoints
         return "outrider"
 
     @property

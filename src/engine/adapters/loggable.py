@@ -1,4 +1,4 @@
-"""Log the numbers and settings of a framework as far as the record takes them: none of it ends a training."""
+"""Log those numbers and settings of a framework that the record accepts; other values never end a training."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Ranks = Literal["all", "head"]
 
 
 def checked_ranks(adapter: str, ranks: Ranks) -> Ranks:
-    """Return which ranks log.
+    """Return the ranks that log.
 
     Raises:
-        SpecError: it is neither "all" nor "head".
+        SpecError: ``ranks`` is neither "all" nor "head".
     """
     checks.one_of(f"integrations.{adapter}: ranks", ranks, get_args(Ranks))
     return ranks
@@ -32,14 +32,14 @@ def is_logging(ranks: Ranks) -> bool:
 
 
 def log_numbers(values: Mapping[str, Any], step: int | None) -> None:
-    """Log those of the values that are single numbers, however many they are; the others are left out."""
+    """Log all values that are single numbers, however many there are; other values are left out."""
     numbers = iter([(name, value) for name, value in _named(values).items() if _is_number(value)])
     while some := dict(islice(numbers, NAMES)):
         log_metrics(some, step=step)
 
 
 def log_settings(settings: Mapping[str, Any]) -> None:
-    """Log settings; those that are larger than the record takes are left out."""
+    """Log settings; settings that are too large for the record are left out."""
     named = _named(settings)
     try:
         log_params(named)

@@ -1,4 +1,4 @@
-"""`LoggingHandler`: what Python's `logging` logs in a task is in the record of the run, with level and numbers."""
+"""`LoggingHandler`: writes log records of Python's `logging` in a task to the run's record, with level and numbers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .loggable import log_numbers
 
 
 class LoggingHandler(logging.Handler):
-    """A handler that writes each record as a line to stderr, and logs its numbers as metrics.
+    """A handler that writes each log record as a line to stderr, and logs its numbers as metrics.
 
-    The record of the run has the line among the output of the rank. A log record that another handler writes to stdout
-    or stderr is not written again. Numbers are those of ``extra={"metrics": {"loss": 0.3}, "step": 7}``. If a logger
-    reaches several such handlers, only one of them works, so tasks that add one each may share a process.
+    In the record of the run, the line is part of the rank's output. A log record that another handler writes to
+    stdout or stderr is not written again. Numbers come from ``extra={"metrics": {"loss": 0.3}, "step": 7}``. If a log
+    record reaches several such handlers, only one of them handles it, so tasks that add one each may share a process.
 
     Args:
-        level: The least level of the log records that it handles.
+        level: The lowest level of the log records that are handled.
     """
 
     def __init__(self, level: int | str = logging.NOTSET) -> None:
@@ -37,12 +37,12 @@ class LoggingHandler(logging.Handler):
                 log_numbers(metrics, getattr(record, "step", None))
             if not any(map(_prints, handlers)):
                 print(self.format(record), file=sys.stderr, flush=True)
-        except Exception:  # noqa: BLE001  as every handler of logging does: who logs goes on
+        except Exception:  # noqa: BLE001  as in all handlers of logging: the caller continues
             self.handleError(record)
 
 
 def _handlers(name: str) -> Iterator[logging.Handler]:
-    """Return the handlers that a record of the logger reaches, in this order."""
+    """Yield the handlers that a record of the logger reaches, in this order."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         yield from logger.handlers
@@ -50,7 +50,7 @@ def _handlers(name: str) -> Iterator[logging.Handler]:
 
 
 def _prints(handler: logging.Handler) -> bool:
-    """Return whether a handler writes to this process's stdout or stderr, be it by a console of rich."""
+    """Return whether a handler writes to this process's stdout or stderr, directly or through a console of rich."""
     stream: Any = getattr(handler, "stream", None)
     with suppress(Exception):
         stream = stream or getattr(getattr(handler, "console", None), "file", None)

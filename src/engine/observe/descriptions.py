@@ -1,4 +1,4 @@
-"""Events in words: one line for each event of interest to people."""
+"""Events in words: one line for each event that is of interest to people."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import replace
 from ...actors import events as ev
 from ..api.printable import one_line
 
-LONG_S = 5.0  # steps of preparing a node that took this long get a line
-REMEMBERED = 50  # causes that are remembered
-NEWS = 3  # lines about new reasons for waiting in a queue, in each `QUEUE_S`
-QUEUE_S = 60.0  # between lines about other changes of a queue, such as expected starts
-REPEATED_CHARS = 20  # of a cause to be found inside another: shorter ones may match by chance
+LONG_S = 5.0  # a step of preparing a node gets a line if it took at least this long
+REMEMBERED = 50  # most causes that are remembered
+NEWS = 3  # most lines about new reasons for waiting in a queue, in each period of `QUEUE_S`
+QUEUE_S = 60.0  # shortest time between two lines about other changes of a queue, such as expected starts
+REPEATED_CHARS = 20  # shortest cause that is looked for inside another cause: shorter ones may match by chance
 
 
 class Descriptions:
-    """The lines of one pool. A cause that an earlier line has given is replaced by a reference to that line."""
+    """The lines of one pool. A cause that an earlier line contains is replaced by a reference to that line."""
 
     def __init__(self) -> None:
-        self._subjects: dict[str, str] = {}  # cause -> subject of its line
+        self._subjects: dict[str, str] = {}  # cause -> subject of the line that contains the cause
         self._queue = _Queue()
-        self._waits: dict[int, str] = {}  # reasons for waiting that have a line, by the broadcast's job
+        self._waits: dict[int, str] = {}  # job of a broadcast -> reason for waiting that has a line
 
     def line(self, event: ev.Event) -> str | None:
         if isinstance(event, ev.NodeFailed):
@@ -38,7 +38,7 @@ class Descriptions:
         return describe(event)
 
     def _is_new(self, event: ev.BroadcastWaits) -> bool:
-        """Return whether a wait gets a line: one for all broadcasts that wait for the same."""
+        """Return whether a wait gets a line: broadcasts that wait for the same reason share one line."""
         has_line = event.job in self._waits
         if event.ended:
             self._waits.pop(event.job, None)
@@ -48,7 +48,7 @@ class Descriptions:
         return has_line
 
     def _once(self, cause: str, subject: str) -> str:
-        """Return the cause, with a reference in place of a part (or all) that an earlier line has given."""
+        """Return the cause, with a reference in place of the part (or all) that an earlier line contains."""
         for earlier, of in self._subjects.items():
             if earlier == cause or (len(earlier) >= REPEATED_CHARS and earlier in cause):
                 return cause.replace(earlier, f"the same as for {of}")
@@ -62,14 +62,14 @@ class Descriptions:
 class _Queue:
     """The lines about machines in a queue: one for each reason, because the nodes of one job share it.
 
-    A scheduler changes reasons and expected starts of many machines at once: that gets a line now and then.
+    A scheduler changes reasons and expected starts of many machines at once: such changes get a line only now and then.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[int, ev.NodeQueued] = {}
-        self._reported: set[str] = set()  # reasons
+        self._reported: set[str] = set()  # reasons that have a line
         self._hidden = False  # whether a reason got no line since the last line
-        self._last = ""  # the last line
+        self._last = ""  # the newest line
         self._reported_at: deque[float] = deque(maxlen=NEWS)
 
     def line(self, event: ev.NodeQueued) -> str | None:
@@ -88,7 +88,7 @@ class _Queue:
         return line
 
     def left(self, event: ev.NodeEvent) -> None:
-        """Handle that a machine, which may have waited, has left the queue."""
+        """Handle that a machine is no longer in the queue, if it was there."""
         self._waiting.pop(event.node, None)
         if isinstance(event, ev.NodeStarted) or not self._waiting:
             self._reported.clear()
@@ -208,7 +208,10 @@ def percent(part: float) -> str:
 
 
 def queued(event: ev.NodeQueued) -> str:
-    """Return what a node waits for, as in "in the queue: job 4711 pending: Priority, expected 14:20". Local time."""
+    """Return the reason why a node waits, as in "in the queue: job 4711 pending: Priority, expected 14:20".
+
+    The expected start is in local time.
+    """
     waits = f"in the queue: {_line(event.reason)}"
     if event.starts_at is None:
         return waits
@@ -263,7 +266,7 @@ def _rerouted(event: ev.TransferRerouted) -> str:
 
 
 def upload(event: ev.UploadProgress) -> str:
-    """Return the state of large arguments, as in "sending 1.2 GB of arguments to 4 nodes: 43 %, 85.0 MB/s".
+    """Return the progress of sending large arguments, as in "sending 1.2 GB of arguments to 4 nodes: 43 %, 85.0 MB/s".
 
     Return an empty text where no arguments arrived because their node is lost.
     """
@@ -290,7 +293,7 @@ def seconds(duration_s: float, digits: int = 1) -> str:
 
 
 def size(amount: float) -> str:
-    """Return a number of bytes in the unit that fits."""
+    """Return a number of bytes as text, in a fitting unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000 or unit == "GB":
             return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
@@ -303,5 +306,5 @@ def _line(text: str) -> str:
 
 
 def cents(usd: float) -> str:
-    """Return an amount with two decimals; below a cent, its first two significant digits."""
+    """Return an amount in USD with two decimals; below a cent, with its first two significant digits."""
     return f"{usd:.2f}" if usd == 0 or abs(usd) >= 0.01 else f"{usd:.2g}" if abs(usd) >= 1e-4 else "less than 0.0001"

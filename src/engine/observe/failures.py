@@ -1,4 +1,4 @@
-"""The failures of a job, one line each; ranks that failed alike share a line."""
+"""The failures of a job, one line each; ranks that failed in the same way share a line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RANKS_NAMED = 4
 
 
 def failures(job: int, function: str, ending: Ending | Sequence[Ending]) -> list[ev.JobFailed]:
-    """Return the failures caused by the job's function, without lost nodes and tasks ended together with others.
+    """Return the failures that the job's function caused; not lost nodes, nor tasks that ended because others failed.
 
-    ``ending``: of a broadcast, the endings of all ranks.
+    ``ending``: for a broadcast, the endings of all ranks.
     """
     if isinstance(ending, Settled | GaveUp):
         error = _error(ending)
@@ -35,12 +35,12 @@ def failures(job: int, function: str, ending: Ending | Sequence[Ending]) -> list
 
 
 def item_failure(job: int, function: str, item: int, failed: Failed, node: int) -> ev.JobFailed:
-    """Return the failure of one item of a map, whose task returned the results of other items."""
+    """Return the failure of one item of a map, whose task also returned the results of other items."""
     return ev.JobFailed(job, f"item {item} of {function}", _raised(failed), node)
 
 
 def failure_line(event: ev.JobFailed) -> str:
-    """Return the line of a failure: ``f #7 failed on node 2: ValueError: bad luck``, or with a broadcast's ranks."""
+    """Return the line for a failure: ``f #7 failed on node 2: ValueError: bad luck``, or with a broadcast's ranks."""
     function, error = one_line(event.function), one_line(event.error)
     if not event.ranks:
         return f"{function} #{event.job} failed on node {event.node}: {error}"

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 INTERVAL_S = 0.125
-FAILURES = 20  # with a line of their own
+FAILURES = 20  # most failures that get a line of their own
 
-_terminal = Lock()  # held by the one sink of this process that draws: a terminal has room for one live table
+_terminal = Lock()  # lock of the one sink of this process that draws: a terminal has room for one live table
 
 
 class RichSink(Sink):
     """A live table. Importing rich, drawing and printing happen in the writer's thread; the event loop only counts.
 
-    While the table is up, rich replaces `sys.stdout` and `sys.stderr` by proxies that print above it: the lines of
-    tasks and of the application go there, in order.
+    While the table is shown, rich replaces `sys.stdout` and `sys.stderr` by proxies that print above the table: the
+    lines of tasks and of the application appear there, in order.
     """
 
     tasks = True
@@ -68,7 +68,10 @@ class RichSink(Sink):
             self._writer.put(f"outrider: {worded(line)}\n", STDERR)
 
     def _tell_failure(self, event: ev.JobFailed) -> None:
-        """Print a line for each of the first failures. The table counts all, and awaiting a call raises its failure."""
+        """Print a line for each of the first failures.
+
+        The table counts all failures, and awaiting a call raises its failure.
+        """
         self._failures += 1
         if self._failures <= FAILURES:
             self._writer.put(f"outrider: {failure_line(event)}\n", STDERR)

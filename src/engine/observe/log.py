@@ -1,8 +1,8 @@
-"""Events as records of the standard logger "outrider", whatever logging the application has set up.
+"""Events as records of the standard logger "outrider", for any logging that the application has set up.
 
 A message has the event's name, its fields as `key=value`, and the values bound to structlog's context variables. All
-this is also in ``record.outrider``, for formatters that write JSON. The output of tasks goes to the logger
-"outrider.task", one record per line: the message has the line with its origin, and ``text`` in ``record.outrider`` is
+these are also in ``record.outrider``, for formatters that write JSON. The output of tasks goes to the logger
+"outrider.task", one record per line: the message is the line with its origin, and ``text`` in ``record.outrider`` is
 the line alone.
 """
 
@@ -77,8 +77,10 @@ class LogSink(Sink):
         if _has_handler(_LOGGER, level):
             facts = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "at"}
             facts = {"pool": self._pool} | facts
-            context = sys.modules.get("structlog.contextvars")  # without it nothing is bound; its import takes 80 ms
-            if merge := getattr(context, "merge_contextvars", None):  # None: another thread is just importing it
+            # without an imported structlog no values are bound; importing structlog takes 80 ms
+            context = sys.modules.get("structlog.contextvars")
+            # None: another thread is importing structlog at this moment
+            if merge := getattr(context, "merge_contextvars", None):
                 facts = dict(merge(_LOGGER, "log", facts))
             pairs = " ".join(f"{key}={_shown(value)}" for key, value in facts.items())
             _LOGGER.log(level, "%s %s", event.name, pairs, extra={"outrider": facts})
@@ -94,8 +96,8 @@ def _shown(value: object) -> str:
 def shows_prints() -> bool:
     """Return whether the log shows the output of tasks to people.
 
-    pytest's handlers do not count: its report shows their records beside a test's own output, and `capsys` sees only
-    the latter.
+    pytest's handlers do not count: pytest's report shows log records beside a test's own output, and `capsys` captures
+    only the output.
     """
     return any(type(handler).__module__ != "_pytest.logging" for handler in _handlers(_PRINTED, logging.INFO))
 

@@ -1,7 +1,7 @@
 """The functions that log, in tasks and outside of them: `log_metrics`, `log_params`, `log_text`, `log_artifact`.
 
-In a task, records go through its worker's pipe. A process started by a task, by a fork or otherwise, writes them to the
-socket that its environment names. Elsewhere they are the program's own.
+In a task, records go through the pipe of the task's worker. A process that a task started, by a fork or otherwise,
+writes its records to the socket that the environment names. Elsewhere the records belong to the program itself.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _now = time.time
 def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None) -> None:
     """Record numbers, such as those of a training step, in the record of the run, with rank and generation.
 
-    It waits for nothing, and works in any thread and process of a task. Outside of tasks the numbers are recorded as
-    the program's own.
+    The call does not wait, and works in any thread and process of a task. Outside of tasks the numbers are recorded for
+    the program itself.
 
     Args:
         values: Names and values. A value is anything that `float` takes: a number, or an array or tensor with a single
-            element (of a GPU, this waits for it). nan and infinities are kept.
+            element (for an element on a GPU, the call waits until it is computed). nan and infinities are kept.
         step: The step.
 
     Raises:
@@ -55,7 +55,7 @@ def log_metrics(values: Mapping[str, Any], *, step: SupportsIndex | None = None)
 
 
 def log_params(params: Mapping[str, Any]) -> None:
-    """Record settings of the run, such as a learning rate. A name that is logged again has the newest value.
+    """Record settings of the run, such as a learning rate. If a name is logged again, its newest value counts.
 
     Values without a JSON form are recorded as texts.
 
@@ -71,11 +71,11 @@ def log_text(text: str, *, name: str = "text", step: SupportsIndex | None = None
 
     Args:
         text: The text, of at most 65,536 characters.
-        name: Its name in the record.
+        name: The text's name in the record.
         step: The step.
 
     Raises:
-        ValueError: The text is longer; `log_artifact` takes files.
+        ValueError: The text is longer; use `log_artifact` to log it as a file.
     """
     _log(log_records.text(_now(), checked_step(step), checked_name(name), checked_text(text)))
 
@@ -83,7 +83,8 @@ def log_text(text: str, *, name: str = "text", step: SupportsIndex | None = None
 def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     """Copy a file of at most 256 MiB into the record of the run.
 
-    The file is read before this returns, and may be changed afterwards. A task ends when its artifacts have arrived.
+    The file is read before the call returns, and may be changed afterwards. A task ends when its artifacts have
+    arrived.
 
     Args:
         path: The file.
@@ -96,7 +97,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     chosen = checked_name((Path(path).name or "file") if name is None else name)
     task = context.current()
     if task is not None and task.log is not None and task.log.here and not task.log.wanted:
-        os.close(_opened(Path(path)))  # raises the same errors as with a record
+        os.close(_opened(Path(path)))  # raises the errors that a call with a record would raise
         context.signed(task)
         return
     fd, size_bytes, digest = _copied(Path(path))
@@ -114,7 +115,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
 
 
 def has_lost() -> bool:
-    """Return whether a log record of this process is lost."""
+    """Return whether log records of this process were lost."""
     return _Elsewhere.warned
 
 
@@ -162,7 +163,7 @@ def _is_program() -> bool:
 def _is_child() -> bool:
     """Return whether this process is only a part of a program: a fork, or a process of multiprocessing.
 
-    Such a process begins no record of its own. It ends without notice, and there may be many.
+    Such a process creates no record of its own: it ends without notice, and there may be many such processes.
     """
     multiprocessing = sys.modules.get("multiprocessing")
     return os.getpid() != _IMPORTER or (multiprocessing is not None and multiprocessing.parent_process() is not None)
@@ -183,10 +184,10 @@ def _sent(path: str, line: bytes, fds: list[int]) -> None:
 
 
 def _warn(why: str) -> None:
-    """Warn once that the log records of this process are lost. The training goes on."""
+    """Warn once that log records of this process are lost. The training continues."""
     if not _Elsewhere.warned:
         _Elsewhere.warned = True
-        with suppress(Exception):  # no stderr
+        with suppress(Exception):  # stderr may be missing or closed
             print(f"outrider: what this process logs is lost: {why}", file=sys.stderr, flush=True)
 
 
@@ -199,7 +200,7 @@ def _copied(path: Path) -> tuple[int, int, str]:
         try:
             while piece := os.read(source, _PIECE_BYTES):
                 size_bytes += len(piece)
-                _check_size(path, size_bytes)  # it grows
+                _check_size(path, size_bytes)  # the file may have grown while it was copied
                 digest.update(piece)
                 left = memoryview(piece)
                 while left:
@@ -214,7 +215,8 @@ def _copied(path: Path) -> tuple[int, int, str]:
 
 def _opened(path: Path) -> int:
     """Return the descriptor of a file that may be logged."""
-    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo would wait for its writer
+    # without O_NONBLOCK, opening a fifo would wait for its writer
+    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         about = os.fstat(source)
         if not stat.S_ISREG(about.st_mode):

@@ -1,4 +1,4 @@
-"""Checks of logged numbers, names, steps and params, with errors that name the mistake. No I/O."""
+"""Checks of logged numbers, names, steps and params, with errors that name the invalid value. No I/O."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, SupportsFloat, SupportsIndex
 from ..wire.log_records import NAME_CHARS, NAMES, TEXT_CHARS
 
 _MOST_KNOWN = 10_000
-_known: set[str] = set()  # names that have been checked
+_known: set[str] = set()  # names that were checked before
 
 
 def checked_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     """Return the values as floats.
 
     Raises:
-        TypeError: a value is no single number, or a name no text.
-        ValueError: there are too many, or a name is empty or too long.
+        TypeError: a value is not a single number, or a name is not a text.
+        ValueError: there are too many values, or a name is empty or too long.
     """
     if not isinstance(values, Mapping):
         raise TypeError(f"log_metrics takes a mapping of names to numbers, not {_kind(values)}")
@@ -36,7 +36,7 @@ def checked_step(step: SupportsIndex | None) -> int | None:
     """Return the step as an integer.
 
     Raises:
-        TypeError: the step is no integer.
+        TypeError: the step is not an integer.
         ValueError: the step is out of range.
     """
     if step is None or type(step) is int:
@@ -55,7 +55,7 @@ def checked_name(name: str) -> str:
     """Return the name.
 
     Raises:
-        TypeError, ValueError: it is no valid name.
+        TypeError, ValueError: the name is not valid.
     """
     if not isinstance(name, str):
         raise TypeError(f"a name is a text, not {_kind(name)}")
@@ -79,7 +79,7 @@ def checked_params(params: Mapping[str, Any]) -> str:
     """Return the params as a JSON object. Values that JSON cannot represent become texts.
 
     Raises:
-        TypeError, ValueError: they are no mapping, have other names than texts, or are too large.
+        TypeError, ValueError: the params are not a mapping, have a name that is not a text, or are too large.
     """
     if not isinstance(params, Mapping):
         raise TypeError(f"log_params takes a mapping of names to values, not {_kind(params)}")
@@ -116,10 +116,10 @@ def _know(name: object) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a single number as a float: of Python, numpy, torch, jax, or any type with ``__float__``."""
+    """Return a single number as a float; it may be of Python, numpy, torch, jax, or any type with ``__float__``."""
     if isinstance(value, str | bytes | bytearray):
         raise TypeError(f"log_metrics: {name!r} is a text, {value[:40]!r}: log_text takes texts, log_params settings")
-    item = getattr(value, "item", None)  # of arrays and tensors, also where they have one dimension and one element
+    item = getattr(value, "item", None)  # method of arrays and tensors; also works with one dimension and one element
     try:
         single: SupportsFloat = item() if item is not None else value
         return float(single)

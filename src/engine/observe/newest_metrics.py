@@ -1,4 +1,4 @@
-"""The newest logged values of tasks, for a display that is drawn now and then."""
+"""The newest logged values of tasks, for a display that is drawn from time to time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from ..wire.log_records import Metrics, unpacked
 if TYPE_CHECKING:
     from ..runs.logged import Origin
 
-WAITING = 64  # unread messages that are kept: beyond that the oldest are dropped
-NAMES = 100  # of metrics, at most
-JOBS = 1000  # for which the lowest rank is remembered
+WAITING = 64  # most unread messages that are kept; beyond that, the oldest are dropped
+NAMES = 100  # most names of metrics
+JOBS = 1000  # most jobs whose lowest rank is remembered
 
 
 class Newest(NamedTuple):
-    """The newest values. ``origin`` and ``step``: of the last record. ``values``: by metric, in order of arrival."""
+    """The newest values.
+
+    ``origin`` and ``step`` are from the last record. ``values``: by metric, in order of arrival.
+    """
 
     origin: Origin
     step: int | None
@@ -25,15 +28,15 @@ class Newest(NamedTuple):
 
 
 class NewestMetrics:
-    """The newest value of each metric. Of a broadcast only the lowest logging rank counts, usually rank 0."""
+    """The newest value of each metric. In a broadcast only the lowest logging rank counts, usually rank 0."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Origin, bytes]] = deque(maxlen=WAITING)
-        self._lowest: dict[int, int] = {}  # rank, by job
+        self._lowest: dict[int, int] = {}  # job -> lowest rank that has logged
         self._newest: Newest | None = None
 
     def add(self, origin: Origin, records: bytes) -> None:
-        """Keep records unread. Called on the event loop."""
+        """Keep a message of log records without reading it. Called on the event loop."""
         if origin.rank is not None:
             lowest = self._lowest.get(origin.job)
             if lowest is not None and origin.rank > lowest:
@@ -44,7 +47,7 @@ class NewestMetrics:
         self._waiting.append((origin, records))
 
     def read(self) -> Newest | None:
-        """Read the kept records, and return the newest values; None: no values yet. Called by the drawing thread."""
+        """Read the kept messages, and return the newest values; None: no values yet. Called by the drawing thread."""
         while self._waiting:
             origin, records = self._waiting.popleft()
             for record in unpacked(records, 0.0):

@@ -1,7 +1,7 @@
-"""The table of a pool in a notebook: one display in the cell that opened the pool, updated while the pool lives.
+"""The table of a pool in a notebook: one display in the cell that opened the pool, updated while the pool is open.
 
-The output of tasks appears below the running cell, like the cell's own output, up to `CELL_LINES` lines. Of the rest,
-the display shows the last lines; the record of the run has all lines.
+The output of tasks appears below the running cell, like the cell's own output, up to `CELL_LINES` lines. Beyond that,
+the display shows only the last lines; the record of the run has all lines.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .prints import marked, origin
 from .sink import PoolFacts, Sink, Writer
 
 INTERVAL_S = 0.5
-IDLE_S = 60.0  # between updates of an idle pool: notebooks save each change
-CELL_LINES, CELL_CHARS = 1000, 200_000  # of task output below one cell
-TAIL = 8  # lines
+IDLE_S = 60.0  # time between two updates for an idle pool: notebooks save each change
+CELL_LINES, CELL_CHARS = 1000, 200_000  # most lines and characters of task output below one cell
+TAIL = 8  # number of last lines that the display shows
 NEWS = 5
-FAILURES = 20  # with a line of their own
-WAIT_S = 1.0  # at the end of a cell, for the thread that draws and prints
+FAILURES = 20  # most failures that get a line of their own
+WAIT_S = 1.0  # longest wait, at the end of a cell, for the thread that draws and prints
 
 
 class NotebookSink(Sink):
@@ -52,7 +52,7 @@ class NotebookSink(Sink):
         self._news: deque[str] = deque(maxlen=NEWS)
         self._failures = 0
         self._spending = Spending()
-        self._spent = 0.0  # shown USD
+        self._spent = 0.0  # USD, as shown last
         self._error: BaseException | None = None
         self._cell = CellOutput()
         self._display = CellDisplay()
@@ -91,7 +91,7 @@ class NotebookSink(Sink):
         report_unshown(self._writer, self._facts)
 
     def _cell_ended(self, *_: object) -> None:
-        """Draw when a cell ends: later updates are missing from a notebook that a program runs and saves."""
+        """Draw when a cell ends: if a program runs and saves the notebook, later updates are not in the saved file."""
         self._writer.catch_up(WAIT_S)
         if self._drawing.acquire(timeout=WAIT_S):
             try:
@@ -110,7 +110,8 @@ class NotebookSink(Sink):
             write_plain(f"outrider: of further lines the pool's display has the last ones{where}\n", STDERR, 0)
 
     def _refresh(self) -> None:
-        if self._display.running_cell() != self._display.cell and not shows_prints():  # it is out of sight
+        # the display is in another cell, probably out of sight
+        if self._display.running_cell() != self._display.cell and not shows_prints():
             for event in self._view.unfinished.due(time.time(), UNFINISHED_S):
                 self._write(marked(event), stream_of(event), 0)
         self._draw()
@@ -145,16 +146,16 @@ class NotebookSink(Sink):
 
 
 class CellOutput:
-    """The task output shown below each cell, and the last lines of the rest. No I/O."""
+    """The task output shown below each cell, and the last lines of the hidden output. No I/O."""
 
     def __init__(self) -> None:
         self._cell = ""
         self._lines = self._chars = 0
-        self.hidden = 0  # lines
+        self.hidden = 0  # number of hidden lines
         self.tail: deque[str] = deque(maxlen=TAIL)  # the last hidden lines
 
     def take(self, text: str, cell: str) -> tuple[str, bool]:
-        """Return the part of these whole lines to show below ``cell``, and whether this is its first hidden line."""
+        """Return (the lines of ``text`` to show below ``cell``, whether this call hides the cell's first line)."""
         if cell != self._cell:
             self._cell, self._lines, self._chars, self.hidden = cell, 0, 0, 0
             self.tail.clear()
@@ -176,9 +177,10 @@ class CellOutput:
 class CellDisplay:
     """One IPython display. In a notebook, IPython is imported already.
 
-    A display appears in the cell that opened the pool, even if a background task did that while another cell ran.
-    Updates are sent in the name of the running cell, or of the last one: programs that run notebooks ignore others, and
-    find the display by its id.
+    A display appears in the cell that opened the pool, even if a background task opened the pool while another cell
+    ran.
+    Updates are sent in the name of the running cell, or of the last cell: programs that run notebooks ignore updates in
+    the name of other cells. They find the display by its id.
     """
 
     def __init__(self) -> None:
@@ -196,7 +198,7 @@ class CellDisplay:
     def close(self, cell_ended: Callable[..., object]) -> None:
         try:
             _shell().events.unregister("post_run_cell", cell_ended)
-        except Exception as error:  # noqa: BLE001  it is not registered, for one
+        except Exception as error:  # noqa: BLE001  for example, the callback is not registered
             _tell(error)
 
     def running_cell(self) -> str:
@@ -218,10 +220,10 @@ def _shell() -> Any:
 
 
 def _cell() -> str:
-    """Return an id of the cell whose code calls this; outside of cells' contexts, of the running or last cell."""
+    """Return an id of the cell whose code calls this function; outside of any cell, of the running or last cell."""
     try:
         return str(_shell().display_pub.parent_header["msg_id"])
-    except Exception as error:  # noqa: BLE001  of another kernel than IPython's own, or before its first cell
+    except Exception as error:  # noqa: BLE001  another kernel than IPython's own, or no cell has run yet
         _tell(error)
         return ""
 

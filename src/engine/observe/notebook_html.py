@@ -1,7 +1,7 @@
-"""Pools and jobs as HTML for notebooks: small, without script and style sheet, and readable on light and dark ground.
+"""Pools and jobs as HTML for notebooks: small, without script and style sheet, readable on light and dark background.
 
-Untrusted notebooks, and pages that show saved ones, strip scripts, classes and pictures: so the HTML has plain elements
-with the few styles that remain. Words keep the notebook's own colour; only dots have colours set here.
+Untrusted notebooks, and pages that show saved ones, remove scripts, classes and pictures: so the HTML has plain
+elements with the few styles that are kept. Text keeps the notebook's own colour; only dots have colours set here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from .newest_metrics import Newest
     from .observer import PoolSnapshot
 
-ROWS, MAPS, BROADCASTS, METRICS, UNFINISHED = 16, 3, 3, 8, 8  # shown at most
+# most rows, maps, broadcasts, metrics and unfinished lines that are shown
+ROWS, MAPS, BROADCASTS, METRICS, UNFINISHED = 16, 3, 3, 8, 8
 CELL_CHARS, LINE_CHARS = 100, 300
-READY, COMING, WARNING, BAD, QUIET = "#1f8f5f", "#2f80c0", "#b7791f", "#d14a2b", "#7a8288"  # 3:1 on white and on black
+# each has a contrast of at least 3:1 on white and on black
+READY, COMING, WARNING, BAD, QUIET = "#1f8f5f", "#2f80c0", "#b7791f", "#d14a2b", "#7a8288"
 COLOURS = {"ready": READY, "launching": COMING, "preparing": COMING, "standby": QUIET, "queued": QUIET, "lost": BAD}
 JOB_COLOURS = {"under way": COMING, "returned": READY, "failed": BAD}
 _DIM = 'style="opacity:.75"'
@@ -33,9 +35,9 @@ _CELL = "border:0;padding:0 1em 0 0;background:none;white-space:nowrap;text-alig
 class Story:
     """The parts of a display besides its table.
 
-    ``ended``: how the pool ended, in words; empty: it has not. ``news``: lines about events, the newest last.
-    ``unfinished``: lines that tasks have not ended yet. ``hidden``: how many lines of tasks are not shown below a cell,
-    and ``tail`` the last of them. ``record``: the id of the run's record.
+    ``ended``: how the pool ended, in words; empty: it has not ended. ``news``: lines about events, the newest last.
+    ``unfinished``: lines that tasks have not finished yet. ``hidden``: the number of task lines that are not shown
+    below a cell, and ``tail`` the last of these lines. ``record``: the id of the run's record.
     """
 
     spent: float = 0.0
@@ -50,7 +52,7 @@ class Story:
 
 
 def pool_page(view: PoolView, story: Story, now: float) -> tuple[str, str]:
-    """Return a pool's display as HTML, and as one line of text for displays without HTML. Takes the view's lock."""
+    """Return a pool's display as HTML, and as one line of text for displays without HTML. Acquires the view's lock."""
     with view.lock:
         headline = _headline(view, story, now)
         parts = [_line(f"<b>outrider</b> {_text(headline)}")]
@@ -69,7 +71,7 @@ def pool_page(view: PoolView, story: Story, now: float) -> tuple[str, str]:
 
 
 def snapshot_page(pool: PoolSnapshot, described: str, cost: tuple[float, float], record: str) -> str:
-    """Return a pool's state at one moment. ``cost``: USD spent, and per hour."""
+    """Return the HTML for a pool's state at one moment. ``cost``: USD spent, and USD per hour."""
     spent = _cost(*cost)
     nodes = pool.nodes[:ROWS]
     rows = [
@@ -97,12 +99,12 @@ def simple_page(what: str, described: str) -> str:
 
 
 def job_page(function: str, job: int, state: str) -> str:
-    """Return a job. ``state``: under way, returned, failed or cancelled."""
+    """Return the HTML for a job. ``state``: under way, returned, failed or cancelled."""
     return _page([_line(f"{_dot(JOB_COLOURS.get(state, QUIET))}<b>job {job}</b> {_text(f'{function}: {state}')}")])
 
 
 def _headline(view: PoolView, story: Story, now: float) -> str:
-    """Return the pool in one line. The age of an idle pool is in minutes."""
+    """Return one line of text about the pool. The age of an idle pool is in minutes."""
     parts = [one_line(view.name), one_line(view.provider)]
     age_s = (view.closed_at or now) - view.opened_at
     if view.phase == "closed":
@@ -195,7 +197,7 @@ def _metrics(newest: Newest) -> str:
 
 
 def _cost(spent: float, hourly: float) -> str:
-    """Return USD; empty: the machines cost nothing."""
+    """Return the cost in USD as text; empty if the machines cost nothing."""
     if not spent and not hourly:
         return ""
     return f"{cents(spent)} USD" + (f", {cents(hourly)} USD/h" if hourly else "")
@@ -215,7 +217,7 @@ def _lines(texts: Sequence[str]) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]) -> str:
-    """Return a table; its cells are HTML. ``right``: columns of numbers."""
+    """Return an HTML table; its cells are HTML. ``right``: indexes of the columns with numbers."""
     side = ["right" if place in right else "left" for place in range(len(head))]
     heads = "".join(
         f'<th style="{_CELL}{side[place]};font-weight:normal;opacity:.75">{each}</th>'

@@ -1,4 +1,4 @@
-"""The link from actors to users: completes events, feeds the console, and keeps the pool's present state."""
+"""The link from actors to users: completes events, passes them to the console, and keeps the pool's present state."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from .sink import Sink
     from .traces import Traces
 
-KEPT = 10_000  # unread events of a slow reader, beyond which it misses the oldest
-LOOK_S = 0.02  # between looks at whether the reader of stdout has caught up
+KEPT = 10_000  # most unread events of a slow reader; beyond that, the reader loses the oldest
+LOOK_S = 0.02  # pause between checks whether the reader of stdout has caught up
 POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NodeState:
-    """One node's present state: launching, queued, late, preparing, ready, standby, suspect, noticed or draining."""
+    """The present state of a node: launching, queued, late, preparing, ready, standby, suspect, noticed or draining."""
 
     node: int
     state: str
-    rank: int | None = None  # among the ready nodes; None for others
+    rank: int | None = None  # position among the ready nodes; None for other nodes
     machine: str = ""
     hostname: str = ""
     address: str = ""
     accelerators: int = 0
-    sent_bytes: int = 0  # to it, since it was reached; without data that nodes on this computer map
-    received_bytes: int = 0  # from it
+    sent_bytes: int = 0  # bytes sent to the node since it was connected, without data that nodes on this computer map
+    received_bytes: int = 0  # bytes received from the node
     facts: Mapping[str, str] | None = None  # facts from the provider: pid, zone, type, price, ...
 
     def __repr__(self) -> str:
@@ -71,11 +71,11 @@ class PoolSnapshot:
     nodes: tuple[NodeState, ...]
     submitted: int
     finished: int
-    waits: tuple[ev.BroadcastWaits, ...] = ()  # broadcasts that have waited for 10 s and more: for what, and how long
+    waits: tuple[ev.BroadcastWaits, ...] = ()  # broadcasts that have waited for 10 s or more: the reason, and how long
 
     @property
     def ready(self) -> int:
-        """The number of nodes that take work."""
+        """The number of nodes that accept work."""
         return sum(node.state in {"ready", "suspect"} for node in self.nodes)
 
     @property
@@ -99,30 +99,31 @@ class Observer:
     def __init__(self, console: ConsoleOption, *, slots: int) -> None:
         self._console: ConsoleOption = console
         self._sinks: Sequence[Sink] = ()
-        self.listener: Callable[[ev.Event], object] = lambda _: None  # receives all events but those of jobs
+        self.listener: Callable[[ev.Event], object] = lambda _: None  # receives all events except those of jobs
         self._record: RecordSink | None = None
-        self.traces: Traces | None = None  # to be set before `open`
+        self.traces: Traces | None = None  # must be set before `open`
         self.failure: BaseException | None = None  # the error that ended the pool, perhaps long before its block ends
-        self._recorded: dict[int, str] = {}  # recorded calls under way, by job
+        self._recorded: dict[int, str] = {}  # job -> name of a running call whose events are recorded
         self._slots_each = slots
-        self._readers: list[asyncio.Queue[ev.Event | None]] = []  # None: the end
+        self._readers: list[asyncio.Queue[ev.Event | None]] = []  # one queue for each subscriber; None marks the end
         self._pool, self._state, self._desired, self._began = "", "starting", 0, time.time()
         self._nodes: dict[int, NodeState] = {}
         self._seats = Seats()
         self._launched: dict[int, float] = {}
-        self._numbers: dict[str, int] = {}  # of nodes, also of ended ones, by machine
-        self._steps: dict[int, tuple[str, float, str]] = {}  # of preparing nodes: the step, its begin, its last line
+        self._numbers: dict[str, int] = {}  # machine -> number of its node, also for ended nodes
+        # number of a preparing node -> (step, start of the step, last line)
+        self._steps: dict[int, tuple[str, float, str]] = {}
         self._names: dict[int, str] = {}
-        self._failed_ranks: dict[int, Settled] = {}  # the first failure of each broadcast, already reported
-        self._waits: dict[int, ev.BroadcastWaits] = {}  # of broadcasts that have waited for long, by job
+        self._failed_ranks: dict[int, Settled] = {}  # the first failure of each broadcast, once it is reported
+        self._waits: dict[int, ev.BroadcastWaits] = {}  # job -> event of a broadcast that has waited for long
         self.submitted = self.finished = 0
         self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
         self.logs = TaskLogs(lambda: self._record)
-        self._all = False  # whether a sink wants the events of every call; the record takes a selection
-        self.tasks = self.jobs = False  # whether calls with wanted events are under way; whether there may be some
+        self._all = False  # whether a sink wants the events of every call; the record wants only some
+        self.tasks = self.jobs = False  # whether calls with wanted events are running; whether there may be some
 
     def open(self, record: RecordSink | None = None, spending: Callable[[], Spending] = Spending) -> None:
-        """Begin. ``spending``: returns the pool's present cost."""
+        """Open the sinks. ``spending``: returns the pool's present cost."""
         facts = PoolFacts(spending, record=lambda: self.record_folder, failure=lambda: self.failure)
         self._sinks = sinks(self._console, facts)
         if self.traces is not None:
@@ -151,7 +152,7 @@ class Observer:
             self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Close all but the record."""
+        """Close all sinks except the record."""
         for reader in self._readers:
             _put(reader, None)
         for sink in self._sinks:
@@ -160,7 +161,7 @@ class Observer:
     # --- events in ------------------------------------------------------------------------------------------------
 
     def __call__(self, event: ev.Event, /) -> None:
-        """Update the present state and publish the event. Runs in the pool actor, so it raises nothing."""
+        """Update the present state and publish the event. Runs in the pool actor, so it never raises."""
         if isinstance(event, ev.JobEvent) and not self._all:
             if self._record is not None:
                 self._record(event)
@@ -248,7 +249,10 @@ class Observer:
                 self.traces.began(job, name)
 
     def job_over(self, job: int, ending: Ending | Sequence[Ending] | None = None, name: str = "") -> None:
-        """Handle the end of a job. ``ending``: of each rank of a broadcast; None: no begin. ``name``: function."""
+        """Handle the end of a job.
+
+        ``ending``: for each rank of a broadcast; None: the job never began. ``name``: function.
+        """
         self.finished += 1
         known_name = self._names.pop(job, None) if self._names else None
         if self._recorded and self._recorded.pop(job, None) is not None:
@@ -266,7 +270,7 @@ class Observer:
             self(failure)
 
     def rank_failed(self, job: int, name: str, ending: Ending) -> None:
-        """Report the first failing rank of a broadcast at once: the others may go on for long."""
+        """Report the first failing rank of a broadcast at once: the other ranks may continue for long."""
         reported = self._failed_ranks.get(job)
         if not isinstance(ending, Settled) or (reported is not None and reported.generation == ending.generation):
             return
@@ -284,7 +288,7 @@ class Observer:
         return None if self._record is None else self._record.folder
 
     def job_counts(self) -> tuple[int, int]:
-        """Return the numbers of submitted and of ended jobs."""
+        """Return (submitted jobs, ended jobs)."""
         return self.submitted, self.finished
 
     def unfinished(self) -> int:
@@ -317,7 +321,7 @@ class Observer:
     # --- state out --------------------------------------------------------------------------------------------------
 
     def slots(self) -> int:
-        """The number of tasks that can run at the same time now, at least 1."""
+        """The number of tasks that can run at the same time at present, at least 1."""
         return max(1, self._slots_each * sum(node.state == "ready" for node in self._nodes.values()))
 
     def snapshot(self) -> PoolSnapshot:
@@ -327,7 +331,7 @@ class Observer:
         return PoolSnapshot(self._pool, self._state, self._desired, nodes, self.submitted, self.finished, waits)
 
     def subscribe(self) -> AsyncGenerator[ev.Event, None]:
-        """Iterate over events from this call on, until the pool has closed."""
+        """Iterate over events from this call until the pool has closed."""
         reader: asyncio.Queue[ev.Event | None] = asyncio.Queue()
         self._readers.append(reader)
         self._update_tasks()
@@ -353,7 +357,7 @@ def _put(reader: asyncio.Queue[ev.Event | None], event: ev.Event | None) -> None
 def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Sink]:
     """Return a sink for the log, and one for ``console``; import their modules only here.
 
-    A second live table becomes lines above the first one; in a notebook each pool has a table.
+    If a terminal shows a live table already, a second pool prints lines above it; in a notebook each pool has a table.
     """
     from .log import LogSink
 
@@ -375,8 +379,10 @@ def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Si
 
 
 def automatic() -> Literal["rich", "plain", "prints"]:
-    """Return the console for ``console="auto"``: a table on a terminal and in a notebook; only the output of tasks in
-    applications that have set up logging; elsewhere plain lines.
+    """Return the console for ``console="auto"``.
+
+    "rich" on a terminal and in a notebook; "prints" (only the output of tasks) in applications that have set up
+    logging; "plain" elsewhere.
     """
     match surroundings():
         case "terminal" | "notebook":

@@ -1,4 +1,4 @@
-"""Events as lines for people: the pool's own on stderr, the output of tasks on the stream that they wrote to."""
+"""Events as lines for people: the pool's events on stderr, the output of tasks on the stream that they wrote to."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .prints import Printed, UnfinishedLines, marked
 from .sink import PoolFacts, Sink, Writer
 
 STDOUT, STDERR = 1, 2
-UNFINISHED_S = 10.0  # between states of an unfinished line: a progress bar must not fill a file
-REFRESH_S = 1.0  # between checks for due lines
-REPORT_S = 2.0  # for the line about lines that were not shown
+UNFINISHED_S = 10.0  # time between two printed states of an unfinished line: a progress bar must not fill a file
+REFRESH_S = 1.0  # pause between two checks for unfinished lines to print
+REPORT_S = 2.0  # time limit for printing the line about lines that were not shown
 
 
 class PrintsSink(Sink):
     """A sink for the output of tasks, unless the log shows it already: for notebooks, and applications that log.
 
-    The state of an unfinished line is shown every `UNFINISHED_S`.
+    The newest state of an unfinished line is printed every `UNFINISHED_S`.
     """
 
     def __init__(self, facts: PoolFacts | None = None) -> None:
@@ -62,7 +62,7 @@ class PlainSink(PrintsSink):
         self._descriptions = Descriptions()
         self._opened_at: float | None = None
         self._ready = False
-        self._upload_reported_at: float | None = None  # None: the next one is reported
+        self._upload_reported_at: float | None = None  # None: the next event is reported
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -76,7 +76,7 @@ class PlainSink(PrintsSink):
             case ev.UploadProgress():
                 self._tell_upload(event)
                 return
-            case ev.NodeReady() if self._ready:  # earlier nodes are counted by `PoolReady`
+            case ev.NodeReady() if self._ready:  # `PoolReady` reports the nodes that became ready before
                 self._print_line(f"node {event.node} ready, {event.ready} of {count(event.wanted, 'node')}")
             case ev.PoolClosed() if self._opened_at is not None:
                 self._print_line(f"closed after {seconds(event.at - self._opened_at)}")
@@ -84,7 +84,7 @@ class PlainSink(PrintsSink):
             self._print_line(line)
 
     def _tell_upload(self, event: ev.UploadProgress) -> None:
-        """Print the progress of large arguments: the first state, one every `UNFINISHED_S`, and the end."""
+        """Print the progress of large arguments: the first state, then one state every `UNFINISHED_S`, and the end."""
         if event.ended or self._upload_reported_at is None or event.at - self._upload_reported_at >= UNFINISHED_S:
             if line := upload(event):
                 self._print_line(line)
@@ -95,12 +95,13 @@ class PlainSink(PrintsSink):
 
 
 def write_plain(text: str, stream: int, dropped: int) -> None:
-    """Write to `sys.stdout` or `sys.stderr`, looked up on each call: applications and tests replace them. A character
-    that the stream cannot encode is replaced by "?".
+    """Write to `sys.stdout` or `sys.stderr`; a character that the stream cannot encode is replaced by "?".
+
+    The stream is looked up on each call, because applications and tests replace it.
 
     Raises:
         ValueError: there is no such stream, or it is closed.
-        OSError: the stream has no reader any more, for one.
+        OSError: the write failed, for example because the stream has no reader any more.
     """
     if dropped:
         print(f"outrider: {count(dropped, 'line')} of output not shown, stdout was too slow", file=sys.stderr)
@@ -117,7 +118,7 @@ def write_plain(text: str, stream: int, dropped: int) -> None:
 
 
 def blocks_as_print() -> bool:
-    """Return whether stdout is a pipe, a file or a terminal, and not an object of the application's."""
+    """Return whether stdout is a pipe, a file or a terminal, and not an object of the application."""
     try:
         return isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.fileno() >= 0
     except (OSError, ValueError):
@@ -125,7 +126,7 @@ def blocks_as_print() -> bool:
 
 
 def report_unshown(writer: Writer, facts: PoolFacts) -> None:
-    """Close the writer, and print to stderr how many lines were not shown, if any, and where to find them."""
+    """Close the writer; if lines were not shown, print to stderr how many, and where to find them."""
     if not (unshown := writer.close()):
         return
     record = facts.record()
@@ -135,7 +136,7 @@ def report_unshown(writer: Writer, facts: PoolFacts) -> None:
     line = f"outrider: {count(unshown, 'line')} of output not shown, as {why}: {kept}\n"
     report = threading.Thread(target=_report, args=(line,), name="outrider-console", daemon=True)
     report.start()
-    report.join(REPORT_S)  # stderr may be the same stopped terminal
+    report.join(REPORT_S)  # stderr may be the same stopped terminal, which blocks this thread
 
 
 def _report(line: str) -> None:

@@ -14,7 +14,7 @@ from .progress import Progress
 
 LOST_SHOWN = 3
 RANKS = -1
-STATES: dict[type[ev.NodeEvent], str] = {  # a node's state after each of its events
+STATES: dict[type[ev.NodeEvent], str] = {  # event -> state of the node after the event
     ev.NodeLaunching: "launching",
     ev.NodeQueued: "queued",
     ev.NodeStarted: "launching",
@@ -34,14 +34,14 @@ STATES: dict[type[ev.NodeEvent], str] = {  # a node's state after each of its ev
 
 ABOUT_TO_LEAVE = {"noticed", "draining"}
 AT_REST = {"ready", "standby"}
-CANCELLED = {"killed", "cancelled", "closed"}  # verdicts and reasons that the pool itself caused
+CANCELLED = {"killed", "cancelled", "closed"}  # verdicts and reasons of ends that the pool or its caller caused
 
 
 @dataclass(slots=True)
 class Row:
-    """One node. ``running``: its tasks by (job, task) with name and start; `RANKS` stands for a broadcast's ranks.
+    """A node's row. ``running``: (job, task) -> name and start; `RANKS` stands for a broadcast's ranks.
 
-    ``step`` of the preparation, its begin, and its last line; ``taken_at``: the deadline of a notice.
+    ``step`` of the preparation, its begin, and its last line; ``taken_at``: the deadline of a preemption notice.
     """
 
     node: int
@@ -65,17 +65,18 @@ class PoolView:
     opened_at: float = 0.0
     closed_at: float = 0.0
     rows: dict[int, Row] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)  # of jobs under way
-    broadcasts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # the nodes of a job's ranks, by rank
-    generations: dict[int, int] = field(default_factory=dict)  # of running broadcasts, by job
-    maps: dict[int, Progress] = field(default_factory=dict)  # running ones, by job
-    wanted: int = 0  # tasks submitted, ranks of broadcasts
+    names: dict[int, str] = field(default_factory=dict)  # running job -> name of its function
+    broadcasts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # job -> nodes of its ranks, by rank
+    generations: dict[int, int] = field(default_factory=dict)  # job of a running broadcast -> generation
+    maps: dict[int, Progress] = field(default_factory=dict)  # job of a running map -> progress
+    wanted: int = 0  # number of submitted tasks, and of ranks of broadcasts
     done: int = 0
     failed: int = 0
     cancelled: int = 0
-    upload: ev.UploadProgress | None = None  # of large arguments, while they are under way
-    unfinished: UnfinishedLines = field(default_factory=UnfinishedLines)  # has a lock of its own
-    lock: Lock = field(default_factory=Lock, repr=False)  # the event loop writes, the thread that draws reads
+    upload: ev.UploadProgress | None = None  # transfer of large arguments, while it is running
+    unfinished: UnfinishedLines = field(default_factory=UnfinishedLines)  # protected by a lock of its own
+    # held by the event loop, which writes, and by the drawing thread, which reads
+    lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
     def ended(self) -> int:
@@ -87,7 +88,7 @@ class PoolView:
 
     @property
     def others(self) -> dict[str, int]:
-        """The numbers, without zeros, of nodes that are queued, standing by, or no longer ``ready``."""
+        """The numbers of nodes that are queued, standing by, or no longer ``ready``; zeros are left out."""
         states = Counter("leaving" if row.state in ABOUT_TO_LEAVE else row.state for row in self.rows.values())
         return {state: states[state] for state in ("leaving", "suspect", "standby", "queued") if states[state]}
 
@@ -97,7 +98,7 @@ class PoolView:
 
     @property
     def busy(self) -> bool:
-        """Return whether anything is under way: calls, nodes that come or go, the pool's own begin or end."""
+        """Return whether anything is in progress: calls, nodes that start or end, the pool's own start or end."""
         if self.phase != "ready":
             return self.phase != "closed"
         at_rest = all(row.state in AT_REST and not row.running for row in self.rows.values())
@@ -131,7 +132,7 @@ class PoolView:
             case ev.NodeLaunching():
                 row = Row(event.node, "launching", event.at, where=event.machine, hourly_cost=event.hourly_cost)
                 self.rows[event.node] = row
-            case ev.NodePreparing():  # it is still being launched, or late
+            case ev.NodePreparing():  # the node is still launching, or late
                 row = self._row(event.node, event.at)
                 since = row.step[1] if row.step is not None and row.step[0] == event.phase else event.at
                 row.step = event.phase, since, event.text
@@ -154,7 +155,8 @@ class PoolView:
     def _task(self, event: ev.Event) -> None:
         match event:
             case ev.TaskSubmitted():
-                self.wanted += event.job not in self.names  # an unsent task is submitted again
+                # a task that was not sent yet is submitted again under the same job
+                self.wanted += event.job not in self.names
                 self.names[event.job] = event.function
             case ev.TaskStarted():
                 name = self.names.get(event.job, "")
@@ -191,7 +193,7 @@ class PoolView:
             self.names.pop(event.job, None)
 
     def _generation(self, event: ev.GenerationStarted) -> None:
-        """Start ranks: all of them the first time, later all again or only those that were lost."""
+        """Start the ranks of a generation: of the first one all ranks, of a later one all or only the lost ranks."""
         self.generations[event.job] = event.generation
         before = self.broadcasts.get(event.job)
         size = len(event.ranks) if before is None else len(before)
@@ -217,7 +219,7 @@ class PoolView:
         return self.rows.setdefault(node, Row(node, "ready", at))
 
     def _forget_lost(self, keep: int = 0) -> None:
-        """Drop the rows of lost nodes, but for the newest ``keep``: they are shown until a replacement is ready."""
+        """Remove the rows of lost nodes, except the newest ``keep``, which are shown until a replacement is ready."""
         lost = [node for node, row in self.rows.items() if row.state == "lost"]
         for node in lost[: max(0, len(lost) - keep)]:
             del self.rows[node]

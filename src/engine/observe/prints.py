@@ -1,4 +1,4 @@
-"""The output of tasks as lines: assembled from pieces, and shown with their origin. No I/O."""
+"""The output of tasks as lines: assembled from chunks, and shown with their origin. No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..wire.messages import Output
 
 STREAMS = "stdout", "stderr"
-LINE_BYTES = 64 * 1024  # of an unfinished line; longer ones are published in pieces
+LINE_BYTES = 64 * 1024  # longest unfinished line that is kept; longer lines are published in pieces
 
 Printed = ev.TaskOutput | ev.UnfinishedLine
 
@@ -25,7 +25,7 @@ Printed = ev.TaskOutput | ev.UnfinishedLine
 class PrintedLines:
     """The lines of a pool's tasks, published as events; the begin of an unfinished line is kept while its attempt runs.
 
-    Nothing is kept for attempts that the client did not order: a node can occupy at most 128 KiB for each.
+    Output of attempts that the client did not send is not kept, so a node can occupy at most 128 KiB for each attempt.
     """
 
     def __init__(
@@ -36,10 +36,11 @@ class PrintedLines:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._publish, self._wanted, self._now = publish, wanted, now
-        self.begun: dict[tuple[int, str], bytes] = {}  # by attempt and stream; while empty, no end matters
+        # (attempt, stream) -> begin of an unfinished line; while empty, ends of attempts need no handling
+        self.begun: dict[tuple[int, str], bytes] = {}
 
     def wrote(self, node: NodeId, order: Order | None, output: Output) -> None:
-        """Handle the output of an attempt. ``order``: None: the attempt is over."""
+        """Handle the output of an attempt. ``order``: the attempt; None: the attempt is over."""
         if not self._wanted():
             return
         source, at = _Source.of(node, order, STREAMS[output.stream == 2]), self._now()
@@ -65,7 +66,7 @@ class PrintedLines:
         """Handle the end of an attempt, which ends its unfinished lines."""
         for stream in STREAMS:
             if begun := self.begun.pop((order.attempt, stream), b""):
-                erased = not begun.strip()  # as a progress bar that leaves nothing behind
+                erased = not begun.strip()  # true after a progress bar that erases itself at its end
                 self._publish(_Source.of(node, order, stream).whole(b"" if erased else begun, self._now()))
 
 
@@ -98,7 +99,7 @@ class UnfinishedLines:
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int, int, str], _Unfinished] = {}
-        self._lock = Lock()  # the event loop writes, the thread that draws or prints reads
+        self._lock = Lock()  # held by the event loop, which writes, and by the thread that draws or prints, which reads
 
     def apply(self, event: Printed) -> None:
         key = event.job, event.node, event.rank, event.stream
@@ -111,7 +112,7 @@ class UnfinishedLines:
                 line.newest = event
 
     def newest(self) -> list[ev.UnfinishedLine]:
-        """Return the lines' present states, by rank and node."""
+        """Return the newest states of the lines, sorted by rank and node."""
         with self._lock:
             events = [line.newest for line in self._lines.values() if line.newest.text.strip()]
         return sorted(events, key=lambda event: (event.rank, event.node, event.job))
@@ -128,7 +129,7 @@ class UnfinishedLines:
 
 
 class _Unfinished:
-    """A line, its last reported state, and the time of that report (at first, of its begin)."""
+    """A line, its last reported state, and the time of that report (before the first report: when the line began)."""
 
     __slots__ = ("newest", "reported", "reported_at")
 
@@ -138,7 +139,7 @@ class _Unfinished:
 
 
 def last_state(line: bytes) -> bytes:
-    """Return the visible rest of a line that was redrawn with carriage returns, as by a progress bar."""
+    """Return the visible end of a line that was redrawn with carriage returns, as by a progress bar."""
     return line[line.rstrip(b"\r").rfind(b"\r") + 1 :]
 
 
@@ -155,7 +156,7 @@ def origin(event: Printed) -> str:
     name = one_line(event.function)
     if event.ranks > 1:
         return f"rank {event.rank} · {name or event.job}"
-    if not event.job:  # the attempt is over
+    if not event.job:  # the attempt is over, so its job is not known
         return f"node {event.node}"
     return f"node {event.node} · {name or 'task'} #{event.job}"
 

@@ -1,4 +1,4 @@
-"""The record for the program's own log calls, outside of tasks: that of its pool, or one of its own."""
+"""The record for log calls of the program itself, outside of tasks: its pool's record, or a record of its own."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..runs.logged import Batch, Origin
 from ..runs.writer import Plan, RunEnd, RunWriter
 from .surroundings import leaves_record
 
-_open: list[RunWriter] = []  # of this process; the last one is used
+_open: list[RunWriter] = []  # open records of this process; log calls use the last one
 _lock = threading.Lock()
 
 
 class _Program:
-    own: RunWriter | None = None  # this program's run, outside of pools
-    process = 0  # the owner's pid
+    own: RunWriter | None = None  # this program's own run, if it logs outside of pools
+    process = 0  # pid of the process that owns the record
 
 
 def opened(writer: RunWriter) -> None:
     with _lock:
-        if _Program.process != os.getpid():  # a forked child cannot write its parent's records
+        if _Program.process != os.getpid():  # a forked child cannot write its parent's record
             _open.clear()
             _Program.own = None
         _open.append(writer)
@@ -56,7 +56,7 @@ def log_artifact(records: bytes, content: bytes | memoryview) -> None:
 
 
 def _writer() -> RunWriter | None:
-    """Return the record for the program's log calls; None: there is none, or a forked child cannot write it."""
+    """Return the record for the program's log calls; None: no record exists, or this is a forked child of its owner."""
     with _lock:
         if _Program.process not in {0, os.getpid()}:
             return None
@@ -85,7 +85,7 @@ def _end(writer: RunWriter, process: int) -> None:
 
 
 def source() -> Path | None:
-    """Return the folder of this program's script; without a script, as in a notebook, the present folder."""
+    """Return the folder of this program's script; without a script, as in a notebook, the current folder."""
     with suppress(OSError):
         script = Path(sys.argv[0] if sys.argv else "").absolute()
         return script.parent if script.is_file() and not script.is_relative_to(sys.prefix) else Path.cwd()

@@ -1,4 +1,7 @@
-"""The progress of a map: how many items a second, and how long the rest will take. Time comes in; there is no clock."""
+"""The progress of a map: items per second, and the remaining time.
+
+Callers pass the time; this module reads no clock.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from dataclasses import field
 
 from ...lazy_dataclass import dataclass
 
-WINDOW_S = 10.0  # over which the rate is measured: older values say little about the rest
-STEP_S = 0.25  # between the points that are kept
+WINDOW_S = 10.0  # period over which the rate is measured: older values are not typical of the remaining items
+STEP_S = 0.25  # shortest time between two kept points
 
 
 @dataclass(slots=True)
@@ -28,19 +31,19 @@ class Progress:
             self._points.append((at, done))
         self.done = done
         if self.total is not None and done > self.total:
-            self.total = None  # its ``len()`` was wrong
+            self.total = None  # the map's ``len()`` was wrong
         while len(self._points) > 1 and self._points[1][0] <= at - WINDOW_S:
             self._points.popleft()
 
     def rate(self, now: float) -> float:
-        """Items a second, of late."""
+        """Items per second, measured over the last `WINDOW_S`."""
         since, before = next(((at, done) for at, done in self._points if at > now - WINDOW_S), (self.began_at, 0))
-        if self.done == before:  # no progress for long: the rate falls with time
+        if self.done == before:  # no progress since the oldest point: the rate falls as time passes
             since, before = self.began_at, 0
         return (self.done - before) / (now - since) if now > since else 0.0
 
     def left_s(self, now: float) -> float | None:
-        """Seconds until all items are done at this rate; None: unknown."""
+        """Seconds until all items are done at the present rate; None: unknown."""
         rate = self.rate(now)
         return None if self.total is None or rate <= 0 else (self.total - self.done) / rate
 

@@ -1,4 +1,4 @@
-"""The sink that gives a pool's events to the thread which writes its record."""
+"""The sink that passes a pool's events to the thread that writes the pool's record."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ..api.settings import Settings
     from ..serialization.payload import Part
 
-_ITEM = r"^item \d+ of "  # prefix of an item of a map in `JobFailed`; the rest is its function
-PROGRESS_S = 1.0  # between states of a map
+_ITEM = r"^item \d+ of "  # prefix of a map's item in `JobFailed`; the function's name follows
+PROGRESS_S = 1.0  # time between two recorded states of a map
 
 
 def record_name(settings: Settings) -> str:
@@ -51,9 +51,9 @@ def recording(
 
     Args:
         cost: returns the pool's present cost.
-        requests: the functions that answer requests to the living pool, by name.
+        requests: functions that handle requests to the running pool, by name.
         program: None: the process may do more than this run.
-        jobs: returns how many jobs were submitted and have finished; for any thread.
+        jobs: returns how many jobs were submitted and how many have finished; may be called in any thread.
     """
     secrets = secrets_of(settings)
     plan = Plan(
@@ -69,7 +69,7 @@ def recording(
 
 
 class RecordSink(Sink):
-    """A sink that records events. Each takes 1 us; the rest happens in the writer's thread."""
+    """A sink that records events. `show` takes 1 us per event; the writer's thread does the rest."""
 
     def __init__(
         self,
@@ -86,9 +86,11 @@ class RecordSink(Sink):
         self._control: ControlSocket | None = None
         self._closing = False
         self.calls = RecordedCalls()
-        self._reported_at: dict[int, float] = {}  # by map
-        self._observe: Callable[[ev.Event], object] | None = None  # None: its failure has been reported
-        self._observe_end: Callable[[ev.Event], object] | None = None  # for the trackers' events, also after a failure
+        self._reported_at: dict[int, float] = {}  # map -> time of its last recorded state
+        # receives the failure of the record; None: the failure has been reported
+        self._observe: Callable[[ev.Event], object] | None = None
+        # receives the trackers' events, also after a failure
+        self._observe_end: Callable[[ev.Event], object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer = RunWriter(plan, self._failed, opened=self._opened)
         self._writer.calls = lambda: Calls(*jobs(), self.calls.failed_calls)
@@ -99,14 +101,14 @@ class RecordSink(Sink):
         return self._writer.directory
 
     def open(self, observe: Callable[[ev.Event], object]) -> None:
-        """Begin. ``observe`` receives the event that the record has failed, on the calling loop."""
+        """Open the record. ``observe`` receives the event that the record has failed, on the calling loop."""
         self._observe = self._observe_end = observe
         self._loop = asyncio.get_running_loop()
         self._writer.start()
         program_log.opened(self._writer)
 
     async def aclose(self, error: BaseException | None = None) -> None:
-        """Close. ``error``: of the pool's block."""
+        """Close the record. ``error``: of the pool's block."""
         self._closing = True
         program_log.closed(self._writer)
         try:
@@ -118,14 +120,14 @@ class RecordSink(Sink):
             end = RunEnd(error, self.calls.counts(), code)
             try:
                 await in_thread(self._writer.close, end)
-            except RuntimeError:  # the system has no thread that could wait
+            except RuntimeError:  # the system cannot start a thread that waits
                 self._writer.close(end)
             self._tell_failure()
             if self._tracking is not None and self._observe_end is not None:
                 await self._tracking.aclose(self._observe_end)
 
     def show(self, event: ev.Event) -> None:
-        """Record an event if its kind is recorded; it need not be complete."""
+        """Record an event if its kind is recorded; fields that the observer completes may be missing."""
         function: str | None = None
         if isinstance(event, ev.JobEvent):
             function = self.calls.names.get(event.job)
@@ -148,7 +150,7 @@ class RecordSink(Sink):
             self._writer.log.put(Batch(origin, records, dropped, time.time()))
 
     def artifact(self, origin: Origin, records: bytes, content: Part) -> None:
-        """Record an artifact. For a thread: it waits for the disk."""
+        """Record an artifact. Call it in a thread: it waits for the disk."""
         if not self._writer.failure:
             with memoryview(content) as view:
                 self._writer.log.put_artifact(Batch(origin, records, 0, time.time()), view)
@@ -157,7 +159,7 @@ class RecordSink(Sink):
         self._writer.log.lose(origin, why, time.time())
 
     def _worth_it(self, event: ev.JobEvent) -> bool:
-        """Return whether to record an event of no recorded call: of a map, or of a failure."""
+        """Return whether to record an event although its call was not selected: progress of a map, or a failure."""
         match event:
             case ev.JobFailed():
                 return self.calls.failed(re.sub(_ITEM, "", event.function))
@@ -181,7 +183,7 @@ class RecordSink(Sink):
         return True
 
     def _opened(self) -> None:
-        """Runs in the writer's thread."""
+        """Report that the record is open. Runs in the writer's thread."""
         if self._tracking is not None and self._writer.directory is not None:
             self._tracking.begin(self._writer.directory)
         if self._loop is not None:
@@ -193,13 +195,13 @@ class RecordSink(Sink):
             return
         try:
             self._control = ControlSocket(self._writer.directory, self._requests)
-        except OSError as error:  # the record does not depend on it
+        except OSError as error:  # the record continues without trackers
             logging.getLogger("outrider").debug("%s takes no requests: %r", self._writer.directory, error)
 
     def _failed(self) -> None:
-        """Runs in the writer's thread, if there is one."""
+        """Report that the record has failed. Runs in the writer's thread, if there is one."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with suppress(RuntimeError):  # the loop is closed, so nobody can receive the event
                 self._loop.call_soon_threadsafe(self._tell_failure)
 
     def _tell_failure(self) -> None:

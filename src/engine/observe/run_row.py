@@ -13,7 +13,7 @@ COLUMNS = ("run", "state", "took", "nodes", "USD", "exit")
 
 
 def cells(run: Run, owner: Owned | None, now: float) -> tuple[str, ...]:
-    """Return a run's cells. ``owner``: of a run that has not ended."""
+    """Return a run's cells. ``owner``: the owner of a run that has not ended."""
     status = run.status
     state = DEAD.get(owner or "", str(status.get("state", "unreadable")))
     spent = run.spent_usd(now if owner == "alive" else None)

@@ -1,6 +1,6 @@
-"""The base of everything that shows events, and the thread that writes to the terminal for it.
+"""The base class of everything that shows events, and the thread that writes to the terminal for a sink.
 
-A stopped terminal or a full pipe stops that thread, and never the event loop.
+A stopped terminal or a full pipe stops that thread, but never the event loop.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BACKLOG_CHARS = 16 * 1024 * 1024
 
 
 class Sink(ABC):
-    """A receiver of all events, called on the event loop. It must be quick; what it raises is logged and dropped."""
+    """A receiver of all events, called on the event loop. It must return quickly; its errors are logged and dropped."""
 
-    tasks = False  # whether it wants events of single tasks, which slow down the busiest path
-    metrics: NewestMetrics | None = None  # receives the tasks' log records, if they are recorded
+    tasks = False  # whether the sink wants events of single tasks, which slow down the busiest code path
+    metrics: NewestMetrics | None = None  # receives the tasks' log records, if these are recorded
 
     def __call__(self, event: Event) -> None:
         try:
@@ -42,7 +42,7 @@ class Sink(ABC):
     def show(self, event: Event) -> None: ...
 
     def lags(self) -> bool:
-        """Return whether lines wait for a slow reader, for which the end of the pool should wait, as `print` does."""
+        """Return whether lines wait for a slow reader, for whom the end of the pool should wait, as `print` does."""
         return False
 
     def close(self, error: BaseException | None = None) -> None:  # noqa: B027 - most sinks hold nothing back
@@ -50,19 +50,21 @@ class Sink(ABC):
 
 
 class PoolFacts(NamedTuple):
-    """Functions for a sink that draws. ``spending`` is for the event loop, the others for any thread."""
+    """Functions for a sink that draws. ``spending`` is for the event loop, the others are for any thread."""
 
     spending: Callable[[], Spending] = Spending
     record: Callable[[], Path | None] = lambda: None
-    failure: Callable[[], BaseException | None] = lambda: None  # the error that ended the pool before its block
+    # returns the error that ended the pool before its block ended
+    failure: Callable[[], BaseException | None] = lambda: None
 
 
 class Writer:
     """Run ``write`` for each item put, ``refresh`` every ``interval_s`` (None: never) and ``finish`` at the end.
 
-    ``put`` waits up to `PATIENCE_S` for the thread, so that a task's lines stand before what the client prints of its
-    result. Once the thread has fallen behind, ``put`` waits no more until it has caught up. Items beyond a backlog of
-    `BACKLOG_CHARS` are dropped; ``write`` gets the number of lines dropped before its item (stream 0: just now).
+    ``put`` waits up to `PATIENCE_S` for the thread, so that a task's lines appear before lines that the client prints
+    about its result. Once the thread has fallen behind, ``put`` does not wait until the thread has caught up. Items
+    beyond a backlog of `BACKLOG_CHARS` are dropped; ``write`` gets the number of lines dropped before its item (with
+    stream 0: lines dropped just now).
 
     PRINTS-1: every line that is put is written, or counted: in the argument of a ``write`` that returns, or in
         `unshown`, the result of `close`.
@@ -70,7 +72,7 @@ class Writer:
 
     def __init__(
         self,
-        write: Callable[[str, int, int], None],  # text, stream, lines dropped before it
+        write: Callable[[str, int, int], None],  # arguments: text, stream, number of lines dropped before the text
         *,
         refresh: Callable[[], None] = lambda: None,
         finish: Callable[[], None] = lambda: None,
@@ -83,8 +85,8 @@ class Writer:
         self._items: deque[tuple[str, int, int]] = deque()
         self._backlog = 0
         self._dropped = 0
-        self._writing = 0  # lines of the item that is being written
-        self.unshown = 0  # lines whose ``write`` failed, or that were left at the end
+        self._writing = 0  # number of lines in the item that is being written
+        self.unshown = 0  # number of lines whose ``write`` failed, or that were not written by the end
         self.error: Exception | None = None  # the last failure of ``write``
         self._behind = False
         self._closing = False
@@ -123,10 +125,10 @@ class Writer:
         return self._backlog > 0 or self._dropped > 0
 
     def close(self, within_s: float = 2.0) -> int:
-        """Write the rest, for at most ``within_s`` seconds. Idempotent.
+        """Write the remaining items, for at most ``within_s`` seconds. Idempotent.
 
         Returns:
-            The number of lines that were not written, and will not be; a line that is being written counts.
+            The number of lines that were not written and will not be written; a line that is being written counts.
         """
         with self._changed:
             self._closing = True
@@ -163,7 +165,7 @@ class Writer:
         self._guarded(self._finish)
 
     def _next(self, due: float) -> tuple[str, int, int] | None:
-        """The next item; None when a refresh is due, or when everything is written and the writer is closing."""
+        """Return the next item; None when a refresh is due, or when everything is written and the writer is closing."""
         with self._changed:
             wait_s = None if self._interval_s is None else max(0.0, due - time.monotonic())
             self._changed.wait_for(lambda: self._items or self._dropped or self._closing, wait_s)
@@ -179,7 +181,7 @@ class Writer:
             return None
 
     def _guarded(self, step: Callable[..., None], *arguments: object) -> bool:
-        """Call ``step``, log its error, and return whether there was none. A closed stdout must not harm the pool."""
+        """Call ``step``, log its error, and return whether it raised none. A closed stdout must not harm the pool."""
         try:
             step(*arguments)
         except Exception as error:  # noqa: BLE001 - the edge

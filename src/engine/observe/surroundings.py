@@ -1,4 +1,4 @@
-"""The surroundings of the program, which decide what a pool shows and whether it leaves a record."""
+"""The kind of program around a pool, which decides what the pool shows and whether it leaves a record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Surroundings = Literal["notebook", "application", "terminal", "pipe"]
 
 
 def surroundings() -> Surroundings:
-    """Return "application" if the root logger has a handler or structlog is configured. A notebook stays a notebook."""
+    """Return the kind of program: "application" if the root logger has a handler or structlog is configured.
+
+    A notebook stays a notebook in either case.
+    """
     structlog = sys.modules.get("structlog")
     if in_notebook():
         return "notebook"
@@ -33,14 +36,14 @@ def in_notebook() -> bool:
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     try:
         return get_shell is not None and getattr(get_shell(), "kernel", None) is not None
-    except Exception:  # noqa: BLE001  it is broken, and whoever uses it will be told
+    except Exception:  # noqa: BLE001  IPython is broken; its users get the error
         return False
 
 
 def leaves_record(run: RunOption, *, tracked: bool = False) -> bool:
-    """Return whether a pool leaves a record. ``run=None`` means yes, except in applications with logging of their own.
+    """Return whether a pool leaves a record. ``run=None``: yes, except in applications with logging of their own.
 
-    The environment may forbid records. ``tracked``: trackers need one.
+    The environment may forbid records. ``tracked``: the pool has trackers, which need a record.
     """
     if run is False or records_are_off():
         return False

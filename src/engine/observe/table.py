@@ -15,11 +15,12 @@ from .pool_view import PoolView, Row, chosen_rows
 from .prints import origin
 from .progress import Progress, per_second
 
-COLOURS = {"launching": "cyan", "ready": "green", "standby": "blue", "lost": "red"}  # others: yellow
-AROUND = 5  # lines of the terminal for the header, the bar, the count of hidden rows and the prompt
-WIDE = 64  # columns needed to show the machine
-MAPS = 3  # shown at most
-BAR_FROM = 8  # tasks needed to show a progress bar
+# states that are missing here are yellow
+COLOURS = {"launching": "cyan", "ready": "green", "standby": "blue", "lost": "red"}
+AROUND = 5  # number of the terminal's lines for the header, the bar, the count of hidden rows and the prompt
+WIDE = 64  # width from which the machine is shown, in columns
+MAPS = 3  # most maps that are shown
+BAR_FROM = 8  # fewest tasks for which a progress bar is shown
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -64,7 +65,8 @@ class View:
         if pool_view.hourly_cost:
             text.append(f" · {pool_view.hourly_cost:.2f} USD/h")
         if pool_view.wanted:
-            of = "" if pool_view.maps else f" of {pool_view.wanted:,}"  # a map submits its tasks as it goes
+            # the total is not known, as a map submits its tasks one after another
+            of = "" if pool_view.maps else f" of {pool_view.wanted:,}"
             tasks = "task" if pool_view.wanted == 1 else "tasks"
             text.append(f" · {pool_view.done:,}{of} {tasks} done")
         _unsuccessful(pool_view, text)
@@ -120,7 +122,7 @@ class View:
 
 
 def _bar(total: int, done: int, width: int) -> Padding:
-    return Padding(ProgressBar(total, done, width=width), 0)  # which ends the line
+    return Padding(ProgressBar(total, done, width=width), 0)  # the padding ends the line
 
 
 def summary(pool_view: PoolView, now: float) -> Text:
@@ -135,7 +137,7 @@ def _title(pool_view: PoolView, text: Text) -> Text:
 
 
 def _unsuccessful(pool_view: PoolView, text: Text) -> Text:
-    """Add how many tasks failed, and how many were ended with them or by their callers."""
+    """Add the numbers of failed tasks, and of tasks that ended with them or were cancelled."""
     if pool_view.failed:
         text.append(f" · {pool_view.failed:,} failed", style="red")
     if pool_view.cancelled:

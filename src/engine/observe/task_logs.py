@@ -1,4 +1,4 @@
-"""The path of the tasks' log records from the links to the record of the run. Without a record they are dropped."""
+"""The way of the tasks' log records from the nodes' links to the run's record. Without a record they are dropped."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from .newest_metrics import NewestMetrics
     from .record import RecordSink
 
-FETCHES = 4  # of artifacts at a time: each may take `log_records.ARTIFACT_BYTES` of memory
+FETCHES = 4  # most artifacts that are fetched at a time: each may take `log_records.ARTIFACT_BYTES` of memory
 
 
 class TaskLogs:
-    """The records of a pool's tasks. ``record``: the pool's, if it has one."""
+    """The log records of a pool's tasks. ``record``: the pool's record, if it has one."""
 
     def __init__(self, record: Callable[[], RecordSink | None]) -> None:
         self._record = record
-        self.newest: NewestMetrics | None = None  # for a display
+        self.newest: NewestMetrics | None = None  # receives the newest metrics for a display
         self._turns = asyncio.Semaphore(FETCHES)
 
     @property
     def wanted(self) -> bool:
-        """Return whether log records are kept from now on: a failed record keeps none."""
+        """Return whether log records are kept from now on; a failed record keeps none."""
         record = self._record()
         return record is not None and not record.failed
 
     def received(self, node: NodeId, order: Order, logged: Logged) -> None:
-        """Handle the log records of an attempt, unread: a microsecond for each message."""
+        """Handle the log records of an attempt without reading them: a message takes a microsecond."""
         if (record := self._record()) is not None:
             origin = _origin(node, order)
             record.logged(origin, logged.records, logged.dropped)
@@ -49,8 +49,10 @@ class TaskLogs:
         fetch: Callable[[], Awaitable[Received]],
         drop: Callable[[], object],
     ) -> Received:
-        """Handle an artifact; return when it is written. ``fetch`` gets its content, unless it is too large: then
-        ``drop`` makes the node drop it.
+        """Handle an artifact; return when it is written.
+
+        ``fetch`` gets the artifact's content. If the artifact is too large, ``drop`` is called instead, and the node
+        drops the content.
 
         Raises:
             ConnectionError: the node is lost.
@@ -67,7 +69,7 @@ class TaskLogs:
                     await in_thread(record.artifact, _origin(node, order), logged.records, received.data)
             except ConnectionError:
                 raise
-            except Exception as error:  # too large, or no memory: that is no error of the task
+            except Exception as error:  # too large, or no memory: not an error of the task
                 drop()
                 if record is not None:
                     record.lost(_origin(node, order), f"an artifact could not be fetched: {error.__cause__ or error}")
@@ -76,7 +78,7 @@ class TaskLogs:
 
 
 def _origin(node: NodeId, order: Order) -> Origin:
-    from ..runs.logged import Origin  # not needed by pools without a record
+    from ..runs.logged import Origin  # imported only here: pools without a record do not need the module
 
     function, job = cast("Payload", order.task.content).name, order.task.job
     if order.world is None:

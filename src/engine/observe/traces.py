@@ -1,7 +1,7 @@
-"""Calls as OpenTelemetry traces: a span for each call, with child spans for its waiting, attempts and ranks.
+"""Calls as OpenTelemetry traces: a span for each call, with child spans for its waiting time, attempts and ranks.
 
-The client's only import of opentelemetry; without an SDK set up by the program, it does nothing.
-Times are the client's.
+Only this module of the client imports opentelemetry; if the program has set up no SDK, it does nothing.
+All times are measured at the client.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ NOT_ERRORS = {
     Verdict.KILLED.value,
     Verdict.UNSENT.value,
     Reason.CANCELLED.value,
-}  # caused by the caller
+}  # endings that are not errors in a span: success, or caused by the caller
 Attributes = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Call:
-    """A call under way. ``parts``: its open child spans: of its waiting, of an attempt, of each rank."""
+    """A running call. ``parts``: its open child spans: for the waiting time, for an attempt, for each rank."""
 
     span: Span
     below: Context
@@ -44,14 +44,14 @@ class Call:
 
 
 class Traces(Sink):
-    """The spans of one pool. Only for the thread of the pool's loop."""
+    """The spans of one pool. Used only in the thread of the pool's loop."""
 
     tasks = True
 
     def __init__(self, version: str) -> None:
         self._tracer = trace.get_tracer("outrider", version)
         self._outside = get_current()  # the context in which the pool was opened
-        self.packed: Span | None = None  # of the call whose job begins next
+        self.packed: Span | None = None  # the span of the call that is packed and gets a job number next
         self._calls: dict[int, Call] = {}
         self._opening: Span | None = None
         self._launches: dict[int, Span] = {}
@@ -61,7 +61,7 @@ class Traces(Sink):
 
     @contextmanager
     def packing(self, name: str) -> Iterator[Mapping[str, str]]:
-        """Begin the span of a call, and end it if the call cannot be packed; yield the trace headers for its task."""
+        """Start the span of a call, and end it if the call cannot be packed; yield the trace headers for its task."""
         span: Span = trace.INVALID_SPAN
         carrier: dict[str, str] = {}
         with _guarded():
@@ -78,12 +78,12 @@ class Traces(Sink):
         self.packed = span
 
     def began(self, job: int, name: str) -> None:
-        """Note the job of the `packed` call."""
+        """Store the job number of the call whose span is `packed`."""
         with _guarded():
             self._began(job, name)
 
     def ended(self, job: int, name: str, ending: Ending | Sequence[Ending] | None) -> None:
-        """End the span of a call and its open child spans. ``ending``: None: the call never began."""
+        """End the span of a call and its open child spans. ``ending``: None: the call never started."""
         with _guarded():
             self._ended(job, name, ending)
 
@@ -243,7 +243,7 @@ def _ns(event: ev.Event) -> int:
 
 
 def _heard_ns(ending: Ending) -> int | None:
-    """Return when the client learned of a rank's end; None: now."""
+    """Return when the client received a rank's end; None: now."""
     if not isinstance(ending, Settled) or not ending.at:
         return None
     ago_s = max(0.0, asyncio.get_running_loop().time() - ending.at)
@@ -255,7 +255,7 @@ def _word(ending: Ending) -> str:
 
 
 def _set_ending(span: Span, job: int, name: str, ending: Ending) -> None:
-    """Set the ending of a task or rank in a span, and record its error by OpenTelemetry's conventions."""
+    """Store the ending of a task or rank in a span, and record its error by OpenTelemetry's conventions."""
     word = _word(ending)
     span.set_attribute("outrider.ending", word)
     if isinstance(ending, Settled):

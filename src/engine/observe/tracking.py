@@ -1,4 +1,4 @@
-"""The trackers of a pool with a record: their process begins with the record, and is gone when the block is left."""
+"""The trackers of a pool with a record: their process starts with the record, and ends before the pool's block ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Tracking:
-    """The trackers' process. ``flush_s``: how long the end of the pool waits for it."""
+    """The trackers' process. ``flush_s``: how long the end of the pool waits until everything is sent."""
 
     def __init__(self, trackers: Sequence[object], flush_s: float) -> None:
         self._trackers, self._flush_s = cast("Sequence[Tracker]", trackers), flush_s
@@ -24,17 +24,19 @@ class Tracking:
         self._directory: Path | None = None
 
     def begin(self, directory: Path) -> None:
-        """Start the process. Runs in the record's thread, and raises nothing."""
+        """Start the process. Runs in the record's thread, and never raises."""
         try:
             from ..trackers.process import TrackerProcess, packed
 
             self._process, self._directory = TrackerProcess(packed(self._trackers, self._flush_s)), directory
             self._process.start(directory)
-        except Exception as error:  # noqa: BLE001  the record goes on without it
+        except Exception as error:  # noqa: BLE001  the record continues without trackers
             logging.getLogger("outrider").debug("no trackers of %s: %r", directory, error)
 
     async def aclose(self, observe: Callable[[ev.Event], Any]) -> None:
-        """Wait until all is sent, for at most `flush_s`, end the process, and report gaps. The record has ended.
+        """Wait until everything is sent, for at most `flush_s`; end the process, and report gaps.
+
+        The record has ended before this call.
 
         On cancellation: stop flushing, but still reap the process.
         """

@@ -1,4 +1,4 @@
-"""The use of a run's nodes, in words, from the provider's accounting in its record. No I/O."""
+"""The use of a run's nodes, in words, from the provider's accounting in the run's record. No I/O."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ HEAD = ("node", "machine", "CPU efficiency", "memory efficiency", "for")
 
 
 class Use(NamedTuple):
-    """The use of nodes. ``sentences``: of all nodes together. ``rows``: of each node, under `HEAD`; empty: unknown."""
+    """The use of nodes.
+
+    ``sentences``: about all nodes together. ``rows``: one per node, under `HEAD`; empty: unknown.
+    """
 
     sentences: Sequence[str]
     rows: Sequence[tuple[str, ...]]
 
 
 def use_of(events: Iterable[ev.Event]) -> Use:
-    """Return the use from a record's events; empty if the provider keeps no count, or the run goes on."""
+    """Return the use from a record's events; empty if the provider has no accounting, or the run has not ended."""
     used = [event for event in events if isinstance(event, ev.NodeUsed | ev.PoolUsed)]
     rows = [_row(event) for event in used if isinstance(event, ev.NodeUsed)]
     return Use([each for event in used if isinstance(event, ev.PoolUsed) for each in _sentences(event)], rows)

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 
 def accelerate(config: Mapping[str, Any] | str | Path | None = None, **settings: Any) -> Accelerate:
-    """Run tasks as ``accelerate launch`` would. Brings the torch plugin; add that one, too, to change its options.
+    """Run tasks as ``accelerate launch`` would.
 
-    Machines, processes and ports of the configuration are ignored: the pool decides them.
+    Includes the torch plugin; list that plugin, too, to change its options.
+
+    The machines, processes and ports of the configuration are ignored: the pool decides them.
 
     Args:
         config: The output of ``accelerate config``, as a mapping or a file: JSON, or YAML if PyYAML is installed here.
@@ -43,14 +45,14 @@ class Accelerate(Plugin):
     variables: tuple[tuple[str, str], ...] = ()
 
     name: ClassVar[str] = "accelerate"
-    fresh_process: ClassVar[bool] = True  # accelerate caches the ranks that it saw first
+    fresh_process: ClassVar[bool] = True  # accelerate caches the first ranks that it reads in a process
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
         return (same_version("accelerate"),)
 
     def brings(self) -> Sequence[Plugin]:
         variables = dict(self.variables)
-        # accelerate does the same: offloaded parameters, and full checkpoints, are exchanged in main memory.
+        # As in accelerate itself: offloaded parameters, and full checkpoints, are exchanged in main memory.
         offloads = (
             variables.get("FSDP_OFFLOAD_PARAMS") == "true" or variables.get("FSDP_STATE_DICT_TYPE") == "FULL_STATE_DICT"
         )
@@ -75,7 +77,7 @@ def _read(config: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
     path = expanded(config)
     try:
         text = path.read_text("utf-8")
-    except (OSError, ValueError) as error:  # it is no text, or can be the path of no file
+    except (OSError, ValueError) as error:  # the file is not text, or the string cannot be a path
         raise SpecError(f"plugins.accelerate: {path} cannot be read: {getattr(error, 'strerror', error)}.") from error
     try:
         read = json.loads(text) if path.suffix == ".json" else _yaml(path, text)

@@ -1,4 +1,4 @@
-"""The environment variables that ``accelerate launch`` sets for a configuration. No I/O, and no accelerate."""
+"""The environment variables that ``accelerate launch`` sets for a configuration. No I/O, no import of accelerate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..api.errors import SpecError
 
 TYPES = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED")
 
-# Keys of a file by `accelerate config` that are ignored: the pool decides them, or Python code does.
+# Keys in the files of `accelerate config` that are ignored: the pool decides them, or Python code does.
 PLACEMENT = frozenset({
     "command_file", "commands", "compute_environment", "gpu_ids", "machine_rank", "main_process_ip",
     "main_process_port", "main_training_function", "mpirun_config", "num_machines", "num_processes", "rdzv_backend",
@@ -20,7 +20,7 @@ SECTIONS = ("deepspeed_config", "dynamo_config", "fsdp_config", "parallelism_con
 SETTINGS = ("debug", "distributed_type", "downcast_bf16", "enable_cpu_affinity", "mixed_precision", "use_cpu")
 ELSEWHERE = ("fp8_config", "ipex_config", "megatron_lm_config")
 
-# Keys of a section with the launcher's defaults; None: no variable unless given. As in accelerate 1.15.
+# Keys of a section, with the launcher's defaults (accelerate 1.15). None: the variable is set only for a given value.
 FSDP: dict[str, str | None] = {
     "fsdp_version": "1",
     "fsdp_sharding_strategy": "FULL_SHARD",
@@ -49,8 +49,8 @@ DEEPSPEED = {
     "zero3_save_16bit_model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
     "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
     "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
-    "offload_optimizer_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH",  # not set by the launcher
-    "offload_param_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH",  # the same
+    "offload_optimizer_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH",  # the launcher sets no default
+    "offload_param_nvme_path": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH",  # the launcher sets no default
 }
 DEEPSPEED_PLACEMENT = frozenset({
     "deepspeed_exclusion_filter", "deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_multinode_launcher",
@@ -86,7 +86,7 @@ _AS_WRITTEN = {"FSDP_SHARDING_STRATEGY", "FSDP_AUTO_WRAP_POLICY", "FSDP_TRANSFOR
 
 
 def variables_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """The variables for a configuration in the form of ``accelerate config``, without what the pool decides.
+    """Return the variables for a configuration of ``accelerate config``, except those that the pool decides.
 
     Raises:
         SpecError: a key is unknown, or the type of training is not supported.
@@ -158,7 +158,7 @@ def _parallelism(section: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _values_of(section: Mapping[str, Any], prefix: str, known: Iterable[str], name: str) -> dict[str, str]:
-    """The values of a section as texts, by their full names."""
+    """Return the values of a section as texts, by the full names of the variables."""
     known = tuple(known)
     values: dict[str, str] = {}
     for key, value in section.items():

@@ -1,7 +1,8 @@
 """A framework's own cluster on the pool's nodes: a head on one node and a worker on each, while the pool is open.
 
-A `Framework` describes its programs. The node's half (`ProgramRunner`) runs them and reports when they come up and go
-down; the client's half (`Cluster`) chooses the head's node, and orders nodes to start programs.
+A `Framework` describes the programs of such a cluster. The part on a node (`ProgramRunner`) runs the programs and
+reports their starts and ends; the part at the client (`Cluster`) chooses the head's node, and orders nodes to start
+programs.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 Role = Literal["head", "worker"]
 
-UP_S = 90.0  # for the head, and then for all workers, to come up when the pool opens
-RESTART_S = 1.0  # between the end of a program and its next start
-MAX_FAILURES = 5  # of a program, one after the other
+UP_S = 90.0  # time for the head to start, and again for all workers to start, when the pool opens
+RESTART_S = 1.0  # pause between the end of a program and its next start
+MAX_FAILURES = 5  # failures of a program in a row after which the cluster fails
 LOG_LINES = 30
 POLL_S = 0.1
 
@@ -40,7 +41,7 @@ class Order(NamedTuple):
 
     role: Role
     head: str  # the head's address; empty in the order for the head itself
-    sharing: int  # the number of the pool's nodes on this node's computer
+    sharing: int  # number of the pool's nodes on this node's computer
 
 
 class Program(NamedTuple):
@@ -49,7 +50,7 @@ class Program(NamedTuple):
 
 
 class Framework(ABC):
-    """A framework's programs. Picklable."""
+    """The programs of a framework's cluster. Picklable."""
 
     name: ClassVar[str]
     head_works: ClassVar[bool]  # whether the head's program is a worker too
@@ -58,17 +59,17 @@ class Framework(ABC):
 
     @abstractmethod
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
-        """The program that an order starts; it runs in ``directory``."""
+        """Return the program that an order starts; the program runs in ``directory``."""
 
     @abstractmethod
     def up(self, order: Order, directory: Path, markers: int) -> Mapping[str, str] | None:
-        """Facts about a program that is up, such as its ``address``; None while it is not up.
+        """Return facts about a running program, such as its ``address``; None while the program is not ready.
 
-        ``markers``: the number of lines with the `ready_marker` that it has printed.
+        ``markers``: the number of output lines with the `ready_marker` so far.
         """
 
     def close(self, directory: Path) -> None:
-        """Remove files outside ``directory``."""
+        """Remove the program's files outside ``directory``."""
         del directory
 
 
@@ -77,7 +78,7 @@ class Framework(ABC):
 
 @contextmanager
 def node_half(side: NodeSide, framework: Framework, env: Mapping[str, str]) -> Iterator[Setup]:
-    """The node's half. ``env``: further variables for every task there."""
+    """Run the part on the node. ``env``: further variables for every task on the node."""
     directory = side.directory / framework.name
     directory.mkdir(mode=0o700)
     runner = ProgramRunner(side, framework, directory)
@@ -89,14 +90,14 @@ def node_half(side: NodeSide, framework: Framework, env: Mapping[str, str]) -> I
 
 
 class ProgramRunner:
-    """Start the programs that the client's half orders, one of each role at a time."""
+    """Start the programs that the client orders, at most one of each role at a time."""
 
     def __init__(self, side: NodeSide, framework: Framework, directory: Path) -> None:
         self._side, self._framework, self._directory = side, framework, directory
         self._running: dict[Role, subprocess.Popen[bytes]] = {}
 
     def heard(self, order: Order) -> None:
-        """Start a program, after ending an earlier one of the same role."""
+        """Start the ordered program, after ending an earlier program of the same role."""
         if order.head:
             (self._directory / "address").write_text(order.head)
         if (before := self._running.pop(order.role, None)) is not None:
@@ -106,7 +107,7 @@ class ProgramRunner:
         program = self._framework.program(order, self._side, directory)
         printed = ProgramOutput(self._framework.ready_marker)
         try:
-            process = subprocess.Popen(  # noqa: S603  the framework's
+            process = subprocess.Popen(  # noqa: S603  the framework's own program
                 program.command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -136,12 +137,13 @@ class ProgramRunner:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
         status = process.wait()
-        if self._running.get(order.role) is process:  # otherwise it was replaced, or the node leaves the pool
+        # otherwise another program replaced it, or the node leaves the pool
+        if self._running.get(order.role) is process:
             self._side.tell(("down", order, status, list(printed.last)))
 
 
 class ProgramOutput:
-    """A program's output: its last lines, and the number of lines that contained ``ready_marker``."""
+    """The output of a program: its last lines, and the number of lines that contained ``ready_marker``."""
 
     def __init__(self, ready_marker: str) -> None:
         self._ready_marker = ready_marker
@@ -161,15 +163,15 @@ class ProgramOutput:
 
 @dataclass(slots=True)
 class ClusterNode:
-    """A node, as the client's half knows it."""
+    """The client's state of one node."""
 
     facts: NodeFacts
-    up: bool = False  # whether its worker is
+    up: bool = False  # whether the node's worker is ready
     failures: int = 0
 
 
 class Cluster:
-    """The framework's cluster, as `Pool.handle` returns it. ``head``: facts about the present head; {} without one."""
+    """The framework's cluster, as `Pool.handle` returns it. ``head``: facts about the present head, or {}."""
 
     def __init__(self, context: PluginContext, framework: Framework) -> None:
         self.context, self.framework = context, framework
@@ -181,7 +183,7 @@ class Cluster:
         self._log: Sequence[str] = ()
 
     def check(self) -> None:
-        """Raise `BootstrapError` where the cluster has no head at present."""
+        """Raise `BootstrapError` if the cluster has no head at present."""
         if not self.head:
             raise BootstrapError(
                 f"The {self.framework.name} cluster has no head just now: wait for one.", phase="plugins"
@@ -189,7 +191,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """The head's address from this computer. It changes when the head's node is lost.
+        """Return the head's address for this computer. The address changes when the head's node is lost.
 
         Raises:
             BootstrapError: there is no head at present.
@@ -199,19 +201,19 @@ class Cluster:
 
     @property
     def on(self) -> NodeId | None:
-        """The node of the present head, or of the next one."""
+        """Return the node of the present head or, without a head, of the next one."""
         return self._head
 
     @property
     def workers(self) -> int:
-        """The number of nodes whose worker is up."""
+        """Return the number of nodes whose worker is ready."""
         return sum(each.up for each in self._nodes.values())
 
     async def wait(self, workers: int | None = None, *, within_s: float = UP_S) -> None:
-        """Wait until the head and the workers of so many nodes are up; by default of all present nodes.
+        """Wait until the head and the workers of ``workers`` nodes are ready; by default of all present nodes.
 
         Raises:
-            BootstrapError: they were not up in time; with the last output of their programs.
+            BootstrapError: a program was not ready in time; the message has the programs' last output.
         """
         try:
             async with asyncio.timeout(within_s), self._changed:
@@ -223,10 +225,10 @@ class Cluster:
             raise self._error(f"the {self.framework.name} cluster's {what} not up after {within_s:g} s") from None
 
     async def look_up(self, node: NodeId) -> None:
-        """Prepare the ways from this computer to the head, which is up on ``node``."""
+        """Prepare the connections from this computer to the head, which is ready on ``node``."""
 
     async def listen(self) -> None:
-        """Follow the nodes, and order them to start programs.
+        """Follow the pool's nodes, and order them to start programs.
 
         Raises:
             BootstrapError: a program failed `MAX_FAILURES` times in a row.
@@ -252,7 +254,7 @@ class Cluster:
                     self._changed.notify_all()
 
     def _assign(self, node: NodeId) -> None:
-        """Order a node to start its program, if that is possible yet."""
+        """Order a node to start its program, if the program can start already."""
         if self._head is None:
             self._head = node
             self._send_order(node, "head", "")
@@ -297,7 +299,7 @@ class Cluster:
             self._send_order(node, "worker", order.head)
 
     def _left(self, node: NodeId) -> None:
-        """Forget a node. When it was the head, the cluster starts anew with another head."""
+        """Remove a lost node. If the head ran on it, restart the cluster with another head."""
         self._nodes.pop(node, None)
         if node != self._head:
             return
@@ -320,10 +322,10 @@ class Cluster:
 
 @asynccontextmanager
 async def opened(cluster: Cluster) -> AsyncIterator[None]:
-    """Run the cluster during the block, which begins when the cluster is up on all present nodes.
+    """Run the cluster during the block, which begins when the cluster is ready on all present nodes.
 
     Raises:
-        BootstrapError: the cluster did not come up in time.
+        BootstrapError: the cluster did not become ready in time.
     """
     async with asyncio.TaskGroup() as tasks:
         listening = tasks.create_task(cluster.listen())
@@ -333,7 +335,7 @@ async def opened(cluster: Cluster) -> AsyncIterator[None]:
 
 
 def address_variable(framework: Framework, variable: str) -> dict[str, str]:
-    """``variable`` with the head's address, for tasks; empty without a head."""
+    """Return ``variable`` with the head's address, for tasks; empty without a head."""
     file = os.environ.get(framework.file_variable)
     with suppress(OSError):
         return {variable: Path(file).read_text()} if file else {}
@@ -341,5 +343,5 @@ def address_variable(framework: Framework, variable: str) -> dict[str, str]:
 
 
 def processors(sharing: int) -> int:
-    """The processors that a node may use, where ``sharing`` nodes share a computer."""
+    """Return the number of processors for a node, if ``sharing`` nodes share its computer."""
     return max(1, len(os.sched_getaffinity(0)) // sharing)

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from ..api.plugin import NodeSide, PluginContext, Setup
 
 CONFIG = "DASK_DISTRIBUTED__COMM__"
-# Dask's HTTP server asks nobody for a password, so it has a port that other hosts do not reach. It cannot be switched
-# off: `--no-dashboard` leaves logs, code and the scheduler's identity there, which are taken away by empty routes.
+# Dask's HTTP server needs no password, so its port is on the loopback address, which other hosts cannot reach. The
+# server cannot be switched off: with `--no-dashboard` it still shows logs, code and the scheduler's identity; an empty
+# list of routes removes these pages.
 HTTP = ["--dashboard-address", "127.0.0.1:0"]
 NO_PAGES = {"DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": "[]", "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": "[]"}
 
@@ -85,7 +86,7 @@ class Dask(Plugin):
         """Run the cluster while the pool is open.
 
         Raises:
-            BootstrapError: the cluster does not come up.
+            BootstrapError: the cluster does not start in time.
         """
         cluster = DaskCluster(context, self)
         async with opened(cluster):
@@ -93,7 +94,7 @@ class Dask(Plugin):
 
     @property
     def tls_variables(self) -> dict[str, str]:
-        """Dask's configuration for TLS: where it takes names of files, it also takes the certificates themselves."""
+        """Return Dask's configuration for TLS, with certificates in place of the names of their files."""
         if self.certificate is None:
             return {}
         variables = {f"{CONFIG}REQUIRE_ENCRYPTION": "true", f"{CONFIG}TLS__CA_FILE": self.certificate.cert}
@@ -110,7 +111,7 @@ class DaskFramework(Framework):
     name: ClassVar[str] = "dask"
     head_works: ClassVar[bool] = False
     file_variable: ClassVar[str] = "OUTRIDER_DASK_ADDRESS"
-    ready_marker: ClassVar[str] = "Registered to"  # printed by each worker
+    ready_marker: ClassVar[str] = "Registered to"  # each worker prints this text
 
     def program(self, order: Order, side: NodeSide, directory: Path) -> Program:
         scheme = "tcp" if self.plugin.certificate is None else "tls"
@@ -138,14 +139,14 @@ class DaskFramework(Framework):
             return {} if markers >= self.plugin.workers else None
         try:
             facts = json.loads((directory / "scheduler.json").read_text())
-        except (OSError, ValueError):  # not written yet, or not completely
+        except (OSError, ValueError):  # the file is missing or incomplete so far
             return None
         dashboard = facts.get("services", {}).get("dashboard") if self.plugin.dashboard else None
         return {"address": facts["address"], **({"dashboard": str(dashboard)} if dashboard else {})}
 
 
 class DaskCluster(Cluster):
-    """The Dask cluster, as `Pool.handle` returns it. ``address``: the scheduler's, ``tls://...``."""
+    """The Dask cluster, as `Pool.handle` returns it. ``address``: the scheduler's address, ``tls://...``."""
 
     def __init__(self, context: PluginContext, plugin: Dask) -> None:
         super().__init__(context, DaskFramework(plugin))
@@ -154,13 +155,13 @@ class DaskCluster(Cluster):
 
     @property
     def dashboard(self) -> str | None:
-        """The URL of Dask's dashboard; None without one."""
+        """Return the URL of Dask's dashboard; None without a dashboard."""
         self.check()
         return self._dashboard
 
     @property
     def security(self) -> Any:
-        """The argument ``security=`` for a `distributed.Client`; None without TLS."""
+        """Return the argument ``security=`` for a `distributed.Client`; None without TLS."""
         if self._plugin.certificate is None:
             return None
         distributed: Any = import_module("distributed")
@@ -173,7 +174,7 @@ class DaskCluster(Cluster):
         )
 
     def client(self, **options: Any) -> Any:
-        """A `distributed.Client`. In async code: ``await cluster.client(asynchronous=True)``."""
+        """Return a new `distributed.Client`. In async code: ``await cluster.client(asynchronous=True)``."""
         distributed: Any = import_module("distributed")
         return distributed.Client(self.address, security=self.security, **options)
 

@@ -1,4 +1,4 @@
-"""A self-signed certificate for one pool: its key admits to the pool."""
+"""A self-signed certificate for one pool; any process with its key can use the pool's Dask cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Certificate:
             .issuer_name(name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))  # clocks of computers differ
+            .not_valid_before(now - timedelta(days=1))  # the clocks of computers differ
             .not_valid_after(now + LIFE)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .sign(key, hashes.SHA256())

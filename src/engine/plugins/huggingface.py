@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def huggingface(token: Secret | str | None = None, *, home: str | None = None, offline: bool = False) -> HuggingFace:
     """Run tasks that use transformers, datasets and the hub.
 
-    Brings the torch plugin; add that one, too, to change its options.
+    Includes the torch plugin; list that plugin, too, to change its options.
 
     Args:
         token: An access token of the hub, such as ``Secret.env("HF_TOKEN")``. It is not written to any file.
@@ -50,7 +50,8 @@ class HuggingFace(Plugin):
     offline: bool = False
 
     name: ClassVar[str] = "huggingface"
-    fresh_process: ClassVar[bool] = True  # Trainer uses accelerate, which caches the ranks that it saw first
+    # Trainer uses accelerate, which caches the first ranks that it reads in a process
+    fresh_process: ClassVar[bool] = True
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
         return installed("transformers", "accelerate", "datasets", "huggingface-hub")
@@ -68,7 +69,7 @@ class HuggingFace(Plugin):
             variables |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         if info.local_rank:  # one progress bar per node is enough
             variables |= unless_set({"HF_HUB_DISABLE_PROGRESS_BARS": "1"})
-        if sharing(info) > 1:  # otherwise the tokenizers of each rank take every core
+        if sharing(info) > 1:  # otherwise the tokenizers of each rank use every core
             variables |= unless_set({"TOKENIZERS_PARALLELISM": "false"})
         return variables
 

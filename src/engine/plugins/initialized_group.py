@@ -1,4 +1,4 @@
-"""A function's own ``init_process_group`` inside the torch plugin: it finds the plugin's group."""
+"""Support for functions that call ``init_process_group`` inside the torch plugin: they get the plugin's group."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any
 from ..api.errors import SpecError
 
 _MARK = "finds_the_plugins_group"
-_present: list[str] = []  # the backend of the plugin's group, while the function runs
+_present: list[str] = []  # the backend of the plugin's group while the function runs; otherwise empty
 
 
 @contextmanager
 def reused_group(distributed: Any, backend: str) -> Iterator[None]:
-    """Let `init_process_group` return at once during the block, for as long as the default group is there.
+    """Let `init_process_group` return at once during the block, as long as the default group exists.
 
-    The function is replaced once in a process, for good: modules that are imported in the block may keep it.
+    The function is replaced once per process and stays replaced: modules imported in the block may keep a reference to
+    it.
     """
     original = distributed.init_process_group
     if not hasattr(original, _MARK):
@@ -47,10 +48,10 @@ def _finding(distributed: Any, original: Any) -> Any:
 
 
 def refuse_another(args: Mapping[str, Any], backend: str, rank: int, size: int) -> None:
-    """Refuse a call for another group than the present one. The call's rendezvous options do not matter.
+    """Refuse a call for a group that differs from the present one. The call's rendezvous options do not matter.
 
     Raises:
-        SpecError: another backend, rank or world size, or options of the backend.
+        SpecError: the call has another backend, rank or world size, or options of the backend.
     """
     backends = {None, "undefined", backend, *(each.rpartition(":")[2] for each in backend.split(","))}
     fits: dict[str, Callable[[Any], bool]] = {

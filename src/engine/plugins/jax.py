@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ...actors.interfaces import NodeFacts
     from ..api.instance import InstanceInfo
 
-SHUTDOWN_S = 30 * 24 * 3600  # a rank that is done waits for the slowest one; the task's own timeout limits that
+# a rank that has finished waits for the slowest rank; the task's own timeout limits this wait
+SHUTDOWN_S = 30 * 24 * 3600
 
 
 def jax(
@@ -25,12 +26,12 @@ def jax(
     cpu_devices: int | None = None,
     timeout: float | timedelta | None = None,
 ) -> Jax:
-    """Run the ranks of a broadcast as one JAX program: ``jax.devices()`` are those of all ranks.
+    """Run the ranks of a broadcast as one JAX program: ``jax.devices()`` returns the devices of all ranks.
 
     Args:
         ranks_per_node: The number of processes on each node. Default: one for all devices of a node. "auto": one per
             device.
-        cpu_devices: The number of devices that a process makes of its CPU.
+        cpu_devices: The number of devices into which a process divides its CPU.
         timeout: Seconds for all ranks to find each other. Default: JAX's own.
 
     Raises:
@@ -88,12 +89,12 @@ class Jax(Plugin):
             coordinator_address=endpoint(info.head_addr, info.head_port),
             num_processes=info.world_size,
             process_id=info.rank,
-            cluster_detection_method="deactivate",  # inside a Slurm job, JAX would take the job's ranks
+            cluster_detection_method="deactivate",  # inside a Slurm job, JAX would use the ranks of the Slurm job
             shutdown_timeout_seconds=SHUTDOWN_S,
             **options,
         )
         yield
-        # Not after an error: a failed rank would wait for the others, and they for it.
+        # Not after an error: a failed rank would wait for the others, and the others for the failed rank.
         if _is_used():
             jax_.effects_barrier()
             jax_.block_until_ready(jax_.live_arrays())  # pending computations need the other ranks
@@ -101,9 +102,12 @@ class Jax(Plugin):
 
 
 def _is_used() -> bool:
-    """Return whether JAX has computed anything. Listing arrays would start the backend and wait for other ranks."""
+    """Return whether JAX has computed anything.
+
+    Listing arrays instead would start the backend and wait for other ranks.
+    """
     try:
         from jax._src.xla_bridge import backends_are_initialized  # pyright: ignore[reportMissingImports]
-    except ImportError:  # another version of JAX; pickling the results waits for them as well
+    except ImportError:  # another version of JAX; pickling the results also waits for pending computations
         return False
     return bool(backends_are_initialized())

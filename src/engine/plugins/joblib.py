@@ -1,6 +1,6 @@
 """The joblib plugin: ``joblib.parallel_config(backend="outrider")`` runs joblib's tasks on the pool.
 
-Only the client's half does anything here. `joblib_backend` is imported when joblib is known to be installed.
+The plugin runs only at the client. `joblib_backend` is imported when joblib is known to be installed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Joblib(Plugin):
 
 @asynccontextmanager
 async def opened(context: PluginContext, *, default: bool) -> AsyncIterator[JoblibPool]:
-    """Make the pool a backend of joblib during the block, and with ``default`` the one that joblib uses unasked.
+    """Make the pool a backend of joblib during the block; with ``default``, joblib's default backend.
 
     Raises:
         SpecError: joblib is not installed here, or another pool is the default.

@@ -1,6 +1,6 @@
-"""A pool as a backend of joblib: batches become tasks; arrays that several batches use are sent to a node once.
+"""A pool as a backend of joblib: batches become tasks, and arrays that several batches use are sent to a node once.
 
-joblib calls a backend from the thread that called ``Parallel`` and from the one that reports results; the pool lives
+joblib calls a backend from two threads: the caller of ``Parallel``, and the thread that reports results. The pool runs
 on its event loop. Pickling and unpickling happen in joblib's threads; the loop only passes bytes on.
 """
 
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from ..serialization.payload import Shared
 
 NAME = "outrider"
-LARGE_BYTES = INLINE_BYTES  # larger objects do not fit in a frame: they are shared as blobs with other batches
-IDLE_BYTES = 1024 * 1024 * 1024  # of large objects that no unfinished batch uses, kept because a later one may
+LARGE_BYTES = INLINE_BYTES  # larger objects do not fit in a frame: batches share them as blobs
+# most bytes of large objects that are kept, for later batches, when no unfinished batch uses them
+IDLE_BYTES = 1024 * 1024 * 1024
 
 
 class JoblibPool:
-    """The pool as joblib sees it, and as `Pool.handle` returns it: ``parallel_config(backend=handle.backend())``."""
+    """The pool as joblib uses it, and as `Pool.handle` returns it: ``parallel_config(backend=handle.backend())``."""
 
     def __init__(self, context: PluginContext) -> None:
         self._context = context
@@ -48,7 +49,7 @@ class JoblibPool:
         self._closed = False
 
     def backend(self, **options: Any) -> OutriderBackend:
-        """A backend that runs on this pool, even if others are open."""
+        """Return a backend that runs on this pool, even if other pools are open."""
         return OutriderBackend(pool=self, **options)
 
     @property
@@ -60,7 +61,7 @@ class JoblibPool:
 
         Raises:
             PoolClosed: the pool has ended.
-            SpecError: this is the thread of the pool's event loop, which waiting would stop.
+            SpecError: this is the thread of the pool's event loop, which a wait would block.
         """
         if self._closed:
             raise PoolClosed("The pool that this joblib backend runs on has ended: open another one.")
@@ -89,7 +90,7 @@ _open_pools = OpenPools()
 
 @contextmanager
 def offer(pool: JoblibPool, *, default: bool) -> Iterator[None]:
-    """Let joblib use the pool during the block. After the last pool joblib is as it was before.
+    """Let joblib use the pool during the block. After the last pool, joblib's former state is restored.
 
     Raises:
         SpecError: another pool is the ``default`` already.
@@ -116,7 +117,7 @@ def offer(pool: JoblibPool, *, default: bool) -> Iterator[None]:
 
 
 class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """The backend of one ``parallel_config`` or ``Parallel``. ``pool``: the one to use, if several are open."""
+    """The backend of one ``parallel_config`` or ``Parallel``. ``pool``: the pool to use, if several are open."""
 
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True
@@ -133,12 +134,15 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         self._pool = None if pool is None else _joblib_pool(pool)
         self._jobs: set[Batch] = set()
         self._large = LargeObjects()
-        self._modules: dict[str, bool] = {}  # by name: whether nodes can import it
+        self._modules: dict[str, bool] = {}  # module name -> whether nodes can import the module
 
     # --- called by joblib --------------------------------------------------------------------------------------------
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The number of parallel tasks, at least 2 if relative to the slots: with 1, joblib uses no backend."""
+        """Return the number of parallel tasks, at least 2 if ``n_jobs`` is relative to the slots.
+
+        With 1, joblib would not use a backend.
+        """
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         slots = self._chosen().slots
@@ -156,7 +160,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return self.effective_n_jobs(n_jobs)
 
     def stop_call(self) -> None:
-        """Release the arrays of this call: the caller may change them before the next call."""
+        """Release the arrays of this ``Parallel`` call: the caller may change them before the next call."""
         large, self._large = self._large, LargeObjects()
         self._chosen().loop.call_soon_threadsafe(large.close)
 
@@ -174,8 +178,8 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     def retrieve_result_callback(self, out: Batch) -> Any:
         return out.result()
 
-    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002  nothing must be made ready
-        """End the tasks on their nodes, with all processes that they started."""
+    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002  no preparation is needed
+        """End the tasks on their nodes, with all processes that the tasks started."""
         for work in tuple(self._jobs):
             work.cancel()
 
@@ -198,7 +202,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return self._pool
 
     def _packed(self, batch: Any) -> tuple[bytes, list[Reference]]:
-        """Pickle a batch; returns the bytes, and references to its large objects."""
+        """Pickle a batch; return the bytes, and references to the batch's large objects."""
         file = io.BytesIO()
         chosen = Pickler(file, self._large)
         modules = {getattr(_function(each), "__module__", None) or "" for each, *_ in batch.items}
@@ -210,7 +214,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
 
 
 class Batch:
-    """A submitted batch. Its result is unpickled in joblib's thread, at the first request."""
+    """A submitted batch. Its result is unpickled in joblib's thread, when joblib first requests the result."""
 
     def __init__(
         self, pool: JoblibPool, jobs: set[Batch], callback: Callable[[Any], None] | None, ended: Callable[[], None]
@@ -230,7 +234,7 @@ class Batch:
             job: SubmittedJob[Any] = SubmittedJob(core, payload, call.options)
             self._job = job
             core.submit(job, None, self._settled)
-        except Exception as error:  # noqa: BLE001  raised to whoever asks for the result
+        except Exception as error:  # noqa: BLE001  raised when the result is requested
             self._error = error
             self._report()
 
@@ -257,7 +261,7 @@ class Batch:
         if self._callback is not None and not self._cancelled:
             try:
                 self._pool.reports.submit(self._callback, self)
-            except RuntimeError:  # the pool is closed; joblib learns that from its next call
+            except RuntimeError:  # the pool is closed; joblib's next call raises an error for that
                 threading.Thread(target=self._callback, args=(self,), daemon=True).start()
 
 
@@ -265,15 +269,15 @@ class Batch:
 
 
 class Reference:
-    """A large object that batches of one call use; it is shared with the nodes when the first of them is sent."""
+    """A large object that batches of one call use; its upload to the nodes begins with the first batch."""
 
     __slots__ = ("batches", "shared", "size_bytes", "value")
 
     def __init__(self, value: Any) -> None:
-        self.value = value  # kept alive, so that no other object can get its id
+        self.value = value  # keeps the object alive, so that no other object can get its id
         self.size_bytes: int = len(value) if isinstance(value, bytes) else value.nbytes
         self.shared: Shared[Any] | None = None
-        self.batches = 0  # unfinished ones that use it
+        self.batches = 0  # number of unfinished batches that use the object
 
     def close(self) -> None:
         """Release the object. Runs on the event loop."""
@@ -285,20 +289,21 @@ class Reference:
 class LargeObjects:
     """The large objects of one ``Parallel`` call, by identity, as in joblib's own memory mapping.
 
-    A call may read any number of files, each into an array of its own, so not all can be kept until its end; yet the
-    next batch may use the same ones as the last. Objects that no unfinished batch uses are kept up to `IDLE_BYTES`, the
-    most recent ones; those of the newest batch are kept in any case. Others are shared anew when they are used again.
+    A call may read any number of files, each into an array of its own, so the objects cannot all be kept until the end
+    of the call; yet the next batch may use the same objects as the last batch. Objects that no unfinished batch uses
+    are kept up to `IDLE_BYTES`, the most recent first; the objects of the newest batch are always kept. An object that
+    was released is shared again at its next use.
     """
 
     def __init__(self) -> None:
         self._references: dict[int, Reference] = {}
-        self._idle: dict[Reference, None] = {}  # objects that no unfinished batch uses, the longest idle first
+        self._idle: dict[Reference, None] = {}  # objects that no unfinished batch uses, the longest unused first
         self._idle_bytes = 0
-        self._newest: Sequence[Reference] = ()  # counts as unfinished
-        self._lock = threading.Lock()  # joblib's threads use objects, while batches end on the event loop
+        self._newest: Sequence[Reference] = ()  # objects of the newest batch, which counts as unfinished
+        self._lock = threading.Lock()  # joblib's threads add objects while batches end on the event loop
 
     def name(self, value: Any, named: list[Reference]) -> int:
-        """The index of an object in ``named``, the list of a batch's large objects, where it is added if it is new."""
+        """Return the index of an object in ``named``, a batch's list of large objects; add a new object."""
         with self._lock:
             reference = self._references.get(id(value))
             if reference is None:
@@ -355,7 +360,7 @@ class LargeObjects:
 
 
 class Pickler(pickler.Pickler):
-    """Replace large arrays and byte strings by references, wherever they are, and list them."""
+    """Replace large arrays and byte strings by references, at any depth of the pickled data, and list them."""
 
     def __init__(self, file: io.BytesIO, large: LargeObjects) -> None:
         super().__init__(file)
@@ -391,7 +396,7 @@ def run_batch(packed: bytes, threads: int | None, *large: Any) -> Any:
 
 
 def _resolved(core: OpenPool, call: Any) -> Any:
-    """The call with its large objects shared with the nodes, where they are not yet."""
+    """Return the call with its large objects shared; objects that are not on the nodes yet are shared now."""
     packed, threads, *references = call.args
     shared = []
     for reference in cast("list[Reference]", references):
@@ -439,12 +444,12 @@ def _name(batch: Any) -> str:
 
 
 def _function(function: Any) -> Any:
-    """The user's function, unwrapped from scikit-learn's wrapper."""
+    """Return the user's function without scikit-learn's wrapper."""
     return getattr(function, "function", function)
 
 
 def _array_type() -> Any:
     import sys
 
-    numpy = sys.modules.get("numpy")  # without it there are no arrays
+    numpy = sys.modules.get("numpy")  # no arrays exist before numpy is imported
     return None if numpy is None else numpy.ndarray

@@ -1,4 +1,7 @@
-"""The keras plugin: choose a backend before keras is imported, and set it up across ranks. Only this imports keras."""
+"""The keras plugin: choose a backend before keras is imported, and set keras up on all ranks.
+
+Only this module imports keras.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ Backend = Literal["jax", "torch", "tensorflow"]
 
 
 def keras(backend: Backend = "jax", *, data_parallel: bool = True, seed: int | None = None) -> Keras:
-    """Run Keras on a backend, and bring that backend's plugin; add the plugin itself to change its options.
+    """Run Keras on a backend. Includes that backend's plugin; list that plugin, too, to change its options.
 
     Args:
         backend: ``"jax"``, ``"tensorflow"`` or ``"torch"``.
-        data_parallel: With jax, the ranks of a broadcast train one model, each on its own share of the data. False:
-            they do not.
-        seed: The seed of that model's initial weights, which must be equal on all ranks. Default: one per generation.
+        data_parallel: Only for jax. True: the ranks of a broadcast train one model, each on its own share of the data.
+            False: each rank trains a model of its own.
+        seed: The seed of the model's initial weights, which must be equal on all ranks. Default: one per generation.
 
     Raises:
         SpecError: An option is not valid.
@@ -51,7 +54,8 @@ class Keras(Plugin):
     fresh_process: ClassVar[bool] = True  # keras cannot change its backend once it is imported
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:
-        beside = TensorFlow().packages(accelerators) if self.backend == "tensorflow" else ()  # it asks for a Keras
+        # TensorFlow requires a version of Keras
+        beside = TensorFlow().packages(accelerators) if self.backend == "tensorflow" else ()
         return (*beside, same_version("keras"))
 
     def brings(self) -> Sequence[Plugin]:
@@ -81,6 +85,6 @@ class Keras(Plugin):
 
 
 def _replicate(keras_: Any, seed: int) -> None:
-    """Copy weights to every device and let each rank feed its own devices. To be called before the first model."""
+    """Copy weights to every device and let each rank feed its own devices. Call before the first model exists."""
     keras_.utils.set_random_seed(seed)
     keras_.distribution.set_distribution(keras_.distribution.DataParallel(auto_shard_dataset=False))

@@ -1,4 +1,4 @@
-"""The MIG plugin: divide a node's GPUs into instances, of which each task or rank sees one."""
+"""The MIG plugin: divide a node's GPUs into instances; each task or rank sees one instance."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
     from ..api.plugin import NodeSide
 
-DEVICES = "OUTRIDER_MIG_DEVICES"  # variable with the UUIDs of the instances, in the node's tasks
-BUSY_S = 10.0  # processes that were just killed hold their instances a moment longer
+DEVICES = "OUTRIDER_MIG_DEVICES"  # variable in the node's tasks, with the UUIDs of the instances
+BUSY_S = 10.0  # time to retry: a process that was just killed holds its instance a moment longer
 RETRY_S = 0.5
 
 
 def mig(profile: str, *, count: int | None = None) -> Mig:
     """Divide every GPU of a node into MIG instances. Needs root on the nodes.
 
-    A task sees the instance of its slot, a rank that of its local rank. For `instance_info` and other plugins, the
-    instances are the node's accelerators. At the end the GPUs are restored.
+    A task sees the instance of its slot; a rank sees the instance of its local rank. For `instance_info` and other
+    plugins, the instances are the node's accelerators. When the pool ends, the GPUs are restored.
 
     Args:
         profile: The profile of the instances, such as "1g.10gb" (see ``nvidia-smi mig -lgip``).
@@ -55,7 +55,7 @@ class Mig(Plugin):
 
     name: ClassVar[str] = "mig"
     shares_devices: ClassVar[bool] = True
-    fresh_ranks: ClassVar[bool] = True  # a process can use one instance only, and a rank may run in any slot
+    fresh_ranks: ClassVar[bool] = True  # a process can use only one instance, and a rank may run in any slot
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:
         devices = [each for each in os.environ.get(DEVICES, "").split(",") if each]
@@ -69,7 +69,7 @@ class Mig(Plugin):
         """Divide the node's GPUs while the pool is open.
 
         Raises:
-            SpecError: a GPU has no MIG, not this profile, or is divided differently already.
+            SpecError: a GPU does not support MIG or this profile, or is divided differently already.
         """
         gpus = nvidia.gpus()
         if not gpus:
@@ -88,10 +88,10 @@ class Mig(Plugin):
 def divided(gpu: Gpu, profile: str, count: int | None) -> Iterator[tuple[list[str], float]]:
     """Divide a GPU during the block: (UUIDs of its instances, memory of each in GB).
 
-    Instances that exist already are kept, and used if they are the wanted ones.
+    Instances that exist already are kept, and used if they have the wanted profile and number.
 
     Raises:
-        SpecError: the GPU has no MIG, not this profile or no room for it, or is divided differently already.
+        SpecError: the GPU does not support MIG or this profile, has no room, or is divided differently already.
     """
     if gpu.mig not in {"Enabled", "Disabled"}:
         raise SpecError(f"GPU {gpu.index}, {gpu.name}, has no MIG: A30, A100, H100, H200 and their like do.")
@@ -133,7 +133,7 @@ def _enable(gpu: Gpu) -> None:
     """Enable MIG on a GPU.
 
     Raises:
-        SpecError: something uses the GPU at present.
+        SpecError: a process uses the GPU at present.
     """
     output = _tool_output("nvidia-smi", "-i", str(gpu.index), "-mig", "1")
     now = next((each for each in nvidia.gpus() if each.uuid == gpu.uuid), None)
@@ -149,7 +149,7 @@ def _devices(gpu: Gpu) -> list[nvidia.Slice]:
 
 
 def _listed(at: str) -> str:
-    """The table of instances, which is empty where the tool fails because there are none."""
+    """Return the table of instances; empty where the tool fails because there are no instances."""
     try:
         return nvidia.run("nvidia-smi", "mig", "-i", at, "-lgi")
     except ToolFailed:
@@ -160,7 +160,7 @@ def _tool_output(name: str, *arguments: str) -> str:
     """Run a tool; return its output.
 
     Raises:
-        SpecError: it failed; with its output.
+        SpecError: the tool failed; the message has its output.
     """
     try:
         return nvidia.run(name, *arguments)
@@ -170,7 +170,10 @@ def _tool_output(name: str, *arguments: str) -> str:
 
 
 def _retry(step: Callable[[], object]) -> None:
-    """Undo a step, and retry while a killed process still holds its instance. A failure is printed, not raised."""
+    """Run ``step``, which undoes a change, and retry while a killed process still holds its instance.
+
+    A failure is printed, not raised.
+    """
     deadline = time.monotonic() + BUSY_S
     while True:
         try:

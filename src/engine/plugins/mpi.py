@@ -1,7 +1,7 @@
 """The MPI plugin: a broadcast's ranks form ``COMM_WORLD``, and ``mpirun`` reaches the pool's nodes.
 
-The first needs no launcher: each worker is an MPI process that learns its rank from `pmi`. The second replaces ssh
-between nodes by the pool's own connections: see `mpi_agent`.
+``COMM_WORLD`` needs no launcher: each worker is an MPI process that learns its rank from `pmi`. For ``mpirun``, the
+pool's own connections replace ssh between nodes: see `mpi_agent`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def mpi(*, ranks_per_node: int = 1, init: bool = True, timeout: float | timedelt
 
     Args:
         ranks_per_node: The number of processes of a broadcast on each node.
-        init: Whether to initialize MPI before the function runs, if mpi4py is installed. False leaves that to the
-            function's import of ``mpi4py.MPI``, before which it may set ``mpi4py.rc``.
+        init: Whether to initialize MPI before the function runs, if mpi4py is installed. With False, the function
+            initializes MPI by importing ``mpi4py.MPI``, and may set ``mpi4py.rc`` before.
         timeout: Seconds for all ranks to connect.
 
     Raises:
@@ -73,7 +73,7 @@ class Mpi(Plugin):
 
     @property
     def has_halves(self) -> bool:
-        """False, so that a single function may have the plugin: the halves are needed only for ``mpirun``."""
+        """Return False, so that a single function may have the plugin: only ``mpirun`` needs agents on the nodes."""
         return False
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
@@ -111,7 +111,7 @@ class Mpi(Plugin):
                 _initialize(info)
             yield
             watch.leave()
-            _finalize()  # not after an error, as it would wait for the others
+            _finalize()  # not after an error, as finalizing would wait for the other ranks
 
     def _secret(self, info: InstanceInfo) -> str:
         return f"{self.secret} {info.pool} {info.job} {info.generation}"
@@ -136,7 +136,7 @@ def _server(info: InstanceInfo, secret: str) -> Iterator[None]:
     """Run the PMI server in a process of its own, which ends when its stdin is closed."""
     order = {"size": info.world_size, "secret": secret, "hosts": [peer.hostname for peer in info.peers]}
     with socket.create_server((info.head_addr, info.head_port), backlog=1024) as listener:
-        process = subprocess.Popen(  # noqa: S603  ours
+        process = subprocess.Popen(  # noqa: S603  fixed arguments
             [sys.executable, "-I", "-S", str(Path(pmi.__file__))],
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
@@ -172,16 +172,16 @@ def _initialize(info: InstanceInfo) -> None:
 
 
 def _disown_memory(mpi4py: Any) -> None:
-    """Unlink MPICH's shared memory, which otherwise stays for ever when the ranks are killed."""
+    """Unlink MPICH's shared memory, which would otherwise never be removed if the ranks are killed."""
     names = set(re.findall(r"/dev/shm/mpich_shm_\S+", Path("/proc/self/maps").read_text()))  # noqa: S108
-    mpi4py.COMM_WORLD.Barrier()  # all ranks have mapped it
+    mpi4py.COMM_WORLD.Barrier()  # after this, all ranks have mapped the shared memory
     for name in names:
         with suppress(FileNotFoundError):  # another rank has unlinked it
             Path(name).unlink()
 
 
 def _finalize() -> None:
-    """Finalize MPI, if the function used it and has not done so."""
+    """Finalize MPI, if the function used MPI and has not finalized it."""
     module: Any = sys.modules.get("mpi4py.MPI")
     if module is not None and module.Is_initialized() and not module.Is_finalized():
         module.Finalize()

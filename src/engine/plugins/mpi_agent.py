@@ -1,7 +1,7 @@
-"""A remote shell between the pool's nodes over the pool's own connections: without ssh among nodes, and without keys.
+"""A remote shell between the pool's nodes over the pool's own connections: no ssh among nodes, no keys.
 
-``mpirun`` runs `mpi_rsh`, which asks the agent on its node; the agent asks the client's switchboard, which passes the
-command to the agent on the target node. The command's input and output take the same way.
+``mpirun`` runs `mpi_rsh`, which sends the command to the agent on its node; the agent sends it to the client's
+switchboard, which passes it to the agent on the target node. The command's input and output take the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .mpi_hosts import RSH
 if TYPE_CHECKING:
     from ..api.plugin import PluginContext
 
-Key = tuple[int, int]  # identifies a command: the node that asked, and the number of its channel there
+Key = tuple[int, int]  # identifies a command: the node that sent it, and the number of its channel on that node
 
 # Kinds of messages between agents and switchboard; each is (kind, key, ...).
 ASK, RUN, STDIN, PRINTED, EXITED, END = "ask", "run", "stdin", "printed", "exited", "end"
@@ -59,7 +59,7 @@ def serving(side: NodeSide) -> Iterator[Setup]:
 
 
 class Agent:
-    """The node's agent: it asks for commands on other nodes, and runs commands for them. A thread per pipe."""
+    """The node's agent: it sends commands to other nodes, and runs their commands. It has a thread per pipe."""
 
     def __init__(self, side: NodeSide, directory: Path) -> None:
         self._side = side
@@ -168,7 +168,7 @@ class Agent:
         process = self._running.get(key)
         if process is None or process.stdin is None:
             return
-        with suppress(OSError, ValueError):  # the command reads no more
+        with suppress(OSError, ValueError):  # the command no longer reads its input
             if data:
                 process.stdin.write(data)
                 process.stdin.flush()
@@ -176,7 +176,7 @@ class Agent:
                 process.stdin.close()
 
     def _link_work_directory(self, cwd: Path) -> None:
-        """Make the caller's work directory exist here, as launchers change to it: a symlink to this node's own."""
+        """Make the caller's work directory exist here, because launchers change to it: a symlink to this node's."""
         if cwd.exists():
             return
         with suppress(OSError):
@@ -190,7 +190,7 @@ def _listening(directory: Path) -> socket.socket:
     anchor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         listener.bind(f"/proc/self/fd/{anchor}/agent")
-        os.chmod("agent", 0o600, dir_fd=anchor)  # nobody can connect before it listens
+        os.chmod("agent", 0o600, dir_fd=anchor)  # no client can connect before the socket listens
     finally:
         os.close(anchor)
     listener.listen(1024)
@@ -201,7 +201,10 @@ def _listening(directory: Path) -> socket.socket:
 
 
 class Switchboard:
-    """The client's half: it passes commands to nodes, and answers back. `Pool.handle` returns it, for its `hosts`."""
+    """The part at the client: it passes commands to nodes, and replies back.
+
+    `Pool.handle` returns it, for its `hosts`.
+    """
 
     def __init__(self, context: PluginContext) -> None:
         self._context = context
@@ -211,7 +214,7 @@ class Switchboard:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The nodes' names for ``mpirun -hosts``: addresses, or ``node-1``, ... for nodes on one computer."""
+        """Return the nodes' names for ``mpirun -hosts``: addresses, or ``node-1``, ... for nodes on one computer."""
         known = Counter(facts.address for facts in self._nodes.values())
         return tuple(
             facts.address if known[facts.address] == 1 else f"node-{node}" for node, facts in self._nodes.items()
@@ -247,7 +250,7 @@ class Switchboard:
             case "exited":
                 self._targets.pop(key, None)
                 self._context.tell(origin, (word, key, *rest))
-            case _:  # stdin and end go to the command's node
+            case _:  # STDIN and END are for the node that runs the command
                 if (target := self._targets.get(key)) is not None:
                     self._context.tell(target, (word, key, *rest))
 
@@ -263,7 +266,7 @@ class Switchboard:
         self._context.tell(target, (RUN, key, request["command"], request["cwd"]))
 
     def _named(self, host: str) -> NodeId | None:
-        """Find a node by address, host name or number (``node-3``, which tells nodes on one computer apart)."""
+        """Find a node by address, host name or number (``node-3``, which distinguishes nodes on one computer)."""
         for node, facts in self._nodes.items():
             if host in (facts.address, facts.hostname, f"node-{node}"):
                 return node

@@ -1,4 +1,4 @@
-"""Tell MPI's launchers and libraries about the nodes: host files, and which network to use."""
+"""Settings for MPI's launchers and libraries about the nodes: host files, and which network to use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .rank_layout import interface
 if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
 
-RSH = "OUTRIDER_MPI_RSH"  # variable with the path of the program that replaces ssh, set by the plugin's node half
+RSH = "OUTRIDER_MPI_RSH"  # variable with the path of the program that replaces ssh; the plugin sets it on the node
 
 
 def launcher_variables() -> Mapping[str, str]:
-    """Variables that make ``mpirun`` use our program for ssh: for MPICH, Intel MPI, Open MPI 4 and 5 (PRRTE)."""
+    """Return variables that make ``mpirun`` use our program as ssh: for MPICH, Intel MPI, Open MPI 4 and 5 (PRRTE)."""
     rsh = os.environ.get(RSH)
-    if rsh is None:  # the plugin of a single function, or outside a pool
+    if rsh is None:  # the plugin belongs to a single function, or the code runs outside a pool
         return {}
     variables = {
         "HYDRA_LAUNCHER": "ssh",
@@ -35,14 +35,14 @@ def launcher_variables() -> Mapping[str, str]:
         "PRTE_MCA_plm_ssh_agent": rsh,
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
     }
-    if os.geteuid() == 0:  # the user chose to be root on the nodes
+    if os.geteuid() == 0:  # the user chose root as the user on the nodes
         for prefix in ("OMPI", "PRTE"):
             variables |= {f"{prefix}_ALLOW_RUN_AS_ROOT": "1", f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return variables
 
 
 def network_variables(info: InstanceInfo) -> Mapping[str, str]:
-    """Variables for the network that connects the pool's nodes; empty where they are one computer."""
+    """Return variables for the network that connects the pool's nodes; empty where all nodes are on one computer."""
     own = _own_address(info)
     addresses = [IPv4Address(peer.address) for peer in info.peers if _is_v4(peer.address)]
     if not addresses or own is None or own.is_loopback:
@@ -58,9 +58,9 @@ def network_variables(info: InstanceInfo) -> Mapping[str, str]:
 
 @contextmanager
 def written_hosts(info: InstanceInfo) -> Iterator[None]:
-    """Write host files of the nodes in this task's view, and set the variables by which launchers find them.
+    """Write host files of the nodes that this task sees, and set the variables by which launchers find the files.
 
-    They lie in the folder of the plugin's half on the node, and so are removed even if this task is killed.
+    The files are in the plugin's folder on the node, so they are removed even if this task is killed.
     """
     rsh = os.environ.get(RSH)
     if rsh is None:  # no launcher can reach another node
@@ -81,13 +81,13 @@ def written_hosts(info: InstanceInfo) -> Iterator[None]:
 
 
 def hosts_of(info: InstanceInfo) -> dict[str, int]:
-    """Addresses with slots, as many as this node has processors. Nodes that share a computer are one host."""
+    """Return address -> slots, as many as this node has processors. Nodes that share a computer count as one host."""
     addresses = list(dict.fromkeys(peer.address for peer in info.peers))
     return dict.fromkeys(addresses, len(os.sched_getaffinity(0)))
 
 
 def common_network(addresses: Sequence[IPv4Address]) -> str:
-    """The smallest network that contains all addresses: ``10.0.0.0/29``."""
+    """Return the smallest network that contains all addresses: ``10.0.0.0/29``."""
     first, last = int(min(addresses)), int(max(addresses))
     return str(ip_network((first, 32 - (first ^ last).bit_length()), strict=False))
 

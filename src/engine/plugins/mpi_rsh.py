@@ -1,10 +1,10 @@
-"""A replacement for ssh with which ``mpirun`` starts its daemons: it has this node's agent run a command elsewhere.
+"""A replacement for ssh with which ``mpirun`` starts its daemons: this node's agent runs a command on another node.
 
     python mpi_rsh.py SOCKET [ssh's options] HOST COMMAND...
 
-A stand-alone program with the standard library. Like ssh it passes on stdin, stdout, stderr and the exit status, and
-gives the command's words, joined by blanks, to the remote shell. Frames on the agent's socket: a byte for the kind, a
-length of four bytes, the content.
+A stand-alone program that uses only the standard library. Like ssh it passes on stdin, stdout, stderr and the exit
+status, and joins the command's words by blanks for the remote shell. Frames on the agent's socket: a byte for the kind,
+a length of four bytes, the content.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def send(sock: socket.socket, kind: int, data: bytes = b"") -> None:
 
 
 def receive(sock: socket.socket) -> tuple[int, bytes] | None:
-    """The next frame (kind, content); None when the other end is closed."""
+    """Return the next frame (kind, content); None when the other end is closed."""
     head = _exactly(sock, _HEAD.size)
     if head is None:
         return None

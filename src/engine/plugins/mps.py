@@ -1,4 +1,4 @@
-"""The MPS plugin: tasks of a node use its GPUs at the same time, through a daemon that belongs to the pool."""
+"""The MPS plugin: tasks of a node use its GPUs at the same time, through an MPS daemon that belongs to the pool."""
 
 from __future__ import annotations
 
@@ -66,15 +66,16 @@ class Mps(Plugin):
         """Run the daemon while the pool is open.
 
         Raises:
-            SpecError: there is no GPU or no driver, or the daemon does not come up; with its output.
+            SpecError: there is no GPU or no driver, or the daemon does not start; the message has its output.
         """
         gpus = nvidia.gpus()
         if not gpus:
             raise SpecError("plugins.mps: this node has no GPU.")
-        folder = Path(tempfile.mkdtemp(prefix="mps-"))  # 0700, with a short name, as paths of sockets are limited
+        # mode 0700, and a short name because paths of sockets are limited to 107 bytes
+        folder = Path(tempfile.mkdtemp(prefix="mps-"))
         env = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
         if "CUDA_VISIBLE_DEVICES" in os.environ:
-            # The daemon renumbers devices for its clients; UUIDs mean the same to both.
+            # The daemon renumbers devices for its clients; UUIDs mean the same devices to the daemon and its clients.
             env["CUDA_VISIBLE_DEVICES"] = os.environ.get("OUTRIDER_MIG_DEVICES") or ",".join(gpu.uuid for gpu in gpus)
         try:
             for name in ("pipe", "log"):
@@ -87,7 +88,7 @@ class Mps(Plugin):
             shutil.rmtree(folder, ignore_errors=True)
 
     def settings(self, gpus: int) -> list[str]:
-        """Commands for the daemon before its first client."""
+        """Return the commands to send to the daemon before its first client."""
         lines = []
         if self.percentage is not None:
             lines.append(f"set_default_active_thread_percentage {self.percentage}")
@@ -98,7 +99,7 @@ class Mps(Plugin):
 
 @contextmanager
 def _daemon(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
-    """Run the daemon in the foreground, so that it ends with the node, however that ends."""
+    """Run the daemon in the foreground, so that it ends with the node, even if the node is killed."""
     with (folder / "log" / "output").open("wb") as output:
         process = subprocess.Popen(  # noqa: S603
             [nvidia.tool(CONTROL), "-f"],
@@ -133,10 +134,10 @@ def _wait_up(process: subprocess.Popen[bytes], folder: Path, env: Mapping[str, s
 
 
 def _control(line: str, env: Mapping[str, str]) -> str:
-    """Send a command to the daemon; return its answer.
+    """Send a command to the daemon; return its reply.
 
     Raises:
-        nvidia.ToolFailed: the daemon does not answer, or refuses.
+        nvidia.ToolFailed: the daemon does not reply, or refuses the command.
     """
     with environment(env):
         return nvidia.run(CONTROL, stdin=f"{line}\n")

@@ -11,28 +11,28 @@ from collections.abc import Sequence
 from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 
-PATIENCE_S = 60.0  # enabling MIG resets the GPU, which takes seconds
+PATIENCE_S = 60.0  # time limit of a tool: enabling MIG resets the GPU, which takes seconds
 GPU_QUERY = ("--query-gpu=index,uuid,name,mig.mode.current,mig.mode.pending", "--format=csv,noheader")
 
 
 class ToolFailed(Exception):
-    """A tool's exit status was not 0; the message is its output."""
+    """An error of a tool whose exit status was not 0; the message is the tool's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     index: int
     uuid: str
-    name: str  # without "NVIDIA": "H100 80GB HBM3"
-    mig: str  # "Enabled", "Disabled" or "[N/A]"
-    pending: str  # the same, after the next reset
+    name: str  # name without "NVIDIA", such as "H100 80GB HBM3"
+    mig: str  # MIG mode: "Enabled", "Disabled" or "[N/A]"
+    pending: str  # MIG mode after the next reset
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A kind of MIG instance that a GPU can be divided into."""
 
-    name: str  # "1g.10gb"
+    name: str  # such as "1g.10gb"
     id: int
     free: int
     total: int
@@ -48,10 +48,10 @@ class Slice:
 
 
 def tool(name: str) -> str:
-    """The path of a tool.
+    """Return the path of a tool.
 
     Raises:
-        SpecError: it is not installed.
+        SpecError: the tool is not installed.
     """
     path = shutil.which(name)
     if path is None:
@@ -63,8 +63,8 @@ def run(name: str, *arguments: str, stdin: str = "") -> str:
     """Run a tool; return its output.
 
     Raises:
-        SpecError: it is not installed.
-        ToolFailed: its exit status was not 0.
+        SpecError: the tool is not installed.
+        ToolFailed: the tool's exit status was not 0.
     """
     done = subprocess.run(  # noqa: S603
         [tool(name), *arguments],
@@ -81,7 +81,7 @@ def run(name: str, *arguments: str, stdin: str = "") -> str:
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this node."""
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` allows this node to use."""
     result = []
     for line in run("nvidia-smi", *GPU_QUERY).splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -91,7 +91,7 @@ def gpus() -> list[Gpu]:
 
 
 def visible(gpus: Sequence[Gpu], chosen: str | None) -> list[Gpu]:
-    """Apply ``CUDA_VISIBLE_DEVICES`` as CUDA does: in that order, up to the first device that does not exist."""
+    """Apply ``CUDA_VISIBLE_DEVICES`` as CUDA does: in its order, up to the first device that does not exist."""
     if chosen is None:
         return list(gpus)
     left: list[Gpu] = []
@@ -115,7 +115,7 @@ def instances(table: str) -> list[int]:
 
 
 def created(output: str) -> list[int]:
-    """Parse the output of ``nvidia-smi mig -cgi ... -C``: the ids of the instances that it made."""
+    """Parse the output of ``nvidia-smi mig -cgi ... -C``: the ids of the created instances."""
     return [int(row[1]) for row in re.finditer(r"created GPU instance ID\s+(\d+) on GPU", output)]
 
 

@@ -1,11 +1,12 @@
 """PMI-1, the protocol by which MPICH, Intel MPI and others learn their ranks: a server for one generation.
 
-The protocol is lines of ``name=value`` words over a socket that a rank finds in ``PMI_FD``: ranks put the addresses
-that they listen on into a common space, meet at barriers, and get what others put (MPICH, src/pmi/src/pmi_v1.c).
-`KeyValueSpace` decides the answers. This file also is a program that runs as its own process beside rank 0, because a
-rank waits for answers inside ``MPI_Init``, where it holds the interpreter lock. It imports the standard library alone.
+The protocol consists of lines of ``name=value`` words over a socket that a rank finds in ``PMI_FD``: ranks put the
+addresses that they listen on into a common space, meet at barriers, and get the values of other ranks (MPICH,
+src/pmi/src/pmi_v1.c). `KeyValueSpace` decides the replies. This file is also a program that runs as a process of its
+own beside rank 0, because a rank waits for replies inside ``MPI_Init``, where it holds the interpreter lock. The file
+imports only the standard library.
 
-Before a socket speaks PMI, both of its ends prove that they know the pool's secret, which came over SSH.
+Before a socket carries PMI, both ends prove that they know the pool's secret, which was sent over SSH.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Literal
 
-SIZES = "kvsname_max=256 keylen_max=64 vallen_max=1024"  # the same as Hydra's
+SIZES = "kvsname_max=256 keylen_max=64 vallen_max=1024"  # the same limits as in Hydra, MPICH's launcher
 NONCE_BYTES = 16
 GREETING_S = 10.0
 LINE_BYTES = 64 * 1024  # longest line from a rank: far more than a name and a value within `SIZES` need
@@ -31,10 +32,10 @@ Reply = tuple[int, str]  # (rank, line)
 
 
 class KeyValueSpace:
-    """The values that the ranks of one generation have put, and which ranks wait. No I/O: lines in, lines out."""
+    """The values that the ranks of one generation have put, and the ranks that wait. No I/O: lines in, lines out."""
 
     def __init__(self, name: str, size: int, values: Mapping[str, str]) -> None:
-        """``name``: one that was never used on these hosts, as MPICH names its shared memory after it."""
+        """Create the space. ``name``: unique on these hosts, as MPICH names its shared memory after it."""
         self._name, self._size = name, size
         self._values = dict(values)
         self._published: dict[str, str] = {}
@@ -79,7 +80,7 @@ class KeyValueSpace:
                          f"cmd=lookup_result rc=0 info=ok port={port}")]  # fmt: skip
             case "finalize":
                 return [(rank, "cmd=finalize_ack rc=0")]
-            case None:  # lines of a spawn, which "endcmd" ends; a pool cannot have more ranks
+            case None:  # a spawn request, whose lines end with "endcmd": refused, because a pool cannot add ranks
                 return [(rank, "cmd=spawn_result rc=-1")] if line == "endcmd" else []
             case "abort":
                 self.aborted[rank] = _number(words.get("exitcode", ""), default=1)
@@ -89,7 +90,7 @@ class KeyValueSpace:
 
 
 def mapping(hosts: Sequence[str]) -> str:
-    """``PMI_process_mapping``, which tells the ranks that share a host and its memory. ``hosts``: by rank."""
+    """Return ``PMI_process_mapping``, which shows the ranks that share a host and its memory. ``hosts``: by rank."""
     numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     runs = [(numbers[host], len(list(ranks))) for host, ranks in groupby(hosts)]
     blocks: list[tuple[int, int, int]] = []  # (first host, consecutive hosts, ranks on each)
@@ -106,7 +107,7 @@ def proof(secret: str, *facts: object) -> str:
 
 
 class AbortWatch:
-    """A rank's second connection, by which the server makes it exit after ``MPI_Abort``."""
+    """A rank's second connection, over which the server makes the rank exit after ``MPI_Abort``."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -114,10 +115,10 @@ class AbortWatch:
         threading.Thread(target=self._listen, daemon=True, name="outrider-mpi").start()
 
     def leave(self) -> None:
-        """Take leave of the server after success; if the rank has called ``MPI_Abort``, the process exits here."""
+        """Log out of the server after success; if the rank has called ``MPI_Abort``, the process exits here."""
         try:
             self._sock.sendall(b"leaving\n")
-        except OSError:  # the server is gone: the head has ended, and so will this rank
+        except OSError:  # the server is gone: the head has ended, and this rank will end, too
             return
         self._left.wait(GREETING_S)
 
@@ -138,12 +139,12 @@ class AbortWatch:
 def connect(
     address: str, port: int, rank: int, secret: str, *, role: Literal["rank", "watch"], within_s: float
 ) -> socket.socket:
-    """Connect to the server and authenticate; then the socket speaks PMI, or (``watch``) as `Watch` does.
+    """Connect to the server and authenticate; after that the socket carries PMI.
 
-    Waits for a server that is not there yet.
+    The socket of a ``watch`` carries the lines of `AbortWatch` instead. Waits for a server that has not started yet.
 
     Raises:
-        TimeoutError: no server answered, or none that knows the secret.
+        TimeoutError: no server that knows the secret replied in time.
     """
     deadline = time.monotonic() + within_s
     last: Exception | None = None
@@ -174,14 +175,14 @@ def connect(
 
 
 class Lines:
-    """Split what arrives into whole lines. A line's pieces are joined once, when its end has arrived."""
+    """Split received bytes into whole lines. The pieces of a line are joined once, when its end has arrived."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        self._size = 0  # bytes of all pieces
+        self._size = 0  # bytes of all pieces together
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that ``data`` completes.
+        """Return the lines that ``data`` completes.
 
         Raises:
             ValueError: a line is longer than `LINE_BYTES`.
@@ -199,7 +200,7 @@ class Lines:
 
 
 class Server:
-    """Accept ranks, authenticate them and answer them, until stdin ends."""
+    """Accept ranks, authenticate them and reply to them, until stdin ends."""
 
     def __init__(self, listener: socket.socket, size: int, secret: str, hosts: Sequence[str]) -> None:
         self._listener, self._size, self._secret = listener, size, secret
@@ -210,7 +211,7 @@ class Server:
         self._unread: dict[socket.socket, Lines] = {}
 
     def serve(self, until: int) -> None:
-        """Serve until the descriptor ``until`` becomes readable, when the generation is over."""
+        """Serve until the descriptor ``until`` becomes readable: then the generation is over."""
         self._ready.register(self._listener, selectors.EVENT_READ)
         self._ready.register(until, selectors.EVENT_READ)
         while True:
@@ -236,7 +237,7 @@ class Server:
                 raise PermissionError
             sock.sendall(f"{proof(self._secret, 'server', rank, theirs)}\n".encode())
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, ValueError):  # not one of the ranks
+        except (OSError, ValueError):  # the connection is not from one of the ranks
             sock.close()
             return
         known = self._ranks if role == "rank" else self._watches
@@ -245,7 +246,7 @@ class Server:
         self._ready.register(sock, selectors.EVENT_READ, (role, rank))
 
     def _left(self, rank: int) -> None:
-        """Answer a rank's watch that takes leave, or forget one that is gone."""
+        """Reply to the watch of a rank that logs out, or remove the watch of a rank that is gone."""
         sock = self._watches.get(rank)
         if sock is not None:
             self._send(rank, self._watches, "left")
@@ -253,14 +254,14 @@ class Server:
 
     def _read(self, rank: int) -> None:
         sock = self._ranks.get(rank)
-        if sock is None:  # forgotten since `select` returned
+        if sock is None:  # the connection was removed after `select` returned
             return
         try:
             data = sock.recv(LINE_BYTES)
             lines = self._unread[sock].feed(data) if data else None
         except (OSError, ValueError):  # the rank is dead, or sends an endless line, which no MPI does
             lines = None
-        if lines is None:  # finalized, or dead: then the pool ends the others
+        if lines is None:  # the rank has finalized, or is dead: then the pool ends the other ranks
             self._forget(rank, self._ranks)
             return
         for line in lines:
@@ -285,7 +286,7 @@ class Server:
 
 
 def _ranks_first(ready: tuple[selectors.SelectorKey, int]) -> bool:
-    """Sort watches behind ranks, so that an abort is read before the same rank takes leave."""
+    """Return a key that sorts watches behind ranks, so that a rank's abort is read before the same rank logs out."""
     data = ready[0].data
     return data is not None and data[0] == "watch"
 
@@ -311,7 +312,7 @@ def _pairs(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _line(sock: socket.socket) -> str:
-    """Read a line byte by byte, as the bytes behind it are for others.
+    """Read a line byte by byte, because the bytes after it belong to other readers.
 
     Raises:
         OSError: the connection was closed, or the line is too long.
@@ -326,9 +327,9 @@ def _line(sock: socket.socket) -> str:
 
 
 def main() -> None:
-    """Read the order from stdin, a line of JSON, and serve until stdin ends. The order names the listener's fd."""
+    """Read the settings from stdin, a line of JSON with the listener's fd, and serve until stdin ends."""
     line = b""
-    while not line.endswith(b"\n"):  # unbuffered, as the end of stdin is watched by its descriptor
+    while not line.endswith(b"\n"):  # unbuffered, because the server watches stdin's descriptor for its end
         byte = os.read(0, 1)
         if not byte:
             return

@@ -1,4 +1,4 @@
-"""Derive from a rank: how many processes share its host, which devices it owns, which network connects it."""
+"""Facts derived from a rank: the processes on its host, the devices that it owns, the network that connects it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 Ranks = int | Literal["auto"]
 
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
+_SIOCGIFADDR = 0x8915  # constant of linux/sockios.h
 
 
 def checked_ranks(plugin: str, ranks: object) -> Ranks:
-    """Check a user's ``ranks_per_node=``; raises `SpecError` where it is neither "auto" nor a number from 1 on."""
+    """Return a user's ``ranks_per_node=``; raise `SpecError` unless it is "auto" or a number of at least 1."""
     if ranks == "auto":
         return "auto"
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
@@ -31,15 +31,15 @@ def checked_ranks(plugin: str, ranks: object) -> Ranks:
 
 
 def ranks_on(facts: NodeFacts, ranks: Ranks) -> int:
-    """The number of ranks on a node; "auto" means one per accelerator, at least one."""
+    """Return the number of ranks on a node; "auto" means one per accelerator, at least one."""
     return max(1, len(facts.accelerators)) if ranks == "auto" else ranks
 
 
 def devices(info: InstanceInfo) -> tuple[int, ...]:
-    """The node's accelerators that belong to this rank: equal shares of neighbouring ones. Empty without any.
+    """Return the node's accelerators that belong to this rank: equal shares of neighbouring ones. Empty without any.
 
-    A task outside a broadcast, in one of several slots of its node, has those of its slot. One that has devices of its
-    own, by ``gpus=``, sees no others.
+    A task outside a broadcast, in one of several slots of its node, gets the accelerators of its slot. A task with
+    devices of its own, by ``gpus=``, sees no others.
     """
     if own := os.environ.get(OWN):
         return tuple(range(len(own.split(","))))
@@ -52,21 +52,21 @@ def devices(info: InstanceInfo) -> tuple[int, ...]:
 
 
 def endpoint(address: str, port: int) -> str:
-    """``address:port`` as gRPC reads it, with an IPv6 address in brackets."""
+    """Return ``address:port`` in the form for gRPC, with an IPv6 address in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def own_address(info: InstanceInfo) -> str:
-    """The address by which the other ranks reach this one."""
+    """Return the address by which the other ranks reach this rank."""
     return info.peers[info.rank].address if info.world_size > 1 else info.head_addr
 
 
 def interface(address: str) -> str | None:
-    """The network interface with this IPv4 address; None where there is none, as behind address translation."""
+    """Return the network interface with this IPv4 address; None without one, as behind address translation."""
     try:
         if ip_address(address).is_loopback:
             return "lo"
-    except ValueError:  # a host name
+    except ValueError:  # a host name, not an address
         return "lo" if address == "localhost" else None
     import fcntl
 
@@ -82,5 +82,5 @@ def interface(address: str) -> str | None:
 
 
 def unless_set(variables: Mapping[str, str]) -> dict[str, str]:
-    """Defaults that give way to variables in the environment, so that `Image(env=...)` wins."""
+    """Return the variables that the environment does not set yet, so that `Image(env=...)` wins."""
     return {name: os.environ.get(name, value) for name, value in variables.items()}

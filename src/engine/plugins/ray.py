@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
     from ..api.plugin import NodeSide, PluginContext, Setup
 
-TOKENS_SINCE = (2, 52)  # https://docs.ray.io/en/latest/ray-security/token-auth.html
-STORE_BYTES = 200 << 20  # object store per node where several nodes share a computer and its memory
+TOKENS_SINCE = (2, 52)  # first version with tokens: https://docs.ray.io/en/latest/ray-security/token-auth.html
+STORE_BYTES = 200 << 20  # size of the object store per node, if several nodes share a computer and its memory
 
 
 def ray(
@@ -45,7 +45,7 @@ def ray(
     The cluster admits only clients with its token.
 
     Args:
-        cpus_per_node: The processors of each node. Default: those that the node has.
+        cpus_per_node: The processors of each node. Default: all processors of the node.
         object_store_bytes: The memory for objects. Default: Ray's choice, a third of the memory.
         resources: Further resources of each node, as Ray names them.
 
@@ -84,7 +84,7 @@ class Ray(Plugin):
         return address_variable(RayFramework(self), "RAY_ADDRESS")
 
     def node(self, side: NodeSide) -> AbstractContextManager[Setup]:
-        with suppress(PackageNotFoundError):  # Ray's own output says so later
+        with suppress(PackageNotFoundError):  # Ray's own output reports this later
             check_tokens(version("ray"))
         return node_half(side, RayFramework(self), self.variables)
 
@@ -93,7 +93,7 @@ class Ray(Plugin):
         """Run the cluster while the pool is open.
 
         Raises:
-            BootstrapError: the cluster does not come up.
+            BootstrapError: the cluster does not start in time.
         """
         cluster = RayCluster(context, self)
         async with opened(cluster):
@@ -133,12 +133,13 @@ class RayFramework(Framework):
         temporary = tempfile.mkdtemp(prefix="ray-")
         (directory / "temporary").write_text(temporary)
         command += ["--head", "--port=0", f"--temp-dir={temporary}", "--include-dashboard=false"]
-        if find_spec("grpc") is not None:  # without it Ray has no clients (ray://)
+        if find_spec("grpc") is not None:  # without gRPC, Ray has no remote clients (ray://)
             port = free_port()
             (directory / "client-port").write_text(str(port))
             command += [f"--ray-client-server-port={port}"]
-        # With gRPC's fork handlers one in twelve of the processes that Ray starts for its clients died at its start
-        # (https://github.com/ray-project/ray/issues/63202): 2 of 25 with them, 0 of 140 without, on a busy machine.
+        # With gRPC's fork handlers, one in twelve of the processes that Ray starts for its clients died at its start
+        # (https://github.com/ray-project/ray/issues/63202). Measured on a busy machine: 2 of 25 died with the handlers,
+        # 0 of 140 without.
         return Program(command, {**plugin.variables, "GRPC_ENABLE_FORK_SUPPORT": "0"})
 
     def up(self, order: Order, directory: Path, markers: int) -> Mapping[str, str] | None:
@@ -166,17 +167,17 @@ class RayCluster(Cluster):
     def __init__(self, context: PluginContext, plugin: Ray) -> None:
         super().__init__(context, RayFramework(plugin))
         self._plugin = plugin
-        self._token = ExitStack()  # while it is in the environment
+        self._token = ExitStack()  # holds the environment variable with the token, and restores the old one
         self._authorized = False
 
     def init(self, **options: Any) -> Any:
-        """Call `ray.init` for this cluster. Its token stays in this process's environment until the pool ends."""
+        """Call `ray.init` for this cluster. The token stays in this process's environment until the pool ends."""
         framework: Any = import_module("ray")
         self.authorize()
         return framework.init(self.address, **options)
 
     def authorize(self) -> None:
-        """Put the token into the environment, also for a Ray that was imported before."""
+        """Put the token into the environment, and make an already imported Ray read it."""
         if not self._authorized:
             self._authorized = True
             self._token.enter_context(environment(self._plugin.variables))
@@ -195,7 +196,7 @@ class RayCluster(Cluster):
 
 
 def check_tokens(version: str) -> None:
-    """Raise `SpecError` for a version of Ray that would disregard the token and let everybody in."""
+    """Raise `SpecError` for a version of Ray that ignores the token and so lets anybody in."""
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) < TOKENS_SINCE:
         raise SpecError(
@@ -205,12 +206,12 @@ def check_tokens(version: str) -> None:
 
 
 def _read_again() -> None:
-    """Make Ray read its settings again, which it reads on import; it also keeps the first token that it finds."""
+    """Make Ray read its settings again: Ray reads them on import, and also keeps the first token that it finds."""
     if "ray" not in sys.modules:
         return
     try:
         raylet: Any = __import__("ray._raylet", fromlist=["Config"])
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()
-    except (ImportError, AttributeError):  # this program has a Ray without tokens
+    except (ImportError, AttributeError):  # this program has a version of Ray without tokens
         pass

@@ -1,4 +1,4 @@
-"""`plugins`: every plugin that is installed, by name, found through the entry points ``outrider.plugins``."""
+"""`plugins`: every installed plugin, by name, found through the entry points ``outrider.plugins``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Plugins:
 
 
 def checked(name: str, factory: Callable[..., Plugin]) -> Callable[..., Plugin]:
-    """Return the factory; wrong arguments raise `SpecError`. ``name``: the users' name for it."""
+    """Return the factory; wrong arguments raise `SpecError`. ``name``: the factory's name for users."""
     signature = inspect.signature(factory)
     kinds = {each.kind for each in signature.parameters.values()}
     positional = {each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_ONLY}
@@ -90,7 +90,7 @@ def checked(name: str, factory: Callable[..., Plugin]) -> Callable[..., Plugin]:
 
 
 def _called(signature: inspect.Signature) -> str:
-    """Return the parameters without their types, as in ``(profile, *, count=None)``."""
+    """Return the parameters of a factory without their types, as in ``(profile, *, count=None)``."""
     empty = inspect.Parameter.empty
     parameters = [each.replace(annotation=empty) for each in signature.parameters.values()]
     return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))

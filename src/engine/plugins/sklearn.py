@@ -1,4 +1,4 @@
-"""The scikit-learn plugin: ``n_jobs`` of estimators means the pool's slots."""
+"""The scikit-learn plugin: ``n_jobs`` of estimators counts the pool's slots."""
 
 from __future__ import annotations
 

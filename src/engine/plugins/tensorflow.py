@@ -56,7 +56,7 @@ class TensorFlow(Plugin):
         config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": info.rank}}
         variables = {"TF_CONFIG": json.dumps(config)}
         own = devices(info)
-        if 0 < len(own) < info.accelerators:  # otherwise each process takes the memory of all GPUs
+        if 0 < len(own) < info.accelerators:  # otherwise each process allocates the memory of all GPUs
             variables |= unless_set({"CUDA_VISIBLE_DEVICES": ",".join(map(str, own))})
         if (processes := sharing(info)) > 1:
             threads = str(max(1, len(os.sched_getaffinity(0)) // processes))
@@ -66,20 +66,20 @@ class TensorFlow(Plugin):
     @contextmanager
     def session(self, info: InstanceInfo) -> Iterator[None]:
         yield
-        # Not after an error: a failed rank would wait for the others, and they for it.
+        # Not after an error: a failed rank would wait for the others, and the others for the failed rank.
         if info.world_size > 1:
             _leave_together(info)
 
 
 def _leave_together(info: InstanceInfo) -> None:
-    """Return when all ranks have arrived, on rank 0 last, which coordinates them.
+    """Return when all ranks have arrived; rank 0, the coordinator, returns last.
 
-    Workers fetch from each other: a worker that ends early takes data with it that others still need.
+    Workers fetch data from each other: data of a worker that ends early would be missing on the others.
     """
     from tensorflow.python.eager import context  # pyright: ignore[reportMissingImports]
 
     cluster: Any = context.context()
-    if not cluster.coordination_service:  # no strategy was made, so nobody fetches anything
+    if not cluster.coordination_service:  # the function made no strategy, so no rank fetches anything
         return
     others = range(1, info.world_size)
     if info.rank == 0:
@@ -91,5 +91,5 @@ def _leave_together(info: InstanceInfo) -> None:
     else:
         cluster.set_config_key_value(f"outrider/here/{info.rank}", "1")
         cluster.get_config_key_value("outrider/all")
-        with suppress(Exception):  # the answer may be lost with rank 0, which has read the value
+        with suppress(Exception):  # the reply may be lost with rank 0, which has read the value
             cluster.set_config_key_value(f"outrider/gone/{info.rank}", "1")

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from ...actors.interfaces import NodeFacts
     from ..api.instance import InstanceInfo
 
-LEAVE_S = 5.0  # how long a task waits for its process group to be destroyed
-GONE_S = 30.0  # how much longer the next task in the same process waits for that
-_COMPILER = "torch._dynamo"  # which the first optimizer of each process would import, for 1.3 s
+LEAVE_S = 5.0  # time that a task waits for its process group to be destroyed
+GONE_S = 30.0  # further time that the next task in the same process waits for the old process group to be destroyed
+_COMPILER = "torch._dynamo"  # the first optimizer of each process would import this module, which takes 1.3 s
 
-_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl", "ncclx", "fake")  # others may be registered on nodes
+# known backends; nodes may have others registered
+_BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl", "ncclx", "fake")
 
-_ALONE = {  # the variables of a task that is no rank of a broadcast; ranks have theirs from the node
+_ALONE = {  # variables of a task outside a broadcast; ranks get these variables from the node
     "WORLD_SIZE": "1",
     "RANK": "0",
     "LOCAL_RANK": "0",
@@ -47,14 +48,14 @@ def torch(
     *,
     init: bool = True,
 ) -> Torch:
-    """Run tasks inside ``torch.distributed``: the ranks of a broadcast are one process group, any other task its own.
+    """Run tasks inside ``torch.distributed``: the ranks of a broadcast form one process group, any other task its own.
 
     Args:
         backend: The backend. Default: nccl if every rank has a GPU, otherwise gloo.
         ranks_per_node: The number of ranks on each node. "auto": one per GPU, at least one.
         timeout: Seconds after which a collective fails. Default: torch's own.
-        init: False makes no group, for functions that do it themselves. Each task then runs in a process of its own,
-            which has its GPU.
+        init: False makes no group, for functions that make it themselves. Each task then runs in a process of its own,
+            which keeps the task's GPU.
 
     Raises:
         SpecError: An option is not valid.
@@ -89,7 +90,7 @@ class Torch(Plugin):
     backend: str | None = None
     ranks: Ranks = "auto"
     timeout_s: float | None = None
-    also_on_cpu: bool = False  # with nccl: also exchange tensors in main memory, by gloo
+    also_on_cpu: bool = False  # with nccl: also use gloo, to exchange tensors in main memory
 
     name: ClassVar[str] = "torch"
     collective: ClassVar[bool] = True
@@ -108,7 +109,7 @@ class Torch(Plugin):
         )
         if (name := interface(own_address(info))) is not None:  # otherwise gloo resolves this host's own name
             variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
-        if sharing(info) > 1:  # as torchrun does: otherwise each rank takes every core
+        if sharing(info) > 1:  # torchrun does the same; otherwise each rank uses every core
             variables |= unless_set({"OMP_NUM_THREADS": "1"})
         return variables
 
@@ -130,7 +131,7 @@ class Torch(Plugin):
         options: dict[str, Any] = {}
         if self.timeout_s is not None:
             options["timeout"] = timedelta(seconds=self.timeout_s)
-        if info.world_size == 1:  # a group of one needs no port, which another process might take
+        if info.world_size == 1:  # a group of one needs no port; another process might take a chosen port
             options["store"] = distributed.HashStore()
         backend = self.backend or ("gloo" if device is None else "nccl")
         if self.also_on_cpu and backend == "nccl":
@@ -143,7 +144,7 @@ class Torch(Plugin):
                 distributed.init_process_group(backend, rank=info.rank, world_size=info.world_size, **options)
             with reused_group(distributed, backend):
                 yield
-        finally:  # also for a group that was made and whose barrier failed
+        finally:  # also runs if the group was made and its barrier failed
             _teardown.start(distributed)
 
 
@@ -151,7 +152,7 @@ class Torch(Plugin):
 class TorchWithoutGroup(Torch):
     """The plugin that `torch(init=False)` makes."""
 
-    fresh_process: ClassVar[bool] = True  # the function may leave its group behind, like any script
+    fresh_process: ClassVar[bool] = True  # the function may leave its group initialized, like any script
 
     @contextmanager
     def _group(self, torch_: Any, info: InstanceInfo, device: int | None) -> Iterator[None]:  # noqa: ARG002
@@ -162,7 +163,7 @@ class TorchWithoutGroup(Torch):
 def _all_connected(info: InstanceInfo) -> Iterator[None]:
     """Make `init_process_group` wait for all ranks: a function that returns at once might end before others connect.
 
-    Only for this group, as a function may make further groups of some ranks.
+    Applies only to this group, as a function may make further groups of some of the ranks.
     """
     added = unless_set({"TORCH_DIST_INIT_BARRIER": "1"}) if info.world_size > 1 else {}
     os.environ.update(added)
@@ -175,7 +176,7 @@ def _all_connected(info: InstanceInfo) -> Iterator[None]:
 
 @contextmanager
 def _threads(torch_: Any) -> Iterator[None]:
-    """Use as many threads as the task's environment says, which torch reads only when it is imported."""
+    """Set torch's number of threads from the task's environment, which torch reads only when it is imported."""
     before = torch_.get_num_threads()
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdecimal() and int(wanted) > 0:
@@ -187,9 +188,10 @@ def _threads(torch_: Any) -> Iterator[None]:
 
 
 def set_accelerate_device() -> None:
-    """Tell accelerate if torch can use only the CPU; otherwise it takes the ranks for unrelated processes.
+    """Set accelerate to CPU if torch can use only the CPU.
 
-    Only for processes of a single task, as it sets a variable in the environment.
+    Otherwise accelerate treats the ranks as unrelated processes. Only for processes that run a single task, as it sets
+    an environment variable.
     """
     import torch as torch_
 
@@ -199,23 +201,23 @@ def set_accelerate_device() -> None:
 
 
 class _GroupTeardown:
-    """Destroy process groups in a thread: that may wait for dead or frozen peers, which this process must not."""
+    """Destroy process groups in a thread: otherwise dead or frozen peers could block this process."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
 
     def start(self, distributed: Any) -> None:
-        """Destroy the group; go on after `LEAVE_S` in any case."""
-        if distributed.is_initialized():  # otherwise the function has destroyed it
+        """Start to destroy the group; return after `LEAVE_S` at the latest."""
+        if distributed.is_initialized():  # otherwise the function has destroyed the group itself
             self._thread = threading.Thread(target=_destroy, args=[distributed], daemon=True)
             self._thread.start()
             self._thread.join(LEAVE_S)
 
     def wait(self, distributed: Any) -> None:
-        """Wait until the last group is gone, before the next one is made.
+        """Wait until the last group is destroyed, before the next group is made.
 
-        A group that is not initialized any more may still be clearing data that the next one would write. A group that
-        remains after `GONE_S` blocks every later task, too: they would wait for each other for ever.
+        A group that is not initialized any more may still be clearing data that the next group would write. A group
+        that remains after `GONE_S` also blocks every later task: the two groups would wait for each other for ever.
         """
         if self._thread is not None:
             self._thread.join(GONE_S)
@@ -229,33 +231,34 @@ _teardown = _GroupTeardown()
 
 
 def _forget_failures(distributed: Any) -> None:
-    """Reset torch's count of a process's groups, which also counts one that failed because a peer had died.
+    """Reset torch's count of a process's groups, which also counts a group that failed because a peer had died.
 
-    Ranks look for each other under that number, so they would wait for ever for new processes. No group exists now.
+    The ranks' rendezvous keys contain this count, so ranks in new processes, with lower counts, would not be found and
+    the others would wait for ever. No group exists at this time.
     """
     world: Any = getattr(distributed.distributed_c10d, "_world", None)
     if getattr(world, "group_count", 0):
-        world.group_count = 0  # as torch does when it destroys the last group
+        world.group_count = 0  # torch does the same when it destroys its last group
 
 
 def _destroy(distributed: Any) -> None:
-    with suppress(Exception):  # peers may be gone; the outcome of the function counts
+    with suppress(Exception):  # peers may be gone; only the function's result counts
         distributed.destroy_process_group()
 
 
 def _device(torch_: Any, info: InstanceInfo) -> int | None:
-    """The index of this rank's GPU; None where not every rank of the node has one.
+    """Return the index of this rank's GPU; None if the node has fewer GPUs than ranks.
 
-    Every rank sees all of its node's GPUs, so that they can copy to each other. Tasks in several slots of a node take
-    the GPUs in turn.
+    Every rank sees all GPUs of its node, so that GPUs can copy to each other. Tasks in several slots of a node use the
+    GPUs in turn.
     """
     if not torch_.cuda.is_available():
         return None
-    if OWN in os.environ:  # they are this task's alone, by ``gpus=``
+    if OWN in os.environ:  # the visible GPUs belong to this task alone, by ``gpus=``
         return 0
     visible: int = torch_.cuda.device_count()
     if info.world_size == 1:
         return info.worker % visible
     if visible >= info.local_world_size:
         return info.local_rank
-    return 0 if visible == 1 and info.accelerators >= info.local_world_size else None  # each rank sees only its own
+    return 0 if visible == 1 and info.accelerators >= info.local_world_size else None  # each rank sees only its own GPU

@@ -1,7 +1,7 @@
 """A profile of several ranks as one trace for https://ui.perfetto.dev, and the table of stragglers.
 
-The record has the parts as its tasks sent them. The command that shows a profile merges them in its own process: the
-merge takes seconds, for which the pool's event loop has no time.
+The record has the parts as the tasks sent them. The command that shows a profile merges them in its own process:
+merging takes seconds, which would block the pool's event loop.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from ..runs.log_writer import ARTIFACTS
 from .stragglers import RankTimes, Table, table_of
 from .traces import Whose, read_head, read_trace
 
-PROFILES = "profiles"  # the folder in a record
-_MARK = f'"{ev.ProfileTaken.name}"'.encode()  # in its line; lines without it, which are many, are not parsed
+PROFILES = "profiles"  # folder in a record
+# text in the lines of this event; lines without the text, which are many, are not parsed
+_MARK = f'"{ev.ProfileTaken.name}"'.encode()
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 _COMPRESSION = 5
-_PROCESSES = 1000  # process numbers reserved for each rank in the trace
+_PROCESSES = 1000  # number of process ids that are reserved for each rank in the trace
 
 
 class Missing(NamedTuple):
-    """A task without a trace, or with one that lacks something, and why."""
+    """A task whose trace is missing or incomplete, and the reason."""
 
     whose: str
     reason: str
 
 
 class Merged(NamedTuple):
-    """A profile. ``trace``: its path; None: there is none. ``table``: None outside of broadcasts."""
+    """A profile. ``trace``: path of the trace; None: no trace exists. ``table``: None outside of broadcasts."""
 
     name: str
     function: str
     trace: Path | None
     table: Table | None
     steps_by: str
-    clock_error_s: float | None  # largest difference of two nodes' clocks in the trace; None: not known for some nodes
+    # largest difference between two nodes' clocks in the trace; None: unknown for some nodes
+    clock_error_s: float | None
     missing: Sequence[Missing]
 
 
@@ -116,7 +118,7 @@ def trace_path(directory: Path, name: str) -> Path:
 
 
 def facts(merged: Merged) -> dict[str, Any]:
-    """Return a profile as values of JSON."""
+    """Return a profile as JSON values."""
     table = merged.table
     return {
         "name": merged.name,
@@ -158,7 +160,7 @@ def lines_of(merged: Merged) -> list[str]:
 
 
 def verdict(merged: Merged) -> str:
-    """Return a sentence about the stragglers."""
+    """Return a sentence that names the stragglers, or why there are none."""
     table = merged.table
     if table is None or len(table.rows) < 2:
         return "No straggler can be told of less than two ranks."
@@ -235,7 +237,7 @@ def _write_trace(file: IO[bytes], events: Iterator[dict[str, Any]]) -> None:
 
 
 def _write(target: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file whole or not at all, for its user alone."""
+    """Write a file completely or not at all; only the user can read it."""
     target.parent.mkdir(mode=0o700, exist_ok=True)
     new = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:

@@ -1,7 +1,7 @@
 """Detection of stragglers: the ranks for which the others wait, by their time outside of collectives. No I/O.
 
 If steps end with a collective, all ranks of a broadcast have the same step time, however slow one of them is: the
-others wait for it inside the collective. Only the time outside of collectives shows the slow one.
+other ranks wait for the slow one inside the collective. Only the time outside of collectives shows the slow rank.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-LEAST_S = 0.001  # by which the slowest must be outside longer than all others, and
-LEAST_PART = 0.1  # at least this part of a step
-ROUNDS = 3  # least number of steps, and
-AGREEING = 0.8  # the part of them that must agree
-PIECES = 6  # of the time in which all ranks were profiled, if no steps are known
+LEAST_S = 0.001  # smallest excess time outside of collectives that makes a rank a straggler
+LEAST_PART = 0.1  # smallest excess as a part of a step; both limits must be reached
+ROUNDS = 3  # fewest steps for a decision
+AGREEING = 0.8  # part of the steps that must agree
+PIECES = 6  # number of equal pieces of the time in which all ranks were profiled, if no steps are known
 LEAST_PIECE_S = 0.05
 
 
@@ -28,7 +28,7 @@ class Interval(NamedTuple):
 
 
 class RankTimes(NamedTuple):
-    """The times of a rank, in seconds of a common clock. ``steps`` are in order; ``collectives`` may overlap."""
+    """The times of a rank, in seconds on a common clock. ``steps`` are in order; ``collectives`` may overlap."""
 
     rank: int
     node: int
@@ -38,7 +38,7 @@ class RankTimes(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A rank's usual step: medians. ``before``: until it enters its first collective; None: it has no collectives."""
+    """A rank's usual step, as medians. ``before``: time until its first collective; None: it has no collectives."""
 
     rank: int
     node: int
@@ -51,10 +51,10 @@ class Row(NamedTuple):
 class Table(NamedTuple):
     """The comparison of ranks.
 
-    ``steps``: how many were compared; 0: the ranks were not seen at the same time, and each row covers a rank's own
-    whole time. ``by_steps``: they are the tasks' own steps, else equal pieces of time. ``stragglers``: the ranks for
-    which the others wait, possibly none. ``excess_s``: how much longer they are outside of collectives than all others,
-    in the median step.
+    ``steps``: how many steps were compared; 0: the ranks were not profiled at the same time, and each row covers a
+    rank's own whole time. ``by_steps``: the steps are the tasks' own steps, else equal pieces of time. ``stragglers``:
+    the ranks for which the others wait, possibly none. ``excess_s``: how much longer the stragglers are outside of
+    collectives than all other ranks, in the median step.
     """
 
     rows: Sequence[Row]
@@ -65,7 +65,7 @@ class Table(NamedTuple):
 
 
 def table_of(ranks: Sequence[RankTimes]) -> Table:
-    """Return the table of a broadcast's ranks; with fewer than two, or without collectives, there are no stragglers."""
+    """Return the table of a broadcast's ranks; with fewer than two, or without collectives, it has no stragglers."""
     by_steps = all(rank.steps for rank in ranks) and bool(ranks)
     rounds = _steps(ranks) if by_steps else _pieces(ranks)
     parts = [[_measured(rank, each) for rank, each in zip(ranks, round_, strict=True)] for round_ in rounds]
@@ -86,9 +86,9 @@ class _Measured(NamedTuple):
 
 
 def _steps(ranks: Sequence[RankTimes]) -> list[list[Interval]]:
-    """Match the steps of all ranks: each with the step of another rank with which it shares the most time.
+    """Match the steps of all ranks: each step with the step of another rank with which it shares the most time.
 
-    Independent ranks may take their steps at different times: these are matched in order.
+    Independent ranks may run their steps at different times: such steps are matched in order.
     """
     leader = min(ranks, key=lambda rank: len(rank.steps))
     rounds = []
@@ -141,7 +141,8 @@ def _row(rank: RankTimes, parts: Sequence[_Measured]) -> Row:
 def _stragglers(ranks: Sequence[RankTimes], parts: Sequence[Sequence[_Measured]]) -> tuple[list[int], float]:
     """Return the ranks that are outside of collectives longer than all others in most steps, and by how much.
 
-    In the order of the usual time outside, the widest gap separates the slow ranks from the others.
+    Ranks are sorted by their usual time outside of collectives; the widest gap separates the slow ranks from the
+    others.
     """
     if len(ranks) < 2 or len(parts) < ROUNDS or not all(each.collectives for each in ranks):
         return [], 0.0

@@ -1,4 +1,4 @@
-"""One rank's part of a profile, sent by its task (`node/task_profile.py`), moved to the clock of the client."""
+"""One rank's part of a profile, sent by its task (`node/task_profile.py`), converted to the clock of the client."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from .stragglers import Interval, RankTimes
 
-COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl|hccl):")  # names of torch.distributed's events
+COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl|hccl):")  # names of collectives among torch.distributed's events
 KERNEL = re.compile(r"(?i)(nccl|rccl)")  # names of NCCL's kernels on a GPU
-STEPS, PYTHON = "steps", "Python functions (sampled)"  # Outrider's own tracks, in place of threads
-MOST_BYTES = 1100 << 20  # of one rank's decompressed trace: no node sends a larger one
+STEPS, PYTHON = "steps", "Python functions (sampled)"  # Outrider's own tracks, shown in place of threads
+MOST_BYTES = 1100 << 20  # size of one rank's largest decompressed trace: no node sends a larger one
 
 
 class Whose(NamedTuple):
@@ -27,7 +27,7 @@ class Whose(NamedTuple):
     node: int
     function: str
     job: int
-    generation: int  # 0: outside of broadcasts
+    generation: int  # 0 outside of broadcasts
     clock_offset_s: float | None
     clock_error_s: float | None
 
@@ -53,7 +53,7 @@ class Head(NamedTuple):
 
 
 class Trace:
-    """A rank's trace. ``torch``: the unchanged events of torch's profiler; empty: it did not run."""
+    """A rank's trace. ``torch``: the unchanged events of torch's profiler; empty if that profiler did not run."""
 
     def __init__(self, whose: Whose, head: Head, torch: Sequence[Mapping[str, Any]], base_ns: int) -> None:
         self.whose, self.head, self.torch = whose, head, torch
@@ -61,7 +61,7 @@ class Trace:
         self._own_ns, self._torch_ns = -offset_ns, base_ns - offset_ns
 
     def times(self, since_ns: int) -> RankTimes:
-        """Return the rank's times for the comparison, in seconds since a time of the client's clock."""
+        """Return the rank's times for the comparison, in seconds since ``since_ns`` on the client's clock."""
         head, whose = self.head, self.whose
 
         def at(ns: int) -> float:
@@ -77,9 +77,9 @@ class Trace:
         return RankTimes(whose.rank, whose.node, Interval(at(head.began_ns), at(head.ended_ns)), steps, collectives)
 
     def events(self, since_ns: int, first: int) -> Iterator[dict[str, Any]]:
-        """Yield the events of the merged trace, in microseconds since a time of the client's clock.
+        """Yield the events of the merged trace, in microseconds since ``since_ns`` on the client's clock.
 
-        Processes are numbered from ``first`` on, which is the rank itself.
+        Processes are numbered from ``first``, which is the rank itself.
         """
         name, own = self.whose.name, first
         pids: dict[Any, int] = {}
@@ -115,7 +115,7 @@ class Trace:
 def collectives_of(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the events of running collectives: on GPUs, if there are any, else on the CPU.
 
-    On a GPU, a collective waits for the other ranks in an NCCL kernel; the CPU only queues it.
+    On a GPU, a collective waits for the other ranks in an NCCL kernel; the CPU only queues the kernel.
     """
     spans = [each for each in events if each.get("ph") == "X" and "dur" in each]
     kernels = [each for each in spans if each.get("cat") == "kernel" and KERNEL.match(str(each.get("name")))]
@@ -128,7 +128,7 @@ def read_trace(path: Path, whose: Whose) -> Trace:
     """Read the trace sent by a task.
 
     Raises:
-        ValueError: the file is no such trace, or is cut off.
+        ValueError: the file is not such a trace, or is cut off.
     """
     try:
         with gzip.open(path) as file:
@@ -141,7 +141,7 @@ def read_trace(path: Path, whose: Whose) -> Trace:
 
 
 def read_head(path: Path, whose: Whose) -> Head:
-    """Read only the first line. ValueError: as in `read_trace`."""
+    """Read only the first line. Raises `ValueError` as `read_trace` does."""
     try:
         with gzip.open(path) as file:
             return _head(file.readline(MOST_BYTES))
@@ -169,7 +169,7 @@ def _head(line: bytes) -> Head:
 
 
 def _moved(event: Mapping[str, Any], shift_us: float, pids: Mapping[Any, int], whose: Whose) -> dict[str, Any] | None:
-    """Convert an event of torch's to the merged trace: its clock, its process numbers, and unique ids."""
+    """Convert an event of torch's profiler for the merged trace: its clock, its process numbers, and unique ids."""
     pid = pids.get(event.get("pid"))
     if pid is None or event.get("name") in ("process_name", "process_labels", "process_sort_index"):
         return None

@@ -1,4 +1,4 @@
-"""Metrics and samples as charts: the curves of each, and its summary in words. No I/O."""
+"""Metrics and samples as charts: the curves of each chart, and its summary in words. No I/O."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from ...lazy_dataclass import dataclass
 from ..runs.metrics import Point, Series
 from .series import Band, band, thinned
 
-MOST_CURVES = 12  # of a chart; more are a band
-FAR = 3  # curves drawn besides their band: the farthest from its middle,
-FAR_FROM = 1.5  # if they are this many times as far from it as the typical curve
-BUCKETS, LEAST_BUCKETS = 500, 40  # of a curve: a chart is some 600 pixels wide
-BUDGET = 24_000  # points of a page
+MOST_CURVES = 12  # most curves of a chart; more curves are drawn as a band
+FAR = 3  # most curves drawn in addition to their band, the farthest from its middle first
+FAR_FROM = 1.5  # such a curve is at least this many times as far from the band's middle as the typical curve
+BUCKETS, LEAST_BUCKETS = 500, 40  # most and fewest buckets of a curve: a chart is some 600 pixels wide
+BUDGET = 24_000  # most points on a page
 BAND_BUCKETS = 240
-SAMPLES = 40_000  # of all nodes, that a report reads: some 10 us each
+SAMPLES = 40_000  # most samples, of all nodes together, that a report reads: reading one takes some 10 us
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve. ``steps``: None: no steps. ``at_s``: since the run's beginning. ``faint``: a redone part."""
+    """A curve.
+
+    ``steps``: None: no steps. ``at_s``: since the run's beginning. ``faint``: a part that was repeated later.
+    """
 
     label: str
     steps: Sequence[int] | None
@@ -33,7 +36,7 @@ class Curve:
     ys: Sequence[float]
     faint: bool = False
     generation: int = 0
-    dots: bool = False  # points that no line connects: one of each call
+    dots: bool = False  # whether the points are drawn without lines: each is from a call of its own
 
     @property
     def xs(self) -> Sequence[float]:
@@ -41,7 +44,7 @@ class Curve:
 
 
 class Facts(NamedTuple):
-    """The figures of one curve. ``odd``: how many values are nan or infinite; ``odd_at``: the x of the first."""
+    """The figures of one curve. ``odd``: number of values that are nan or infinite; ``odd_at``: the x of the first."""
 
     label: str
     points: int
@@ -55,10 +58,10 @@ class Facts(NamedTuple):
 
 @dataclass(slots=True)
 class Chart:
-    """A chart. ``count``: its number of curves; more than `MOST_CURVES` are drawn as a ``band``."""
+    """A chart. ``count``: its number of curves; more than `MOST_CURVES` curves are drawn as a ``band``."""
 
     name: str
-    of: str  # the function, or what a sample measures
+    of: str  # the function, or the quantity that a sample measures
     by_step: bool
     curves: list[Curve] = field(default_factory=list)
     facts: list[Facts] = field(default_factory=list)
@@ -66,8 +69,8 @@ class Chart:
     count: int = 0
     unit: str = ""
     thinned: bool = False
-    redone: int = 0  # points that a later generation has replaced
-    stride: int = 1  # one of this many samples of a node is read
+    redone: int = 0  # number of points that a later generation has replaced
+    stride: int = 1  # one of this many samples of a node is used
 
 
 Logged = Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]
@@ -90,7 +93,7 @@ def metric_chart(function: str, name: str, all_series: Sequence[Series], logged:
     chart = Chart(name, function or "the program", by_step)
     if len(all_series) > MOST_CURVES and all(series.rank is None for series in all_series):
         longest = max(len(logged[series][0]) for series in all_series)
-        if longest <= 2:  # of a map, for one
+        if longest <= 2:  # too short for a line, for example in a map
             points = sorted((point for series in all_series for point in logged[series][0]), key=lambda each: each.at)
             calls = _curve(f"{len(all_series):,} calls", points, by_step=False, began_at=began_at, dots=True)
             chart.by_step, chart.curves, chart.facts, chart.count = False, [calls], [facts(calls)], 1
@@ -205,7 +208,7 @@ def _fill(chart: Chart, solid: Sequence[Curve], faint: Mapping[str, Sequence[Cur
 
 
 def _facts_of_all(curves: Sequence[Curve], spread: Band) -> Facts:
-    """Return the figures of a band: the first and last of its middle, and the outermost values."""
+    """Return the figures of a band: the first and last values of its middle, and the smallest and largest values."""
     odd = [(x, y) for curve in curves for x, y in zip(curve.xs, curve.ys, strict=True) if not math.isfinite(y)]
     points = sum(len(curve.ys) for curve in curves)
     first, last = (spread.middle[0], spread.middle[-1]) if spread.middle else (math.nan, math.nan)
@@ -237,7 +240,7 @@ def _curve(label: str, points: Sequence[Point], *, by_step: bool, began_at: floa
 
 
 def thin(charts: list[Chart], beside: int = 0) -> list[Chart]:
-    """Thin each curve to the points that the page has room for. ``beside``: how many further curves the page has."""
+    """Thin each curve to the points that the page has room for. ``beside``: the number of other curves on the page."""
     count = sum(len(chart.curves) for chart in charts) + beside
     buckets = max(LEAST_BUCKETS, min(BUCKETS, BUDGET // max(1, 3 * count)))
     for chart in charts:

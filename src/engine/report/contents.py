@@ -1,4 +1,4 @@
-"""The contents of a run's record, as a report needs them. Missing and damaged files are left out."""
+"""The contents of a run's record, in the form that a report needs. Missing and damaged files are left out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ STACK_BUDGET_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The contents of a record. ``owner``: of a run that has not ended. ``logs_left``: names of logs without room."""
+    """The contents of a record.
+
+    ``owner``: the owner of a run that has not ended. ``logs_left``: logs left out for space.
+    """
 
     run: Run
     owner: Owned | None
@@ -36,16 +39,17 @@ class Contents:
     result: Mapping[str, Any]
     events: Sequence[ev.Event]
     checkpoints: Sequence[SavedCheckpoint]
-    metrics: Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]  # the present points, and the replaced ones
+    # (present points, replaced points) of each series
+    metrics: Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]
     samples: Sequence[ev.NodeSampled]
     params: Mapping[str, Any]
     texts: Sequence[Mapping[str, Any]]
     artifacts: Sequence[Mapping[str, Any]]
     logs: Sequence[Excerpt]
     logs_left: Sequence[str]
-    stacks: Sequence[tuple[str, str]]  # name and text
-    profiles: Sequence[Mapping[str, Any]]  # as `profiles.merged` has written them
-    files: Sequence[tuple[str, int]]  # path and bytes
+    stacks: Sequence[tuple[str, str]]  # (name, text) of each stack file
+    profiles: Sequence[Mapping[str, Any]]  # in the form that `profiles.merged` writes
+    files: Sequence[tuple[str, int]]  # (path, bytes)
 
     @property
     def began(self) -> float:
@@ -56,7 +60,7 @@ class Contents:
 
     @property
     def ended(self) -> float:
-        """Return when the run ended; if it has not: now, or the time of its last sign of life."""
+        """Return when the run ended; for an open run: now, or the time at which its record last changed."""
         status = self.run.status
         if isinstance(status.get("ended"), int | float):
             return float(status["ended"])
@@ -68,7 +72,7 @@ class Contents:
 
 
 def read_contents(run: Run) -> Contents:
-    """Read the record of ``run``; of a living run, its present state."""
+    """Read the record of ``run``; for an open run, in its present state."""
     folder = run.directory
     owner = None if run.ended else run.owner
     content = content_of(folder / EVENTS)
@@ -104,7 +108,10 @@ def content_of(path: Path) -> bytes:
 
 
 def logs_of(folder: Path, events: Sequence[ev.Event], result: Mapping[str, Any]) -> list[list[str]]:
-    """Return each log as the names of its parts: the first failed rank, other failed ones, then the rest."""
+    """Return each log as a list of its parts' names.
+
+    The first failed rank comes first, then other failed ones, then the rest.
+    """
     try:
         logs = logs_in(os.listdir(folder))  # noqa: PTH208  names
     except OSError:
@@ -129,7 +136,7 @@ def stacks_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def files_in(folder: Path) -> Iterator[tuple[str, int]]:
-    """Return the files at the top of the record, and its folders with the total size of their files."""
+    """Yield the files at the top of the record, and its folders with the total size of their files."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -143,7 +150,7 @@ def _size(folder: str) -> int:
     for path, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
-                size_bytes += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118  many of them
+                size_bytes += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118  faster for many files
     return size_bytes
 
 

@@ -1,4 +1,4 @@
-"""The logs of a run, as much of each as a page has room for: its beginning and its end."""
+"""Excerpts of a run's logs, as long as a page has room for: the beginning and the end of each log."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from ...lazy_dataclass import dataclass
 from ..runs.lines import LogLine, parsed_log
 
-BUDGET_BYTES = 512 * 1024  # of all logs together
-LEAST_BYTES = 4 * 1024  # of each that is shown
-HEAD = 4  # the beginning gets a fourth of the shown bytes
+BUDGET_BYTES = 512 * 1024  # most bytes of all logs together
+LEAST_BYTES = 4 * 1024  # fewest bytes of a log that is shown
+HEAD = 4  # a fourth of the shown bytes is from the log's beginning
 LINE_CHARS = 2000
 _LOG = re.compile(r"(rank|node)-(\d+)(?:\.(\d+))?\.log")
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A log whose parts are the files ``names``. ``left_out_bytes``: between ``head`` and ``tail``."""
+    """A log whose parts are the files ``names``. ``left_out_bytes``: number of bytes between ``head`` and ``tail``."""
 
     names: Sequence[str]
     size_bytes: int
@@ -33,7 +33,7 @@ class Excerpt:
 
 
 def logs_in(names: Sequence[str]) -> list[list[str]]:
-    """Group the names of log files by log, each with its parts in order: ranks first, by number."""
+    """Group the names of log files by log, the parts of each in order; the logs of ranks come first, by number."""
     logs: dict[tuple[bool, int], list[tuple[int, str]]] = {}
     for name in names:
         if match := _LOG.fullmatch(name):
@@ -52,7 +52,7 @@ def excerpts(
     budget_bytes: int = BUDGET_BYTES,
     read: Mapping[str, int] | None = None,
 ) -> tuple[list[Excerpt], list[str]]:
-    """Return excerpts of the logs in ``folder``, and the titles of the logs without room: the last of ``logs``.
+    """Return excerpts of the logs in ``folder``, and the titles of logs left out for space: the last ones of ``logs``.
 
     ``read``: how many bytes of each file to use, if the caller shows later bytes in another way.
     """
@@ -68,7 +68,7 @@ def excerpts(
 
 
 def shares(sizes: Sequence[int], budget: int) -> list[int]:
-    """Divide ``budget`` among the sizes: equal shares, and the large ones share what the small ones do not need."""
+    """Divide ``budget`` among the sizes: equal shares, plus, for large sizes, the bytes that small ones do not need."""
     result = [0] * len(sizes)
     left = budget
     for number, place in enumerate(sorted(range(len(sizes)), key=lambda each: sizes[each])):
@@ -97,13 +97,14 @@ def _sizes(folder: Path, names: Sequence[str]) -> dict[str, int]:
 
 
 def _content(folder: Path, parts: Mapping[str, int], begin: int, end: int) -> bytes:
-    """Return the bytes from ``begin`` to ``end`` of all parts together."""
+    """Return the bytes from ``begin`` to ``end`` of the concatenated parts."""
     pieces, at = [], 0
     for name, size in parts.items():
         first, last = max(begin - at, 0), min(end - at, size)
         at += size
         if first < last:
-            with suppress(OSError), (folder / name).open("rb", buffering=0) as file:  # a living run removes old parts
+            # an open run removes old parts of its logs
+            with suppress(OSError), (folder / name).open("rb", buffering=0) as file:
                 file.seek(first)
                 pieces.append(file.read(last - first))
     return b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Charts as the figures of a page: a place for the curves, a summary in words and a table; and the points as JSON."""
+"""Charts as figures of a page: a place for the curves, a summary in words and a table; and the points as JSON."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from .charts import Chart, Facts
 from .markup import fold, number, size_text, table, text
 
-DIGITS = 5  # of a value
+DIGITS = 5  # significant digits of a value
 
 
 class Arrays:
-    """The arrays of a page's data, equal ones stored once: ranks that log together share their steps."""
+    """The arrays of a page's data, with equal arrays stored once: ranks that log together share their steps."""
 
     def __init__(self) -> None:
         self.all: list[Any] = []
         self._places: dict[tuple[Any, ...], int] = {}
 
     def whole(self, values: Sequence[int]) -> int:
-        """Add whole numbers: as first, difference and count if they are evenly spaced, else as differences."""
+        """Add whole numbers: as (first, difference, count) if they are evenly spaced, else as differences."""
         steps = [after - before for before, after in pairwise(values)]
         if len(values) > 2 and len(set(steps)) == 1:
             return self._add(("r", values[0], steps[0], len(values)), {"r": [values[0], steps[0], len(values)]})
@@ -47,7 +47,7 @@ def short(value: float) -> float | int | None:
 
 
 def figure(chart: Chart, place: str) -> str:
-    """Return a chart's figure. ``place``: its key in the data of the page."""
+    """Return a chart's figure. ``place``: the chart's key in the data of the page."""
     words = summary(chart)
     name = f"{chart.name} of {chart.of}" if chart.of != "node" else chart.name
     return (
@@ -110,7 +110,7 @@ def data(metrics: Sequence[Chart], system: Sequence[Chart], seconds: float) -> d
 
 
 def chart_data(chart: Chart, kind: str) -> dict[str, Any]:
-    """Return the points of one chart, with arrays of its own. ``kind``: "m" of a metric, "s" of samples."""
+    """Return the points of one chart, with arrays of its own. ``kind``: "m" for a metric, "s" for samples."""
     arrays = Arrays()
     return {"chart": _chart(chart, kind, arrays), "arrays": arrays.all}
 

@@ -1,7 +1,7 @@
-"""A timeline as HTML and SVG: a bar for each node and generation, and what ran on each node below it.
+"""A timeline as HTML and SVG: a bar for each node and generation, and the work of each node below its bar.
 
-All places are percentages of the width, so that it fits every screen, and no style is in the markup. A page with a
-script zooms it by the times that are in ``data-a`` and ``data-b``.
+All positions are percentages of the width, so that the timeline fits every screen, and the markup contains no style. A
+page with a script zooms it by the times in the attributes ``data-a`` and ``data-b``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from ..observe import descriptions
 from .markup import text
 from .timeline import SAVED, WORDS, Mark, Row, Span, Timeline, Work, counts, grouped, merged, work_kind
 
-MOST_ROWS = 40  # of nodes; with more, only eventful nodes are drawn, and a sum of all
-MOST_LANES = 24  # of broadcasts
-ROW, BAR, WORK = 30, 16, 5  # heights
-MOST_MARKS = 150  # of checkpoints on a row: marks that would touch are merged
-STRIP_BUDGET = 6000  # spans of work on a page
-LABEL_PART = 0.012  # of the width: one letter on a small screen; labels too long for their bar are left out
+# most rows of nodes; with more nodes, only eventful nodes get a row, and a chart shows the sum of all nodes
+MOST_ROWS = 40
+MOST_LANES = 24  # most rows of broadcasts
+ROW, BAR, WORK = 30, 16, 5  # heights of a row, its bar and its work
+MOST_MARKS = 150  # most marks of checkpoints on a row: marks that would touch are merged
+STRIP_BUDGET = 6000  # most spans of work on a page
+# width of one letter on a small screen, as a part of the whole width; labels too long for their bar are left out
+LABEL_PART = 0.012
 FATES = {
     "lost": "lost a node",
     "failed": "a rank failed, and ran again",
@@ -70,7 +72,7 @@ def shown_nodes(nodes: Sequence[Row], most: int = MOST_ROWS) -> Shown:
 
 
 def gantt(line: Timeline) -> str:
-    """Return the whole picture."""
+    """Return the whole timeline."""
     shown = shown_nodes(line.nodes)
     lanes = line.rows[: min(line.broadcasts, MOST_LANES)]
     least_s = line.seconds / max(60.0, STRIP_BUDGET / max(1, len(shown.rows)))
@@ -88,7 +90,7 @@ def gantt(line: Timeline) -> str:
 
 
 def key(line: Timeline) -> str:
-    """Return the key of the colours that are used."""
+    """Return the legend of the colours that are used."""
     entries = [f'<li><i class="k-{kind}"></i>{WORDS[kind]}</li>' for kind in line.kinds]
     work = [span for row in line.nodes for span in row.work]
     if work:
@@ -118,7 +120,7 @@ def span_words(span: Span) -> str:
 
 
 def clock(at_s: float) -> str:
-    """Return a time since the beginning."""
+    """Return a time since the run's beginning as text."""
     return descriptions.seconds(at_s, digits=2)
 
 
@@ -147,7 +149,7 @@ def _row(row: Row, seconds: float, least_s: float) -> Iterator[str]:
     for span in row.spans:
         yield from _bar(span, seconds, top)
     yield from _work(row.work, seconds, top + BAR + 1, least_s)
-    for mark in sorted(marks, key=lambda each: each.kind != SAVED):  # a loss lies over a checkpoint
+    for mark in sorted(marks, key=lambda each: each.kind != SAVED):  # losses are drawn last, above checkpoints
         yield from _mark(mark, seconds, top)
     yield "</svg></div>"
 
@@ -223,7 +225,7 @@ def _sum(nodes: Sequence[Row], seconds: float) -> str:
 
 
 def _area(low: Sequence[int], high: Sequence[int], width: float, most: int) -> str:
-    """Return the path around an area with steps; 0 is at the bottom."""
+    """Return the path around an area with steps; y = 0 is at the bottom."""
     there = _stairs(enumerate(high), width, most)
     back = "".join(f"V{most - value}H{place * width:.3f}" for place, value in reversed(list(enumerate(low))))
     return f"M0 {most - high[0]}{there}{back}z"

@@ -1,4 +1,4 @@
-"""Text as HTML: everything is escaped, and characters that move, hide or reverse others are removed."""
+"""Text as HTML: everything is escaped, and characters that move, hide or reverse other characters are removed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from ..api.printable import lines, plain
 
 
 def text(value: object) -> str:
-    """Return a value escaped for any place in the page, also for an attribute between quotes."""
+    """Return a value escaped for any place in the page, also for a quoted attribute."""
     return escape(plain(value if isinstance(value, str) else str(value)), quote=True)
 
 
 def line(value: object) -> str:
-    """Return a text in one line."""
+    """Return a text as one line."""
     return escape("; ".join(filter(None, lines(value if isinstance(value, str) else str(value)))), quote=True)
 
 
 def script_json(value: Any) -> str:
-    """Return JSON that cannot end the script element around it, whatever its texts are."""
+    """Return JSON that cannot end the script element around it, whatever texts it contains."""
     encoded = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numbers: Sequence[int] = ()) -> str:
-    """Return a table. ``rows``: cells that are HTML already; ``numbers``: the columns aligned to the right."""
+    """Return a table.
+
+    ``rows``: cells that are HTML already; ``numbers``: indexes of the columns aligned to the right.
+    """
     kind = ["num" if place in numbers else "" for place in range(len(head))]
     heads = "".join(f'<th scope="col"{_class(kind[place])}>{text(each)}</th>' for place, each in enumerate(head))
     body = "".join(
@@ -43,20 +46,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, n
 
 
 def fold(summary: str, content: str, *, kind: str = "", opened: bool = False, note: str = "") -> str:
-    """Return content that is folded. ``summary`` and ``note`` are texts, ``content`` is HTML."""
+    """Return content that the reader can unfold. ``summary`` and ``note`` are texts, ``content`` is HTML."""
     extra = f' <span class="note">{text(note)}</span>' if note else ""
     state = " open" if opened else ""
     return f"<details{_class(kind)}{state}><summary>{text(summary)}{extra}</summary>{content}</details>"
 
 
 def facts_list(pairs: Iterable[tuple[str, str]], kind: str = "facts") -> str:
-    """Return a list of facts. ``pairs``: a name (text) and a value (HTML)."""
+    """Return a list of facts. ``pairs``: (name as text, value as HTML)."""
     rows = "".join(f"<div><dt>{text(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
     return f'<dl class="{kind}">{rows}</dl>'
 
 
 def number(value: float) -> str:
-    """Return a number with as many digits as people compare."""
+    """Return a number as text, with no more digits than people compare."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else str(value)
     size = abs(value)

@@ -1,4 +1,4 @@
-"""The top of a report: how a run ended, its figures, and what went wrong. No I/O."""
+"""The top of a report: how a run ended, its figures, and its failures. No I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_OTHERS = 20
 
 
 class Failed(NamedTuple):
-    """A failure: which function, where, and the error in a line."""
+    """A failure: the function, the place, and the error in one line."""
 
     where: str
     error: str
@@ -35,7 +35,10 @@ class Failed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed run. ``first``: the first failure. ``traceback``: of it if known, else of the program's end."""
+    """A failed run.
+
+    ``first``: the first failure. ``traceback``: of the first failure if known, else of the program's end.
+    """
 
     headline: str
     traceback: str
@@ -51,7 +54,7 @@ def state_of(contents: Contents) -> State:
 
 
 def failure_of(contents: Contents) -> Failure | None:
-    """Return what went wrong; None: no failure was reported."""
+    """Return the failure of the run; None: no failure was reported."""
     failed = [event for event in contents.events if isinstance(event, ev.JobFailed)]
     error = contents.result.get("error")
     error = error if isinstance(error, dict) else {}
@@ -93,7 +96,7 @@ def summary(contents: Contents, state: State) -> str:
 
 
 def figures(contents: Contents, state: State) -> list[tuple[str, str, str]]:
-    """Return each figure's name, its value, and the note beside it."""
+    """Return (name, value, note) of each figure."""
     status, events = contents.run.status, contents.events
     used = {event.node for event in events if isinstance(event, ev.NodeLaunching | ev.NodeReady)}
     lost = {event.node for event in events if isinstance(event, ev.NodeLost)}
@@ -138,7 +141,7 @@ def head(contents: Contents) -> str:
 
 
 def shown_command(words: object) -> str:
-    """Return the command of a program, with the interpreter's name in place of its path."""
+    """Return the command line of a program, with the interpreter's name in place of its path."""
     if not isinstance(words, list) or not words:
         return ""
     return " ".join([str(words[0]).rpartition("/")[2], *map(str, words[1:])])
@@ -194,7 +197,7 @@ def _error(error: Mapping[str, object]) -> str:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """Return numbers with consecutive ones joined: 0, 2-3."""
+    """Return numbers as text, with consecutive ones joined: 0, 2-3."""
     groups: list[list[int]] = []
     for number in sorted(numbers):
         if groups and number == groups[-1][-1] + 1:
@@ -205,7 +208,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def program_facts(contents: Contents) -> str:
-    """Return the program, its computer and its user as HTML."""
+    """Return the facts about the program, its computer and its user as HTML."""
     about = contents.about
     owner = about.get("owner") if isinstance(about.get("owner"), dict) else {}
     assert isinstance(owner, dict)

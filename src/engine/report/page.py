@@ -1,4 +1,4 @@
-"""A run's record as one HTML file that loads nothing else, and in which no text can become code."""
+"""A run's record as one HTML file that loads no other file, and in which no text can be executed as code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .timeline import Timeline, timeline_of
 
 REPORT = "report.html"
 STYLES, SCRIPTS = ("uPlot.min.css", "page.css"), ("uPlot.iife.min.js", "page.js")
-LICENCE = "uPlot.LICENSE"  # goes with every copy
+LICENCE = "uPlot.LICENSE"  # the licence is included in every copy
 OVERVIEW = "overview"
 ASKS = "connect-src 'self'; "
 CURVES_BY = "Curves: uPlot, Copyright (c) 2022 Leon Sorokin, MIT License."
@@ -67,7 +67,7 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     new = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(file, "wb") as opened:  # noqa: PTH123  a descriptor
+        with open(file, "wb") as opened:  # noqa: PTH123  opens a descriptor
             opened.write(content)
         new.rename(target)
     finally:
@@ -76,7 +76,7 @@ def write_report(run: Run, path: Path | None = None) -> Path:
 
 
 def is_no_file_of_its_own(path: Path) -> bool:
-    """Return whether a new file at ``path`` would destroy something: a link such as /dev/stdout, a device, a pipe."""
+    """Return whether writing to ``path`` would destroy something: a link such as /dev/stdout, a device, a pipe."""
     return path.is_symlink() or (path.exists() and not path.is_file())
 
 
@@ -101,7 +101,7 @@ def parts_of(
     metrics: Sequence[Chart] | None = None,
     system: Sequence[Chart] | None = None,
 ) -> PageParts:
-    """Return the parts of a run's page. ``metrics`` and ``system``: their charts, if they exist already."""
+    """Return the parts of a run's page. ``metrics`` and ``system``: the charts, if they exist already."""
     metrics = metric_charts(contents.metrics, contents.began) if metrics is None else metrics
     system = sample_charts(contents.samples, contents.began) if system is None else system
     line = timeline_of(contents.events, contents.began, contents.ended, contents.checkpoints)
@@ -110,7 +110,7 @@ def parts_of(
 
 
 class SectionSource(NamedTuple):
-    """The contents of a page's sections. ``line``: None if the timeline is not needed."""
+    """The sources of a page's sections. ``line``: None if the timeline is not needed."""
 
     contents: Contents
     line: Timeline | None
@@ -120,7 +120,7 @@ class SectionSource(NamedTuple):
 
 
 def section_of(name: str, source: SectionSource) -> str:  # noqa: PLR0911  a table
-    """Return a section as HTML; empty: the record has nothing for it."""
+    """Return a section as HTML; empty if the record has no data for it."""
     contents = source.contents
     match name:
         case "timeline":
@@ -166,8 +166,8 @@ def section_links(parts: PageParts) -> str:
 class Document:
     """A page. ``title`` is a text; ``main``, ``links``, ``buttons`` and ``footer`` are HTML.
 
-    ``more_style`` and ``more_script``: added to those of all pages. ``connects``: the script may send requests to the
-    page's own server.
+    ``more_style`` and ``more_script``: added to the style and script that all pages have. ``connects``: the script may
+    send requests to the page's own server.
     """
 
     title: str
@@ -183,7 +183,7 @@ class Document:
 
 
 def document(content: Document) -> str:
-    """Return a page as one file that loads nothing and runs only its own script and style."""
+    """Return a page as one file that loads no other file, and runs only its own script and style."""
     style = "\n".join([*map(asset, STYLES), *filter(None, [content.more_style])])
     script = "\n".join([f"/*!\n{asset(LICENCE)}*/", *map(asset, SCRIPTS), *filter(None, [content.more_script])])
     return (
@@ -208,9 +208,9 @@ def document(content: Document) -> str:
 
 
 def policy(style: str, script: str, *, connects: bool = False) -> str:
-    """Return the Content-Security-Policy that allows only this script and this style, and no loading.
+    """Return the Content-Security-Policy that allows only this script and this style, and loading no other file.
 
-    ``connects``: the script may send requests to the server of the page, and to no other.
+    ``connects``: the script may send requests to the server of the page, but to no other.
     """
     return (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "

@@ -1,4 +1,4 @@
-"""The parts of a report as HTML: the timeline, metrics, nodes, logs, stacks, profiles, and what else the record has."""
+"""The sections of a report as HTML: timeline, metrics, nodes, logs, stacks, profiles, and other data of the record."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .timeline import GOOD, Row, Timeline, grouped
 MOST_EVENTS, MOST_SPANS, MOST_FIGURES, MOST_TEXTS, MOST_ARTIFACTS, MOST_PARAMS = 400, 400, 60, 100, 300, 500
 MOST_LOGS, MOST_PROFILES = 16, 30
 TEXT_CHARS = 16 * 1024
-FILTER_FROM = 8  # charts
-OPEN = 16  # nodes whose use is shown at once
+FILTER_FROM = 8  # number of charts from which the page has a filter
+OPEN = 16  # most nodes whose use is shown without unfolding
 _ABSENT = re.compile(r"(^/|^~|(^|/)\.\.(/|$))")
 
-Link = Callable[[str], str | None]  # from a path in the record to its address for a page
+Link = Callable[[str], str | None]  # maps a path in the record to its address in the page; None: no address
 
 
 def timeline_section(line_: Timeline, events: Sequence[ev.Event]) -> str:
@@ -73,7 +73,7 @@ def metrics_section(charts: Sequence[Chart]) -> str:
 
 
 def system_section(charts: Sequence[Chart], use: Use) -> str:
-    """Return the charts of nodes. ``use``: from the provider's accounting."""
+    """Return the charts of nodes. ``use``: the use of nodes by the provider's accounting."""
     html = "".join(f'<p class="note">{line(each)}</p>' for each in use.sentences)
     if use.rows:
         rows = [tuple(map(line, row)) for row in use.rows]
@@ -95,7 +95,8 @@ def logs_section(contents: Contents) -> str:
         '<input type="search" id="search" placeholder="Search in logs" autocomplete="off"></label>'
         '<output id="found" class="note" for="search"></output></div>'
     )
-    alone = len(contents.logs) == 1 or bool(first_failed(contents.result))  # whose log comes first
+    # the only log, or the log of the first failed rank, which comes first
+    alone = len(contents.logs) == 1 or bool(first_failed(contents.result))
     folds = [_log(each, contents.began, opened=alone and not place) for place, each in enumerate(contents.logs)]
     shown, left = "".join(folds[:MOST_LOGS]), ""
     if len(folds) > MOST_LOGS:
@@ -116,7 +117,7 @@ def stacks_section(contents: Contents) -> str:
 
 
 def profiles_section(contents: Contents, link: Link) -> str:
-    """Return the newest profiles; the newest of all is unfolded."""
+    """Return the newest profiles; only the newest one is unfolded."""
     folds = []
     for place, each in enumerate(contents.profiles[: -MOST_PROFILES - 1 : -1]):
         name = str(each.get("name", ""))
@@ -203,7 +204,7 @@ def _spans(line_: Timeline) -> str:
 
 
 def _tasks(line_: Timeline) -> str:
-    """Return the durations of the recorded calls by function."""
+    """Return the durations of the recorded calls, by function."""
     took: dict[str, list[float]] = {}
     bad: dict[str, int] = {}
     for span in (span for row in line_.nodes for span in row.work if span.kind == "task"):

@@ -1,7 +1,8 @@
-"""Thinning of curves without visible change, and many curves as one band. No I/O.
+"""Thinning of curves without visible change, and bands in place of many curves. No I/O.
 
-SERIES-1: the least and the greatest value of each bucket stay, and so do the first and the last point of the curve.
-SERIES-2: at most three points of each bucket and the two ends stay; they keep their order, and no point is added.
+SERIES-1: the least and the greatest value of each bucket are kept, and so are the first and the last point of the
+curve.
+SERIES-2: at most three points of each bucket and the two ends are kept; they keep their order, and no point is added.
 SERIES-3: nan and infinities stay gaps: they never count as numbers.
 """
 
@@ -15,7 +16,7 @@ from ...lazy_dataclass import dataclass
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], buckets: int) -> list[int]:
-    """Return the indices of the points that stay. ``xs`` never falls; nan and infinities in ``ys`` are gaps."""
+    """Return the indices of the points to keep. ``xs`` never decreases; nan and infinities in ``ys`` are gaps."""
     if len(xs) <= 2 * buckets + 2:
         return list(range(len(xs)))
     least, span = xs[0], (xs[-1] - xs[0]) or 1.0
@@ -40,7 +41,10 @@ def thinned(xs: Sequence[float], ys: Sequence[float], buckets: int) -> list[int]
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Many curves as five: ``low`` and ``high`` are the outermost values, the others are of the curves' means."""
+    """A band of five curves in place of many. ``low`` and ``high`` are the outermost values.
+
+    ``tenth``, ``middle`` and ``ninetieth`` are the 10th, 50th and 90th percentile of the curves' means.
+    """
 
     xs: list[float]
     low: list[float]
@@ -54,7 +58,7 @@ Line = tuple[Sequence[float], Sequence[float]]  # xs and ys
 
 
 def band(lines: Sequence[Line], buckets: int) -> tuple[Band, list[float]]:
-    """Return the band of curves, and each curve's average distance from its middle."""
+    """Return the band of the curves, and each curve's average distance from the middle of the band."""
     ends = [x for xs, _ in lines if xs for x in (xs[0], xs[-1])]
     if not ends:
         return Band([], [], [], [], [], []), [0.0] * len(lines)
@@ -80,7 +84,7 @@ def band(lines: Sequence[Line], buckets: int) -> tuple[Band, list[float]]:
 def _by_bucket(
     lines: Sequence[Line], least: float, span: float, buckets: int
 ) -> tuple[dict[int, dict[int, float]], dict[int, float], dict[int, float]]:
-    """Return each curve's mean, and the least and greatest value of all, by bucket."""
+    """Return, by bucket, each curve's mean, and the least and the greatest value of all curves."""
     means: dict[int, dict[int, float]] = {}
     low: dict[int, float] = {}
     high: dict[int, float] = {}

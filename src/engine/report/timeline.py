@@ -23,14 +23,17 @@ WORDS = {
     "draining": "finishing",
     "runs": "a generation",
 }
-GOOD = ("", "returned")  # fates of spans that nobody needs to look at
-SAVED = "saved"  # the kind of a mark: a checkpoint
+GOOD = ("", "returned")  # fates of spans that need no attention
+SAVED = "saved"  # kind of the mark for a checkpoint
 VOID = ("lost", "killed", "terminated", "unsent")  # fates of work that did not end by itself
 
 
 @dataclass(slots=True)
 class Span:
-    """A span on a row. ``fate``: how work ended: "returned", "raised", "lost"...; empty: unknown, or a state."""
+    """A span on a row.
+
+    ``fate``: how the work ended: "returned", "raised", "lost"...; empty: unknown, or not work but a state.
+    """
 
     kind: str
     begin_s: float
@@ -42,7 +45,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment on a row. ``kind`` is a fault's, or "lost" or "failed", or `SAVED`."""
+    """A moment on a row. ``kind``: the kind of a fault, or "lost", "failed" or `SAVED`."""
 
     kind: str
     at_s: float
@@ -60,19 +63,19 @@ class Row:
 
     @property
     def eventful(self) -> bool:
-        """Return whether anything noteworthy happened on this row."""
+        """Return whether this row has an event worth showing."""
         is_marked = any(mark.kind != SAVED for mark in self.marks)
         return is_marked or any(span.kind in ("late", "suspect", "noticed") for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Rows of spans and marks. Seconds count from the beginning."""
+    """The rows of spans and marks. Times are seconds since the beginning."""
 
-    rows: Sequence[Row]  # the generations of each broadcast first, then the nodes by number
+    rows: Sequence[Row]  # first the generations of each broadcast, then the nodes by number
     seconds: float
-    began_at: float = 0.0  # since the epoch
-    broadcasts: int = 0  # how many of the rows are those of broadcasts
+    began_at: float = 0.0  # unix time
+    broadcasts: int = 0  # number of rows that belong to broadcasts
 
     @property
     def nodes(self) -> Sequence[Row]:
@@ -99,13 +102,14 @@ STATES: dict[type[Any], str] = {
 
 
 class Rows:
-    """Rows that grow with each event. ``nodes`` and ``jobs``: by their number."""
+    """The rows so far, which grow with each event. ``nodes`` and ``jobs``: number -> row."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Row] = {}
         self.jobs: dict[int, Row] = {}
-        self._names: dict[int, str] = {}  # of the functions of jobs
-        self._running: dict[tuple[int, int], Span] = {}  # tasks by (task, attempt), and generations by (-job, node)
+        self._names: dict[int, str] = {}  # job -> name of its function
+        # (task, attempt) -> span of a task; (-job, node) -> span of a generation
+        self._running: dict[tuple[int, int], Span] = {}
 
     def node(self, number: int) -> Row:
         return self.nodes.setdefault(number, Row(f"node {number}"))
@@ -148,7 +152,7 @@ class Rows:
             row.marks.append(Mark(SAVED, at_s, text))
 
     def end(self, at_s: float) -> list[Row]:
-        """End all open spans; return all rows, those of broadcasts first."""
+        """End all open spans; return all rows, the rows of broadcasts first."""
         rows = [*self.jobs.values(), *(self.nodes[node] for node in sorted(self.nodes))]
         for row in rows:
             end(row, at_s)
@@ -223,7 +227,7 @@ def timeline_of(
 
 
 def packed(rows: Iterable[Row]) -> list[Row]:
-    """Merge rows of the same name into one where their spans do not overlap."""
+    """Merge rows of the same name into one row where their spans do not overlap."""
     result: list[Row] = []
     for row in rows:
         if not row.spans:
@@ -247,9 +251,9 @@ def work_kind(span: Span) -> Work:
 
 
 def merged(spans: Sequence[Span], least_s: float) -> list[tuple[float, float, Work]]:
-    """Return (begin, end, kind) of spans, merging those that begin less than ``least_s`` after the end of another.
+    """Return (begin, end, kind) of spans; spans that begin less than ``least_s`` after the end of another are merged.
 
-    Only spans of one kind are merged, as one failure among a thousand must not be lost.
+    Only spans of one kind are merged, so that one failure among a thousand stays visible.
     """
     result: list[tuple[float, float, Work]] = []
     last: dict[Work, int] = {}
@@ -265,9 +269,11 @@ def merged(spans: Sequence[Span], least_s: float) -> list[tuple[float, float, Wo
 
 
 def grouped(marks: Sequence[Mark], least_s: float) -> list[Mark]:
-    """Return marks in the order of time; checkpoints within ``least_s`` of the first of them share the last one's mark.
+    """Return marks in the order of time.
 
-    Other marks are never merged: nobody may miss a loss.
+    Checkpoints within ``least_s`` of the first one share one mark, the last one's.
+
+    Other marks are never merged, so that every loss stays visible.
     """
     result: list[Mark] = []
     group: list[Mark] = []
@@ -292,7 +298,7 @@ def grouped(marks: Sequence[Mark], least_s: float) -> list[Mark]:
 
 
 def counts(rows: Sequence[Row], seconds: float, buckets: int) -> dict[str, list[int]]:
-    """Return how many rows are in each state, in the middle of each of ``buckets`` equal parts of the time."""
+    """Return how many rows are in each state at the middle of each of ``buckets`` equal parts of the time."""
     result: dict[str, list[int]] = {}
     changes: dict[str, list[int]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The checkpoints that tasks have saved, read from a record's events. No I/O."""
+"""The checkpoints that tasks saved, read from a record's events. No I/O."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 from ...lazy_named_tuple import NamedTuple
 from .lines import whole_lines
 
-SAVED = "checkpoint_saved"  # the event: a checkpoint is complete, on all ranks
-_MARK = f'"{SAVED}"'.encode()  # in its line; lines without it, which are many, are not parsed
+SAVED = "checkpoint_saved"  # name of the event: a checkpoint is complete, on all ranks
+# text in the lines of such events; lines without the text, which are many, are not parsed
+_MARK = f'"{SAVED}"'.encode()
 
 
 class SavedCheckpoint(NamedTuple):
@@ -20,14 +21,14 @@ class SavedCheckpoint(NamedTuple):
     at: float  # unix time
     name: str
     step: int
-    size_bytes: int  # in the storage
+    size_bytes: int  # size in the storage
     job: int
     node: int
     rank: int | None = None
 
 
 def saved_checkpoints(content: bytes) -> Iterator[SavedCheckpoint]:
-    """Return the checkpoints in these events. Damaged lines are left out."""
+    """Yield the checkpoints in the lines of events. Damaged lines are left out."""
     for line in whole_lines(content):
         if _MARK in line and (saved := _saved(line)) is not None:
             yield saved

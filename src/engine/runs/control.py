@@ -1,11 +1,11 @@
-"""Requests to the living owner of a record, through the record's unix socket `control`, which only its user may open.
+"""Requests to the running owner of a record, through the record's unix socket `control`, which only its user may open.
 
-A request is one line of JSON, ``{"request": "stop"}``, with its other fields. The owner replies with one line,
-``{"answer": {...}}`` or ``{"refused": "why"}``, and closes the connection. It serves requests on the event loop of its
-pool, so it does not reply while that loop is blocked.
+A request is one line of JSON, ``{"request": "stop"}``, with further fields for the request. The owner replies with one
+line, ``{"answer": {...}}`` or ``{"refused": "why"}``, and closes the connection. The owner handles requests on the
+event loop of its pool, so it does not reply while that loop is blocked.
 
 To add a request, write a coroutine function in `client/run_requests.py` that takes the open pool and the request's
-fields, and add it to the table there; it raises `Refused` to refuse a request. A command then calls
+fields, and add it to the table in that file; the function raises `Refused` to refuse a request. A command then calls
 ``ask(run, "name", within_s=5.0, field=...)``. Answers are values of JSON; a large result is written into the record,
 and the answer has its path.
 """
@@ -28,21 +28,24 @@ if TYPE_CHECKING:
 
 CONTROL = "control"
 REQUEST_BYTES, ANSWER_BYTES = 64 * 1024, 16 * 1024 * 1024
-READ_S = 5.0  # for a request to be written
-CLOSE_S = 1.0  # time to answer open requests when the pool has ended
-AGAIN_S = 1.0  # pause of accepting connections when no descriptor is free
-MAKING_S = 10.0  # between the creation of a record and of its socket, on a busy computer
+READ_S = 5.0  # time limit for a client to write its request
+CLOSE_S = 1.0  # time limit for replies to open requests when the pool has ended
+AGAIN_S = 1.0  # pause before the next connection is accepted, if no descriptor is free
+MAKING_S = 10.0  # longest time between the creation of a record and of its socket, on a busy computer
 _PIECE = 64 * 1024
 
 Request = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class Refused(Exception):
-    """The owner of a record refuses a request; the message says why."""
+    """An error by which the owner of a record refuses a request; the message is the reason."""
 
 
 class NoAnswer(Exception):
-    """No reply to a request; the message says why, and what to do. ``busy``: the owner lives, but is silent."""
+    """No reply to a request; the message is the reason, and what to do.
+
+    ``busy``: the owner is alive, but does not reply.
+    """
 
     def __init__(self, message: str, *, busy: bool = False) -> None:
         super().__init__(message)
@@ -50,13 +53,16 @@ class NoAnswer(Exception):
 
 
 class ControlSocket:
-    """The socket of a record whose owner is this process. ``requests``: the function that answers each, by name."""
+    """The socket of a record whose owner is this process.
+
+    ``requests``: name of a request -> function that handles it.
+    """
 
     def __init__(self, directory: Path, requests: Mapping[str, Request]) -> None:
-        """Take requests on the running event loop from now on.
+        """Accept requests on the running event loop from now on.
 
         Raises:
-            OSError: the record's disk has no sockets, for one.
+            OSError: the socket cannot be created, for example because the record's disk does not support sockets.
         """
         self._path, self._requests = directory / CONTROL, requests
         self._loop = asyncio.get_running_loop()
@@ -66,7 +72,7 @@ class ControlSocket:
         self._listen()
 
     async def close(self) -> None:
-        """Take no more requests, and finish the open ones. Idempotent."""
+        """Accept no more requests, and finish the open ones. Idempotent."""
         if self._socket.fileno() < 0:
             return
         self._loop.remove_reader(self._socket)
@@ -87,7 +93,7 @@ class ControlSocket:
             connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionError):
             return
-        except OSError:  # no descriptor is free: the connection stays pending, and the loop would spin
+        except OSError:  # no descriptor is free: the connection stays pending, so without a pause the loop would spin
             self._loop.remove_reader(self._socket)
             self._loop.call_later(AGAIN_S, self._listen)
             return
@@ -97,7 +103,7 @@ class ControlSocket:
         task.add_done_callback(self._answering.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):  # such as TimeoutError; or the client has gone
+        with connection, suppress(OSError):  # the client was too slow (TimeoutError), or has disconnected
             async with asyncio.timeout(READ_S):
                 line = await self._line(connection)
             reply = await self._reply_to(line)
@@ -124,16 +130,16 @@ class ControlSocket:
             return {"answer": await answer(fields)}
         except Refused as refused:
             return {"refused": str(refused)}
-        except Exception as error:  # noqa: BLE001  it is told to whoever asked
+        except Exception as error:  # noqa: BLE001  sent to the client of the request
             return {"refused": f"{type(error).__name__}: {error}"}
 
 
 def ask(run: Run, request: str, *, within_s: float, **fields: Any) -> dict[str, Any]:
-    """Ask the owner of a run, and return its answer.
+    """Send a request to the owner of a run, and return the answer.
 
     Raises:
         Refused: the owner refuses the request.
-        NoAnswer: the run's owner is dead, on another computer, or silent for ``within_s`` seconds.
+        NoAnswer: the run's owner is dead, on another computer, or does not reply for ``within_s`` seconds.
     """
     match run.owner:
         case "dead":
@@ -181,14 +187,15 @@ def _connect(sock: socket.socket, path: Path, within_s: float) -> None:
             with short_name(path) as name:
                 sock.connect(name)
             return
-        except (FileNotFoundError, ConnectionRefusedError):  # it is created first, and listens a moment later
+        # the owner creates the socket first, and listens a moment later
+        except (FileNotFoundError, ConnectionRefusedError):
             if time.monotonic() > until:
                 raise
             time.sleep(0.02)
 
 
 def _owner(run: Run, what: str) -> str:
-    from .reader import read_json  # only clients need it, not the owner
+    from .reader import read_json  # only clients need this import, not the owner
 
     owner = read_json(run.directory / "run.json").get("owner")
     return str(owner.get(what, "?")) if isinstance(owner, dict) else "?"

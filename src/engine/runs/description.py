@@ -20,21 +20,22 @@ from ..api.secrets import HIDDEN, Secret
 if TYPE_CHECKING:
     from ..api.settings import Settings
 
-# Names of environment variables and credentials whose values are hidden even if they are no `Secret`.
+# Values of environment variables and credentials with such names are hidden even if they are not a `Secret`.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE|(?<![A-Z])PAT(?![A-Z])", re.IGNORECASE)
-_NO_SECRETS = {("Host", "key"), ("Host", "host_key")}  # a path, and a public key: `outrider ssh` goes by them
-_LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")  # of a URL: https://user:password@host
-# As a shell has it, or the query of a URL: NAME=value, with pieces in quotes. What is not closed goes on to the end.
+# fields that are no secrets in spite of their names: a path and a public key, which `outrider ssh` uses
+_NO_SECRETS = {("Host", "key"), ("Host", "host_key")}
+_LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")  # the login in a URL: https://user:password@host
+# Assignments of a shell or of a URL's query: NAME=value, with quoted pieces. An unclosed quote extends to the end.
 _ASSIGNED = re.compile(
     r"""(\b[A-Za-z_]\w*\+?=)((?:'[^']*(?:'|$)|"(?:\\.|[^"\\])*(?:"|\\?$)|\$\([^)]*(?:\)|$)|`[^`]*(?:`|$)|\\.|[^\s'"`;&|])+)""",
     re.DOTALL,
 )
 _METADATA = re.compile(r"outrider-([^-]+)\.dist-info")
-_REPEATED = {"provider"}  # of `Settings`: the specs have theirs
+_REPEATED = {"provider"}  # field of `Settings` that is left out, because each spec contains its provider
 
 
 def program_facts() -> dict[str, Any]:
-    """Return the facts about this program. In its arguments, values behind a secret's name are hidden."""
+    """Return facts about this program. In its arguments, values that follow a secret's name are hidden."""
     system = os.uname()
     return {
         "argv": shown_arguments(sys.orig_argv),
@@ -47,7 +48,7 @@ def program_facts() -> dict[str, Any]:
 
 
 def shown_arguments(words: Sequence[str]) -> list[str]:
-    """Return the arguments without values behind the names of secrets, as in ``--token=x`` and ``--token x``."""
+    """Return the arguments without values that follow the name of a secret, as in ``--token=x`` and ``--token x``."""
     shown: list[str] = []
     for word in words:
         name, equals, _ = word.partition("=")
@@ -103,7 +104,7 @@ def described(value: Any) -> Any:  # noqa: PLR0911  a table
 
 
 def secrets_of(value: Any) -> list[Secret]:
-    """Return all secrets in a pool's settings, those of its plugins included."""
+    """Return all secrets in a pool's settings, including the secrets of plugins."""
     match value:
         case Secret():
             return [value]
@@ -130,12 +131,12 @@ def _assigned(match: re.Match[str]) -> str:
 def _present_folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109  a text
-    except OSError:  # it has been removed
+    except OSError:  # the folder or file was removed
         return ""
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Outrider and of the packages that the program has imported so far, if they have one."""
+    """Return the versions of Outrider and of each package with a version that the program has imported so far."""
     versions = {"outrider": _own_version()}
     for name, module in sorted(sys.modules.items()):
         if "." in name or name.startswith("_") or name in sys.stdlib_module_names or type(module) is not ModuleType:
@@ -149,7 +150,7 @@ def _versions() -> dict[str, str]:
 def _own_version() -> str:
     """Return Outrider's version, from the name of its metadata folder.
 
-    The import of `importlib.metadata` takes 15 ms, and this may run at the end of a program.
+    Importing `importlib.metadata` takes 15 ms, and this function may run at the end of a program.
     """
     for folder in sys.path:
         with suppress(OSError):
@@ -166,7 +167,8 @@ def _seeds() -> dict[str, Any]:
     seeds: dict[str, Any] = {}
     if (hashes := os.environ.get("PYTHONHASHSEED")) is not None:
         seeds["PYTHONHASHSEED"] = hashes
-    initial = getattr(sys.modules.get("torch"), "initial_seed", None)  # lacking while another thread imports it
+    # the function is missing while another thread imports torch
+    initial = getattr(sys.modules.get("torch"), "initial_seed", None)
     if initial is not None:
         seeds["torch"] = int(initial())
     return seeds

@@ -1,4 +1,4 @@
-"""The error that a run ended with, as texts. Errors raised while printing a user's class are ignored."""
+"""The error that ended a run, as texts. Errors raised while printing objects of a user's class are ignored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..api.errors import BroadcastFailed
 from ..api.language import is_own, worded
 from ..api.tracebacks import remote_traceback
 
-ERROR_CHARS = 256 * 1024  # of a traceback
+ERROR_CHARS = 256 * 1024  # longest traceback that is kept
 
 
 def error_texts(error: BaseException, clean: Callable[[str], str]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def error_texts(error: BaseException, clean: Callable[[str], str]) -> dict[str, 
 
 
 def _texts(error: BaseException, clean: Callable[[str], str], trace: str = "") -> dict[str, Any]:
-    """Return the texts of one error. ``trace``: its traceback, if it is not this program's."""
+    """Return the texts of one error. ``trace``: the traceback, if the error was raised in another program."""
     texts: dict[str, Any] = {"type": type(error).__name__, "message": "", "traceback": ""}
     with suppress(Exception):
         message = clean(str(error))
@@ -42,7 +42,7 @@ def _texts(error: BaseException, clean: Callable[[str], str], trace: str = "") -
 
 
 def _broadcast_in(error: BaseException) -> BroadcastFailed | None:
-    """Return the error if it is a broadcast's, or the only one in a group, as task groups raise them."""
+    """Return the error if a broadcast raised it, also as the only error in an exception group, as from a task group."""
     while not isinstance(error, BroadcastFailed):
         if not isinstance(error, BaseExceptionGroup) or len(error.exceptions) != 1:
             return None

@@ -1,7 +1,7 @@
-"""Limit the events of a record: its readers read all of them, and a run may last for months. Pure.
+"""A limit for the events of a record: its readers read all of them, and a run may last for months. No I/O.
 
-EVENTS-1: the lines take at most `most_bytes`; events about nodes, ranks and the run's end go on until all lines take
-          twice as many.
+EVENTS-1: the lines take at most `most_bytes`; events about nodes, ranks and the run's end are written until all lines
+          take twice as many bytes.
 EVENTS-2: each line that is left out is counted.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from ...actors import events as ev
 
-MOST_BYTES = 64 * 2**20  # some 300,000 events
-NEEDED = (  # to know the run's nodes and ranks, and its end
+MOST_BYTES = 64 * 2**20  # enough for some 300,000 events
+NEEDED = (  # events that readers need for the run's nodes and ranks, and its end
     ev.NodeLaunching,
     ev.NodeReady,
     ev.NodeStandby,
@@ -28,7 +28,7 @@ NEEDED = (  # to know the run's nodes and ranks, and its end
 
 
 class EventsLimit:
-    """The limit of one record. ``left_out``: the number of lines without room."""
+    """The limit of one record. ``left_out``: the number of lines that were not written, for lack of room."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes, self._size_bytes = most_bytes, 0

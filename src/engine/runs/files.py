@@ -1,4 +1,4 @@
-"""The files of one record, created, appended to and replaced under a lock that a dead writer does not hold."""
+"""The files of one record, written under a lock that is released if the writer dies."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from ...providers.private import NotPrivate
 from .lines import EVENTS, LOGS
 from .names import new_id
 
-TRIES = 8  # to find an id that no other run has
-KEEP_FREE_BYTES = 512 * 1024 * 1024  # of the disk, or a fiftieth of a small one: a record must not fill it
+TRIES = 8  # attempts to find an id that no other run has
+# space that stays free on the disk (on a small disk, a fiftieth): a record must not fill the disk
+KEEP_FREE_BYTES = 512 * 1024 * 1024
 
 
 class RecordFiles:
-    """An open record. It never calls fsync: data lost in a power failure is not worth the wait."""
+    """An open record. Its writes never call fsync: the data that a power failure may lose is not worth the wait."""
 
     def __init__(self, directory: Path, lock: Lock) -> None:
         self.directory, self._lock = directory, lock
 
     @classmethod
     def make(cls, folder: Path, name: str, began: float) -> RecordFiles:
-        """Make a new record in ``folder``.
+        """Create a new record in ``folder``.
 
         Raises:
-            OSError: the folder cannot be written, or others may write in it.
+            OSError: the folder cannot be written, or other users may write in it.
         """
         try:
             make_directory(folder)
@@ -54,7 +55,7 @@ class RecordFiles:
         """Append to files, each in one write; an incomplete write is undone.
 
         Raises:
-            OSError: the disk is nearly full, for one.
+            OSError: the write failed, for example because the disk is nearly full.
         """
         if text:
             self._check_room()
@@ -62,7 +63,7 @@ class RecordFiles:
             self._append(self.directory / path, lines)
 
     def replace(self, path: str, content: Mapping[str, Any] | bytes) -> None:
-        """Replace a file atomically: a reader sees the old content or the new one."""
+        """Replace a file atomically: a reader gets the old content or the new one."""
         raw = content if isinstance(content, bytes) else json.dumps(content, indent=1, default=str).encode() + b"\n"
         new = self.directory / f"{path}.new"
         new.unlink(missing_ok=True)
@@ -78,7 +79,7 @@ class RecordFiles:
         """Write a new file, and create its folder. For any thread.
 
         Raises:
-            OSError: the disk would be nearly full, for one.
+            OSError: the write failed, for example because the disk would be nearly full.
         """
         self._check_room(len(content))
         (self.directory / path).parent.mkdir(mode=0o700, exist_ok=True)
@@ -96,7 +97,7 @@ class RecordFiles:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         try:
             file = os.open(path, flags, 0o600)
-        except FileNotFoundError:  # the first of its folder
+        except FileNotFoundError:  # the first file in its folder
             path.parent.mkdir(mode=0o700)
             file = os.open(path, flags, 0o600)
         try:

@@ -1,4 +1,4 @@
-"""The state of the git repository around a program: its commit, and the changes since."""
+"""The state of the git repository around a program: its commit, and the changes since that commit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ...lazy_dataclass import dataclass
 
-DIFF_BYTES = 1024 * 1024  # of the changes; more is cut off
-PATIENCE_S = 10.0  # for each command of git: a repository may be large, or its disk slow
+DIFF_BYTES = 1024 * 1024  # most bytes of the changes that are kept; the rest is cut off
+PATIENCE_S = 10.0  # time limit of each git command: a repository may be large, or its disk slow
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "diff.relative=false", "--no-pager")
 _STATE = ("rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
 _DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
@@ -22,15 +22,15 @@ class GitState:
 
     folder: str
     commit: str
-    branch: str  # empty: detached
+    branch: str  # empty: HEAD is detached
     diff: bytes
     cut: bool
 
 
 def git_state(folder: Path) -> GitState | None:
-    """Return the state of the repository around ``folder``; None: there is none, or no git, or no commit yet.
+    """Return the state of the repository around ``folder``; None: no repository, no git, or no commit yet.
 
-    Both commands run at the same time: the end of a run waits for them.
+    Both git commands run at the same time, because the end of a run waits for them.
     """
     try:
         with _Command(folder, *_STATE) as state, _Command(folder, *_DIFF) as changes:
@@ -46,12 +46,13 @@ class _Command:
 
     Raises:
         OSError: git cannot be run.
-        RuntimeError: the system has no thread for the watch over it.
+        RuntimeError: the system has no thread that could enforce the time limit.
     """
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}  # read only
-        self._process = subprocess.Popen(  # noqa: S603  the words are ours
+        # without locks, git only reads the repository
+        env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+        self._process = subprocess.Popen(  # noqa: S603  fixed arguments
             [*_GIT, "-C", str(folder), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -19,11 +19,14 @@ STACKS = "stacks"
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _NAMES: dict[type[ev.Event], tuple[str, ...]] = {}
 _SIMPLE = (int, bool, type(None))
-OURS = "outrider"  # in place of the stream, for a line of a log that no task printed
+OURS = "outrider"  # written in place of the stream's name, for lines of a log that no task printed
 
 
 class LogLine(NamedTuple):
-    """A line of a log: ``2026-11-25T03:24:48.123Z stdout loss 0.3``. ``at``: the first word, which sorts as text."""
+    """A line of a log: ``2026-11-25T03:24:48.123Z stdout loss 0.3``.
+
+    ``at``: the first word; as text, it sorts by time.
+    """
 
     at: str
     stream: str
@@ -31,7 +34,10 @@ class LogLine(NamedTuple):
 
 
 def event_line(event: ev.Event, at: float, function: str, clean: Callable[[str], str]) -> bytes:
-    """Return an event as a line of JSON. ``function``: if the event has none. ``clean``: hides secrets in each text."""
+    """Return an event as a line of JSON.
+
+    ``function``: used if the event has none. ``clean``: hides secrets in texts.
+    """
     fields: dict[str, Any] = {"event": event.name, "at": event.at or at}
     for name in _names(event):
         value = getattr(event, name)
@@ -42,12 +48,12 @@ def event_line(event: ev.Event, at: float, function: str, clean: Callable[[str],
 
 
 def dropped_line(count: int, at: float) -> bytes:
-    """Return the line that replaces events dropped while the disk was slow."""
+    """Return the line in place of events that were dropped while the disk was slow."""
     return _json_line({"event": "events_dropped", "at": at, "count": count})
 
 
 def left_out_line(count: int, at: float) -> bytes:
-    """Return the line that replaces events without room in the record, ``count`` of them so far."""
+    """Return the line in place of events that the record has no room for, ``count`` of them so far."""
     return _json_line({"event": "events_left_out", "at": at, "count": count})
 
 
@@ -62,7 +68,7 @@ def time_text(at: float) -> str:
 
 
 def unix_time(text: str) -> float | None:
-    """Parse a text of `time_text` as a unix time; None: it is no time (somebody may have edited the file)."""
+    """Parse a text of `time_text` as a unix time; None: not a time (a person may have edited the file)."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
@@ -75,16 +81,16 @@ def compact_time(at: float) -> str:
 
 
 def whole_lines(content: bytes) -> list[bytes]:
-    """Return the complete lines. An incomplete last line is being written, or its writer was killed."""
+    """Return the complete lines. An incomplete last line is still being written, or its writer was killed."""
     return content.split(b"\n")[:-1]
 
 
 def parsed_events(content: bytes) -> Iterator[dict[str, Any]]:
-    """Return the events of all whole lines that can be read."""
+    """Yield the events of all whole lines that can be read."""
     for line in whole_lines(content):
         try:
             fields = json.loads(line)
-        except ValueError:  # left by a full disk or a power failure
+        except ValueError:  # a full disk or a power failure damaged the line
             continue
         if isinstance(fields, dict):
             yield fields

@@ -1,10 +1,12 @@
-"""Logs in parts, of which the first and the newest are kept: a task may print for days. Pure.
+"""Logs in parts, of which only the first and the newest are kept, as a task may print for days. No I/O.
 
-A log is one file, `rank-000.log`, until that is large; it goes on in `rank-000.1.log`, `rank-000.2.log` and so on.
+A log is one file, `rank-000.log`, until that file is large; the log continues in `rank-000.1.log`, `rank-000.2.log` and
+so on.
 
-LOGS-1: the concatenated parts of a log are the printed text; each part has whole lines only, and each but the first
-        begins with a line that names it.
-LOGS-2: the first part of a log stays, and so do its newest `NEWEST`, however large other logs are.
+LOGS-1: the concatenated parts of a log are the printed text; each part has whole lines only, and each part but the
+first
+        begins with a line that names the part.
+LOGS-2: the first part of a log is kept, and so are its newest `NEWEST` parts, however large other logs are.
 LOGS-3: each log keeps at most 1 + `NEWEST` parts of at most `limit` bytes, except for longer lines.
 """
 
@@ -16,10 +18,10 @@ from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 from .lines import OURS
 
-PART_BYTES = 16 * 2**20  # of a part if the record has few logs
-ALL_BYTES = 2**30  # of all logs of a record, more or less; they share it
-LEAST_BYTES = 64 * 2**10  # of a part if the record has many logs
-NEWEST = 2  # parts of a log that stay besides its first
+PART_BYTES = 16 * 2**20  # largest size of a part if the record has few logs
+ALL_BYTES = 2**30  # approximate limit for all logs of a record together, which they share
+LEAST_BYTES = 64 * 2**10  # largest size of a part if the record has many logs
+NEWEST = 2  # number of newest parts of a log that are kept besides the first part
 
 
 class Placed(NamedTuple):
@@ -31,12 +33,12 @@ class Placed(NamedTuple):
 
 @dataclass(slots=True)
 class _Log:
-    part: int = 0  # the present one
-    size_bytes: int = 0  # of the present part
+    part: int = 0  # number of the present part
+    size_bytes: int = 0  # size of the present part
 
 
 class LogParts:
-    """The parts of a record's logs, by their first one's path."""
+    """The parts of a record's logs. A log is identified by the path of its first part."""
 
     def __init__(
         self, part_bytes: int = PART_BYTES, all_bytes: int = ALL_BYTES, least_bytes: int = LEAST_BYTES
@@ -46,7 +48,7 @@ class LogParts:
 
     @property
     def limit(self) -> int:
-        """The most bytes that a part has."""
+        """The most bytes that a part may have."""
         return min(
             self._part_bytes, max(self._least_bytes, self._all_bytes // ((1 + NEWEST) * max(1, len(self._logs))))
         )
@@ -71,7 +73,7 @@ class LogParts:
                 if log.part > NEWEST:
                     self._remove(part_path(path, log.part - NEWEST), placed)
                 continue
-            end = end or lines.index(b"\n", at) + 1  # a line that is longer than a part
+            end = end or lines.index(b"\n", at) + 1  # the line is longer than a part
             here = part_path(path, log.part)
             placed.text[here] = placed.text.get(here, b"") + mark + lines[at:end]
             log.size_bytes += len(mark) + end - at
@@ -89,5 +91,5 @@ def _mark(part: int, lines: bytes, at: int) -> bytes:
 
 
 def part_path(path: str, part: int) -> str:
-    """Return the path of a part of a log; ``path``: that of its first, number 0."""
+    """Return the path of a part of a log; ``path``: the path of its first part, number 0."""
     return path if part == 0 else f"{path.removesuffix('.log')}.{part}.log"

@@ -1,4 +1,4 @@
-"""The queue of the tasks' log records: any thread fills it, and the writer's thread empties it into the record."""
+"""The queue of the tasks' log records: any thread adds records, and the writer's thread writes them into the record."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .files import RecordFiles
 from .logged import PARAMS, SLOW, Batch, LoggedPages, Origin
 from .tensorboard import TensorBoardFiles
 
-BACKLOG_BYTES = 16 * 1024 * 1024  # of records that wait for the disk; further ones are only counted
-TEXT_CHARS = 1024 * 1024  # that are appended at once
-TENSORBOARD_S = 0.05  # of each `FLUSH_S`; the rest is written later
-TENSORBOARD_END_S = 1.0  # of the end of a run
+BACKLOG_BYTES = 16 * 1024 * 1024  # most bytes of log records that wait for the disk; further records are only counted
+TEXT_CHARS = 1024 * 1024  # characters that are appended in one write
+TENSORBOARD_S = 0.05  # time for TensorBoard's files in each `FLUSH_S`; the rest is written later
+TENSORBOARD_END_S = 1.0  # time for TensorBoard's files at the end of a run
 ARTIFACTS = "artifacts"
-NAME_CHARS = 100  # of an artifact's file
-Placed = tuple[Origin, Artifact, str]  # an artifact, and where it lies
+NAME_CHARS = 100  # longest name of an artifact's file
+Placed = tuple[Origin, Artifact, str]  # (task, artifact, path of the artifact's file)
 
 
 class LogWriter:
-    """The log records of one run. ``wake`` is called when there is something to write."""
+    """The log records of one run. ``wake`` is called when there are records to write."""
 
     def __init__(
         self, clean: Callable[[str], str], wake: Callable[[], object], limit: EventsLimit | None = None
@@ -36,19 +36,19 @@ class LogWriter:
         self._placed: deque[Placed] = deque()
         self._lost: deque[tuple[Origin, int, str, float]] = deque()
         self._lock = threading.Lock()
-        self.waiting_bytes = 0  # of records that are still to be written
-        self._overflow = Counter[Origin]()  # records for which there was no room
-        self._files: RecordFiles | None = None  # while the record is open
+        self.waiting_bytes = 0  # bytes of records that are not written yet
+        self._overflow = Counter[Origin]()  # number of records that were dropped because the queue was full
+        self._files: RecordFiles | None = None  # None unless the record is open
         self._tensorboard: TensorBoardFiles | None = None
-        self._names: dict[str, int] = {}  # names of artifacts' files, and how often each was used
-        self._taken: set[str] = set()  # in lower case, for disks that ignore case
+        self._names: dict[str, int] = {}  # name of an artifact's file -> how often it was used
+        self._taken: set[str] = set()  # used names in lower case, for disks that ignore case
 
     def opened(self, files: RecordFiles) -> None:
         self._files = files
         self._tensorboard = TensorBoardFiles(files.directory)
 
     def put(self, batch: Batch) -> None:
-        """Take records, without waiting for anything."""
+        """Add records to the queue, without waiting."""
         with self._lock:
             if self.waiting_bytes + len(batch.data) > BACKLOG_BYTES:
                 self._overflow[batch.origin] += count(batch.data) + batch.dropped
@@ -58,7 +58,7 @@ class LogWriter:
         self._wake()
 
     def put_artifact(self, batch: Batch, content: bytes | memoryview) -> None:
-        """Write an artifact and its record. It waits for the disk, so it needs a thread of its own.
+        """Write an artifact and its record. The call waits for the disk, so it needs a thread of its own.
 
         An error is written into the record, and not raised.
         """
@@ -78,17 +78,17 @@ class LogWriter:
         self._wake()
 
     def lose(self, origin: Origin, why: str, at: float) -> None:
-        """Note in the record that a log record is lost."""
+        """Note in the record that a log record was lost."""
         self._lost.append((origin, 1, why, at))
         self._wake()
 
     # --- in the writer's thread -----------------------------------------------------------------------------------
 
     def write(self, files: RecordFiles) -> None:
-        """Append the waiting records. Release the GIL in between: the event loop must not wait.
+        """Append the waiting records. Release the GIL in between, as the event loop must not wait.
 
         Raises:
-            OSError: the disk is nearly full, for one.
+            OSError: the write failed, for example because the disk is nearly full.
         """
         for _ in range(len(self._batches)):
             batch = self._batches.popleft()
@@ -116,14 +116,14 @@ class LogWriter:
         self._write_tensorboard(TENSORBOARD_S)
 
     def end(self, files: RecordFiles) -> None:
-        """Write the rest. No more records are accepted."""
+        """Write the remaining records, and accept no more."""
         self._files = None
         self.write(files)
         self._write_tensorboard(TENSORBOARD_END_S)
 
     def _write_tensorboard(self, within_s: float) -> None:
         if self._tensorboard is not None:
-            with suppress(OSError):  # they can be written again from the record
+            with suppress(OSError):  # TensorBoard's files can be written again from the record
                 if not self._tensorboard.catch_up(within_s):
                     self._wake()
 
@@ -136,7 +136,10 @@ class LogWriter:
         return path
 
     def _free(self, wanted: str) -> str:
-        """Return a free name: ``wanted``, or with a number: best.pt, best-2.pt. Tasks may use such names themselves."""
+        """Return a free name: ``wanted``, or the name with a number: best.pt, best-2.pt.
+
+        Tasks may use such names, too.
+        """
         stem, dot, ending = wanted.partition(".")
         while True:
             number = self._names[wanted] = self._names.get(wanted, 0) + 1

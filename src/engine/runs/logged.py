@@ -1,4 +1,7 @@
-"""The lines of a record for the tasks' log records. No I/O: the writer's thread calls this, and appends them."""
+"""The record's lines for the log records of tasks.
+
+No I/O: the writer's thread calls this module and appends the lines.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from .lines import EVENTS, plain
 from .metrics import METRICS
 
 TEXTS, ARTIFACTS, PARAMS = "texts.jsonl", "artifacts.jsonl", "params.json"
-CLEANED_NAMES = 4096  # that are kept
-PARAMS_MOST = 10_000  # names of params in a record
-PARAMS_CHARS = 4 * 1024 * 1024  # of names and values: all are rewritten when one changes
+CLEANED_NAMES = 4096  # most names of metrics that are cached after secrets in them were hidden
+PARAMS_MOST = 10_000  # most names of params in a record
+# most characters of params, names and values together: all are rewritten when one changes
+PARAMS_CHARS = 4 * 1024 * 1024
 SLOW = "they came faster than they could be sent or written"
 NO_RECORD = "they are no records, or there is no room for more params"
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -26,7 +30,7 @@ _ENCODE = _ENCODER.encode
 
 
 class Origin(NamedTuple):
-    """The task of a log record; empty fields: the program itself. ``rank``: None outside of broadcasts."""
+    """The task that wrote a log record; empty fields: the program itself. ``rank``: None outside of broadcasts."""
 
     function: str = ""
     job: int = 0
@@ -36,7 +40,10 @@ class Origin(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Records as they arrived. ``dropped``: how many were lost before them. ``at``: their arrival, in unix time."""
+    """Records as they arrived.
+
+    ``dropped``: the number of records lost before them. ``at``: their arrival, in unix time.
+    """
 
     origin: Origin
     data: bytes
@@ -48,15 +55,16 @@ class LoggedPages:
     """The text to append to each file, and the params. Keys are paths within the record."""
 
     def __init__(self, clean: Callable[[str], str] = str, limit: EventsLimit | None = None) -> None:
-        """Begin empty. ``clean``: hides secrets in each text. ``limit``: of the lines of events."""
+        """Create empty pages. ``clean``: hides secrets in each text. ``limit``: for the lines of events."""
         self._clean, self._limit = clean, limit or EventsLimit()
-        self._clean_name = lru_cache(CLEANED_NAMES)(clean)  # of metrics, which come again and again
+        # cached, because the same names of metrics are logged many times
+        self._clean_name = lru_cache(CLEANED_NAMES)(clean)
         self._text: dict[str, list[str]] = {}
-        self.size = 0  # characters not yet taken
-        self.empty: list[tuple[Origin, Artifact]] = []  # artifacts without content, which arrive alone
+        self.size = 0  # characters that `taken` has not returned yet
+        self.empty: list[tuple[Origin, Artifact]] = []  # artifacts of 0 bytes, which need no transfer
         self._params: dict[str, Any] = {}
         self._params_chars: dict[str, int] = {}
-        self._params_size = 0  # all of these
+        self._params_size = 0  # characters of all params
         self._params_changed = False
         self._origin, self._origin_text = Origin(), _fields(Origin())
 
@@ -84,37 +92,37 @@ class LoggedPages:
                 case _:
                     unread += 1
         if lines:
-            self._append(METRICS, "".join(lines))  # numbers and keys are no secrets
+            self._append(METRICS, "".join(lines))  # not cleaned: numbers and keys contain no secrets
         if lost:
             self.lost(batch.origin, lost, SLOW, batch.at)
         if unread:
             self.lost(batch.origin, unread, NO_RECORD, batch.at)
 
     def lost(self, origin: Origin, count: int, why: str, at: float) -> None:
-        """Add the event that records are lost, and why."""
+        """Add the event that ``count`` records are lost, and why."""
         fields = {"count": count, "why": self._clean(why)}
         self._append_event(f'{{"event":"records_lost","at":{at!r},{self._of(origin)},{_inner(fields)}}}\n')
 
     def artifact(self, origin: Origin, artifact: Artifact, path: str) -> None:
-        """Add the line of an artifact that lies at ``path``, below the record."""
+        """Add the line for an artifact whose file is at ``path`` in the record."""
         at, name, size_bytes, sha256 = artifact
         fields = {"name": self._clean(name), "path": path, "size_bytes": size_bytes, "sha256": sha256}
         self._append(ARTIFACTS, f'{{"at":{at!r},{self._of(origin)},{_inner(fields)}}}\n')
 
     def taken(self) -> dict[str, bytes]:
-        """Return what has been added since the last call."""
+        """Return the text added since the last call."""
         text, self._text, self.size = self._text, {}, 0
         return {path: "".join(parts).encode(errors="replace") for path, parts in text.items()}
 
     def changed_params(self) -> dict[str, Any] | None:
-        """Return all params if some have been added since the last call."""
+        """Return all params if some were added since the last call."""
         if not self._params_changed:
             return None
         self._params_changed = False
         return self._params
 
     def _set(self, values: Mapping[str, Any]) -> int:
-        """Set params; return how many had no room."""
+        """Set params; return how many were refused for lack of room."""
         lost = 0
         for name, value in plain(values, self._clean).items():
             shown = self._clean(name)
@@ -155,5 +163,5 @@ def _inner(fields: Mapping[str, Any]) -> str:
 def _numbers(values: Mapping[str, float]) -> str:
     try:
         return _ENCODE(values)
-    except ValueError:  # JSON has no other numbers than finite ones
+    except ValueError:  # JSON has only finite numbers
         return _ENCODE(plain(values, str))

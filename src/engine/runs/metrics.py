@@ -1,7 +1,7 @@
-"""Read the metrics of a record, and choose the points of a view: for a redone step, the newest generation's.
+"""Read the metrics of a record, and choose the points to show: for a repeated step, the newest generation's points.
 
 METRICS-1: for one function, job, rank, name and step, all points of the newest generation count.
-METRICS-2: points without a step are never redone: all of them count.
+METRICS-2: points without a step are never repeated: all of them count.
 METRICS-3: a view has the points of each series by step, then the points without a step by time.
 """
 
@@ -16,15 +16,15 @@ from ..wire.log_records import number
 from .lines import whole_lines
 
 METRICS = "metrics.jsonl"
-_read_json = json.JSONDecoder().raw_decode  # skips the detection of other encodings, which a record never has
+_read_json = json.JSONDecoder().raw_decode  # skips the detection of other encodings, which a record never uses
 CHUNK = 1024 * 1024  # bytes of a file that are read at a time
 
 
 class Logged(NamedTuple):
     """The values of one `log_metrics` call. ``rank``: None outside of broadcasts.
 
-    ``generation``: of a broadcast; of other calls, the number of the attempt. The program's own metrics have no
-    function (""), job (0) or node (None).
+    ``generation``: in a broadcast, its generation; in other calls, the number of the attempt. Metrics of the program
+    itself have no function (""), job (0) or node (None).
     """
 
     at: float  # unix time
@@ -61,7 +61,7 @@ def read_metrics(directory: Path) -> list[Logged]:
 
 
 def metrics_in(lines: Iterable[bytes]) -> Iterator[Logged]:
-    """Return the metrics of all readable lines."""
+    """Yield the metrics of all readable lines."""
     for line in lines:
         try:
             fields, end = _read_json(text := line.decode().strip())
@@ -78,12 +78,12 @@ def metrics_in(lines: Iterable[bytes]) -> Iterator[Logged]:
                 fields["step"],
                 values,
             )
-        except (ValueError, TypeError, KeyError, AttributeError):  # left by a full disk
+        except (ValueError, TypeError, KeyError, AttributeError):  # a full disk damaged the line
             continue
 
 
 def newest(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
-    """Return the points of each series that count: for a redone step, the newest generation's."""
+    """Return the points of each series that count: for a repeated step, the newest generation's points."""
     return {series: points for series, (points, _) in _divided(lines).items()}
 
 
@@ -98,7 +98,7 @@ def replaced(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
 
 
 def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Point]]]:
-    """Return the points of each series that count, and the others."""
+    """Return, for each series, the points that count and the other points."""
     all_points: dict[Series, list[Point]] = {}
     for at, function, job, rank, _, generation, step, values in lines:
         for name, value in values.items():
@@ -110,8 +110,8 @@ def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Po
 
 
 def counted(points: list[Point]) -> tuple[list[Point], list[Point]]:
-    """Divide the points of one series into those that count and the redone ones, both by step."""
-    if len({point.generation for point in points}) == 1:  # nothing was done twice
+    """Divide the points of one series into points that count and points of a repeated step, both sorted by step."""
+    if len({point.generation for point in points}) == 1:  # no step was repeated
         return sorted(points, key=_place), []
     generations: dict[int | None, int] = {}
     for point in points:
@@ -126,7 +126,7 @@ def _place(point: Point) -> tuple[bool, int, float]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Return the whole lines of a file, however large it is; none if it is not there."""
+    """Yield the whole lines of a file of any size; no lines if the file is missing."""
     rest = b""
     try:
         with path.open("rb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""The present nodes of a run and of its ranks, from the events of its record. Pure."""
+"""The present nodes of a run and of its ranks, from the events of its record. No I/O."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _UNSEATING = frozenset(kind.name for kind in UNSEATING)
 
 @dataclass(frozen=True, slots=True)
 class LivingNode:
-    """A node that was launched, and has not left. ``rank``: None if the node takes no new work."""
+    """A node that was launched and is still in the pool. ``rank``: None if the node accepts no new work."""
 
     number: int
-    machine: str = ""  # the provider's name for it
+    machine: str = ""  # the provider's name for the machine
     rank: int | None = None
     ready: bool = False
     hostname: str = ""
@@ -27,7 +27,7 @@ class LivingNode:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def is_known_as(self, name: str) -> bool:
-        """Return whether the pool uses this name for the node: its machine, or the host or address that it reaches."""
+        """Return whether the pool uses this name for the node: its machine, or the host or address of its link."""
         short = self.machine.rpartition("/")[2]
         host = short.rpartition("@")[2]
         host = host.partition(":")[0] if host.count(":") == 1 else host.rpartition("]:")[0].lstrip("[") or host
@@ -40,7 +40,10 @@ class LivingNode:
 
 @dataclass(frozen=True, slots=True)
 class RunNodes:
-    """A run's nodes. ``ranks``: the node of each rank of the newest broadcast; without one, of each node's own rank."""
+    """The nodes of a run.
+
+    ``ranks``: node of each rank of the newest broadcast; without a broadcast, of each node's rank.
+    """
 
     nodes: Mapping[int, LivingNode]
     ranks: Mapping[int, int]

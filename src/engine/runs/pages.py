@@ -1,4 +1,4 @@
-"""The text that each event adds to a record's files, and the run's status. No I/O: the writer appends the text."""
+"""The text that each event adds to a record's files, and to the run's status. No I/O: the writer appends the text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .status import RunStatus
 
 
 class Happened(NamedTuple):
-    """An event, when it happened (unix time), and the function of its call, if the event itself may lack it."""
+    """An event, its time (unix time), and the function of its call, in case the event itself lacks the function."""
 
     event: ev.Event
     at: float
@@ -25,27 +25,27 @@ class Happened(NamedTuple):
 @dataclass(slots=True)
 class _Broadcast:
     function: str
-    size: int = 0  # in ranks
+    size: int = 0  # number of ranks
 
 
 class Pages:
     """The text to append to each file. Keys are paths within the record."""
 
     def __init__(self, status: RunStatus, clean: Callable[[str], str] = str, limit: EventsLimit | None = None) -> None:
-        """Begin empty. ``limit``: of the lines of events, shared with other writers."""
+        """Create empty pages. ``limit``: for the lines of events, shared with other writers."""
         self.status = status
         self._limit = limit or EventsLimit()
         self._reported_left_out = 0
         self._clean = clean
         self._text: dict[str, list[bytes]] = {}
-        self._broadcasts: dict[int, _Broadcast] = {}  # under way, by job
+        self._broadcasts: dict[int, _Broadcast] = {}  # job of a running broadcast -> its state
 
     def add(self, happened: Happened) -> None:
         event, at, function = happened
         self.status.apply(event, event.at or at)
         match event:
             case ev.UnfinishedLine():
-                return  # the whole line follows
+                return  # the whole line follows later
             case ev.TaskOutput():
                 self._printed(event, event.at or at)
                 return
@@ -80,7 +80,7 @@ class Pages:
             self._append(EVENTS, left_out_line(count, at))
 
     def taken(self) -> dict[str, bytes]:
-        """Return what has been added since the last call."""
+        """Return the text added since the last call."""
         text, self._text = self._text, {}
         return {path: b"".join(parts) for path, parts in text.items()}
 
@@ -94,9 +94,9 @@ class Pages:
             self._append(path, log_line(at, event.stream, self._clean(f"{of}{line}")))
 
     def _generation(self, event: ev.GenerationStarted, at: float) -> None:
-        """Mark in the logs where a generation begins. Each of its nodes has the same number of ranks."""
+        """Mark in the logs where a generation begins. Each of the generation's nodes has the same number of ranks."""
         broadcast = self._broadcasts.setdefault(event.job, _Broadcast(""))
-        broadcast.size = max(broadcast.size, len(event.ranks))  # the first generation runs all of them
+        broadcast.size = max(broadcast.size, len(event.ranks))  # the first generation runs all ranks
         name, each = broadcast.function or f"broadcast {event.job}", broadcast.size // max(1, len(event.nodes))
         for rank in event.ranks:
             node = event.nodes[min(rank // max(1, each), len(event.nodes) - 1)]

@@ -1,4 +1,4 @@
-"""Read records: the runs of a folder, whether they live, and the output of their tasks."""
+"""Read records: the runs of a folder, whether their owners are alive, and the output of their tasks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .lines import LOGS, LogLine, parsed_log, whole_lines
 from .names import name_in
 from .status import Spending
 
-Owned = Literal["alive", "dead", "elsewhere", "unknown"]  # unknown: its lock cannot be read
-_LOG = r"(rank|node)-(\d+)(?:\.(\d+))?\.log"  # with the number of each part but the first
+Owned = Literal["alive", "dead", "elsewhere", "unknown"]  # "unknown": the record's lock cannot be read
+_LOG = r"(rank|node)-(\d+)(?:\.(\d+))?\.log"  # the last group is the number of a part; the first part of a log has none
 CHUNK = 64 * 1024  # bytes of each log that are read at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. ``status``: the content of its `status.json`; empty if that cannot be read."""
+    """One run. ``status``: the content of its `status.json`; empty if the file cannot be read."""
 
     id: str
     name: str
@@ -40,11 +40,11 @@ class Run:
 
     @property
     def owner(self) -> Owned:
-        """Return whether the process that writes the record lives: its lock shows that, on the owner's computer."""
+        """Return whether the process that writes the record is alive, which its lock shows on the owner's computer."""
         try:
             if Lock.is_taken(self.directory):
                 return "alive"
-        except OSError:  # such as another user's, in a folder that was copied
+        except OSError:  # the lock cannot be opened, such as another user's lock in a copied folder
             return "unknown"
         about = read_json(self.directory / "run.json").get("owner")
         with suppress(TypeError):
@@ -53,7 +53,7 @@ class Run:
         return "dead"
 
     def spent_usd(self, now: float | None = None) -> float | None:
-        """Return the cost until the state was written, or until ``now`` (unix time) for a living run; None: unknown."""
+        """Return the cost until the state was written or, for an open run, until ``now`` (unix time); None: unknown."""
         if "spent_usd" not in self.status:
             return None
         spending = Spending(
@@ -63,7 +63,7 @@ class Run:
 
 
 def at_present(run: Run) -> tuple[Owned, Run]:
-    """Return a run's owner and then its state, so that the last state of an ending owner is not missed."""
+    """Return a run's owner, and the run read after that, so that the last state of an ending owner is not missed."""
     owner = run.owner
     return owner, run_of(run.directory)
 
@@ -101,14 +101,14 @@ _NUMBERS = frozenset({"began", "changed", "written", "spent_usd", "hourly_usd"})
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Return whether a field of a state has a value of its type: the file may be damaged or edited."""
+    """Return whether a field of a state has a value of the right type: the file may be damaged or edited."""
     if name in _NUMBERS or (name in ("ended", "exit", "generation") and value is not None):
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return True
 
 
 def runs_meant(wanted: str, runs: Sequence[Run]) -> list[Run]:
-    """Return the run with this id, else the newest with this name, else all runs whose id begins with it."""
+    """Return the run with the id ``wanted``, else the newest with this name, else all runs whose id begins with it."""
     if exact := [run for run in runs if run.id == wanted]:
         return exact
     if named := [run for run in runs if run.name == wanted]:
@@ -127,7 +127,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Log:
-    """One log of a run, read from its beginning; each call reads the lines added since the call before."""
+    """One log of a run, read from its beginning; each call returns the lines added since the last call."""
 
     path: Path
     origin: str
@@ -147,7 +147,10 @@ class Log:
                     yield Printed(parsed, self.origin)
 
     def _chunk(self, at: int) -> bytes:
-        """Return the bytes from ``at``. The file is closed again: a run of a thousand ranks has as many logs."""
+        """Return the bytes from offset ``at``.
+
+        The file is closed again, as a run of a thousand ranks has as many logs.
+        """
         with suppress(FileNotFoundError), self.path.open("rb", buffering=0) as file:
             file.seek(at)
             return file.read(CHUNK)
@@ -155,7 +158,7 @@ class Log:
 
 
 class Logs:
-    """The logs of a run, including those that begin later. ``ranks`` and ``nodes``: only theirs; both None: all."""
+    """The logs of a run, including logs that begin later. ``ranks`` and ``nodes``: read only theirs; both None: all."""
 
     def __init__(self, run: Run, ranks: Sequence[int] | None = None, nodes: Sequence[int] | None = None) -> None:
         self._folder = run.directory / LOGS

@@ -1,8 +1,8 @@
-"""Remove the records of old runs: `outdated` decides which, `sweep` removes them.
+"""Remove the records of old runs: `outdated` chooses them, `sweep` removes them.
 
 RETAIN-1: no record of a living run is removed, nor the newest record of an ended run.
-RETAIN-2: a record is removed only if it would exceed a limit together with the newer records that stay.
-RETAIN-3: the remaining records fit both limits, except for those that RETAIN-1 keeps.
+RETAIN-2: a record is removed only if it would exceed a limit together with the newer records that are kept.
+RETAIN-3: the remaining records fit both limits, except for records that RETAIN-1 keeps.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from .reader import run_of
 KEPT_RUNS = 200
 KEPT_BYTES = 5 * 2**30
 SWEEP_EVERY_S = 600.0
-ELSEWHERE_S = 24 * 3600.0  # a silent run on another computer is dead: living ones write each minute
-MAKING_S = 60.0  # a younger record without a lock is being created; an older one's creator was killed
+# a run on another computer that has not written for so long is dead: living runs write each minute
+ELSEWHERE_S = 24 * 3600.0
+MAKING_S = 60.0  # a younger record without a lock is being created; the creator of an older one was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def outdated(runs: Sequence[StoredRun], *, most: int = KEPT_RUNS, most_bytes: in
 
 
 def sweep_at_times(folder: Path) -> None:
-    """Do as `sweep`, at most once in `SWEEP_EVERY_S`: looking at a record takes up to a millisecond."""
+    """Run `sweep`, at most once in `SWEEP_EVERY_S`, because checking a record takes up to a millisecond."""
     mark = folder / "swept"
     with suppress(FileNotFoundError):
         if 0.0 <= time.time() - mark.stat().st_mtime < SWEEP_EVERY_S:
@@ -62,17 +63,17 @@ def sweep_at_times(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the outdated records in ``folder``. Errors are ignored: nothing depends on the removal."""
+    """Remove the outdated records in ``folder``. Errors are ignored, because nothing depends on the removal."""
     for run in outdated(list(_stored(folder))):
         with suppress(OSError):
             _remove(run.directory)
 
 
 def remove(directory: Path) -> bool:
-    """Remove the record of a run, unless the run lives; return whether it is gone.
+    """Remove the record of a run, unless the run is alive; return whether the record is gone.
 
     Raises:
-        OSError: something in it cannot be removed.
+        OSError: a file of the record cannot be removed.
     """
     if _stored_run(directory).alive:
         return False
@@ -84,12 +85,12 @@ def _stored(folder: Path) -> Iterator[StoredRun]:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if name_in(entry.name) is not None and entry.is_dir(follow_symlinks=False):
-                with suppress(OSError):  # another program removes it at the same time
+                with suppress(OSError):  # another program removes the record at the same time
                     yield _stored_run(Path(entry.path))
 
 
 def _stored_run(directory: Path) -> StoredRun:
-    began = directory.stat().st_mtime  # the creation of its newest file, if it has no run.json
+    began = directory.stat().st_mtime  # the creation time of the record's newest file, if there is no run.json
     with suppress(FileNotFoundError):
         began = (directory / "run.json").stat().st_mtime
     alive = Lock.is_taken(directory)
@@ -99,7 +100,7 @@ def _stored_run(directory: Path) -> StoredRun:
 
 
 def _lives_elsewhere(directory: Path) -> bool:
-    """Return whether another computer seems to write the record: in a shared folder, locks may not show here."""
+    """Return whether another computer seems to write the record, as its locks in a shared folder may not be visible."""
     run = run_of(directory)
     if run.ended or run.owner != "elsewhere":
         return False
@@ -119,12 +120,12 @@ def _size(folder: Path | str) -> int:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a record, its lock last, so that no other program removes it at the same time."""
-    from shutil import rmtree  # slow to import
+    """Remove a record, its lock last, so that no other program removes the record at the same time."""
+    from shutil import rmtree  # imported only here, as the import is slow
 
     if Lock.is_taken(directory) or _lives_elsewhere(
         directory
-    ):  # `take` succeeds for a lock that this process itself holds
+    ):  # checked first, because `take` succeeds for a lock that this process itself holds
         return
     lock = Lock.take(directory)
     if lock is None:

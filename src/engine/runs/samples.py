@@ -26,7 +26,7 @@ def sample_fields(sampled: NodeSampled) -> dict[str, Any]:
 
 
 def sample_line(sampled: NodeSampled, at: float) -> bytes:
-    """Return a sample as a line of JSON. ``at``: for a sample without a time of its own."""
+    """Return a sample as a line of JSON. ``at``: the time for a sample that has none."""
     return _ENCODE({"at": sampled.at or at, **sample_fields(sampled)}).encode() + b"\n"
 
 
@@ -36,7 +36,7 @@ def read_samples(directory: Path) -> list[NodeSampled]:
 
 
 def samples_in(lines: Iterable[bytes]) -> Iterator[NodeSampled]:
-    """Return the samples of all readable lines."""
+    """Yield the samples of all readable lines."""
     for line in lines:
         try:
             fields = json.loads(line)
@@ -44,7 +44,7 @@ def samples_in(lines: Iterable[bytes]) -> Iterator[NodeSampled]:
             whole = {name: int(fields[name]) for name in _WHOLE}
             parts = {name: float(fields[name]) for name in _PARTS}
             yield NodeSampled(at=float(fields["at"]), gpus=gpus, **whole, **parts)  # type: ignore[arg-type]
-        except (ValueError, TypeError, KeyError, OverflowError):  # left by a full disk
+        except (ValueError, TypeError, KeyError, OverflowError):  # a full disk damaged the line
             continue
 
 
@@ -53,18 +53,22 @@ class SampleFile:
     """The samples of the record in ``directory``, which may still be written."""
 
     directory: Path
-    _read: int = field(default=0)  # bytes
+    _read: int = field(default=0)  # number of bytes already read
 
     @classmethod
     def at_end(cls, directory: Path, size_bytes: int) -> SampleFile:
-        """Return the file from its last ``size_bytes`` on: a long run's file is large."""
+        """Return the file, to be read from its last ``size_bytes``: a long run's file is large."""
         size = 0
         with suppress(FileNotFoundError):
             size = (directory / SYSTEM).stat().st_size
-        return cls(directory, max(0, size - size_bytes))  # an incomplete first line is skipped
+        # reading may start inside a line; that incomplete line is skipped
+        return cls(directory, max(0, size - size_bytes))
 
     def new_samples(self) -> Iterator[NodeSampled]:
-        """Yield the samples added since the last call. An incomplete last line is left for the next call."""
+        """Yield the samples added since the last call.
+
+        An incomplete last line is returned later, when it is complete.
+        """
         with suppress(FileNotFoundError), (self.directory / SYSTEM).open("rb", buffering=0) as file:
             file.seek(self._read)
             rest = b""

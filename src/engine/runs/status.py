@@ -15,7 +15,10 @@ _LEFT = (ev.NodeLost, ev.NodeFailed, ev.NodeDismissed, ev.NodeStandby)
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """The cost: USD ``spent`` at one moment, and ``hourly`` from then on. ``at``: seconds of any one clock."""
+    """The cost: USD ``spent`` at one moment, and USD per hour (``hourly``) after it.
+
+    ``at``: seconds, on any one clock.
+    """
 
     spent: float = 0.0
     hourly: float = 0.0
@@ -26,7 +29,7 @@ class Spending:
 
 
 class Calls(NamedTuple):
-    """The numbers of a run's calls: a broadcast is one, and so is each task of a map. Each item of a map can fail."""
+    """The numbers of a run's calls. A broadcast is one call, each task of a map is one; each item of a map can fail."""
 
     submitted: int = 0
     finished: int = 0
@@ -35,7 +38,10 @@ class Calls(NamedTuple):
 
 @dataclass(slots=True)
 class RunStatus:
-    """``state``: starting, running, closing, ended. ``changed``: unix time of the last event but prints and samples."""
+    """The state: starting, running, closing or ended.
+
+    ``changed``: unix time of the last event except prints and samples.
+    """
 
     id: str
     name: str
@@ -44,9 +50,9 @@ class RunStatus:
     provider: str = ""
     state: str = "starting"
     ready: set[int] = field(default_factory=set)
-    most: int = 0  # nodes that were ready at the same time
+    most: int = 0  # highest number of nodes that were ready at the same time
     wanted: int = 0
-    generation: int = 0  # of the broadcast that began a generation last
+    generation: int = 0  # generation number of the broadcast that last began a generation
     changed: float = 0.0
     ended: float | None = None
     exit: int | None = None

@@ -1,9 +1,9 @@
 """TensorBoard's event files of a record, made from its metrics: a folder for each rank, or for each other function.
 
-Metrics that would need more than `MOST_FOLDERS` folders are in the record alone.
+Metrics that would need more than `MOST_FOLDERS` folders are only in the record.
 
-A file is a row of records, each with its length and masked CRC-32C, of Event messages (TensorFlow's tf_record format,
-and `event.proto` and `summary.proto` of TensorBoard). A generation that begins anew at an earlier step writes a
+A file is a sequence of records, each with its length and masked CRC-32C, of Event messages (TensorFlow's tf_record
+format, and `event.proto` and `summary.proto` of TensorBoard). A generation that restarts at an earlier step writes a
 session start: TensorBoard then hides the later steps of the generation before.
 """
 
@@ -20,15 +20,16 @@ from ...lazy_dataclass import dataclass
 from .metrics import METRICS, Logged, metrics_in
 
 FOLDER = "tb"
-MOST_FOLDERS = 4096  # of a record: each task of a map has its own, and a map may have a million
+# most folders of a record: each task of a map has a folder of its own, and a map may have a million tasks
+MOST_FOLDERS = 4096
 CHUNK = 16 * 1024  # bytes of the metrics that are read at a time
 _MASK = 0xA282EAD8
-_START = 1  # SessionLog.START
+_START = 1  # value of SessionLog.START
 _HEADER, _DOUBLE, _FLOAT, _U32 = struct.Struct("<Q"), struct.Struct("<d"), struct.Struct("<f"), struct.Struct("<I")
 
 
 def write_tensorboard(directory: Path) -> None:
-    """Write the event files of a record in ``directory`` anew, for a run that was killed before it wrote them."""
+    """Write the event files of a record in ``directory`` again, for a run that was killed before it wrote them."""
     for file in (directory / FOLDER).rglob("events.out.tfevents.*"):
         file.unlink()
     TensorBoardFiles(directory).catch_up(float("inf"))
@@ -38,22 +39,22 @@ def write_tensorboard(directory: Path) -> None:
 class _Series:
     path: Path
     generation: int
-    step: int  # the last one
+    step: int  # the last step in the file
 
 
 class TensorBoardFiles:
-    """The event files of one record; each call of `catch_up` writes the metrics logged since."""
+    """The event files of one record; each call of `catch_up` writes the metrics logged since the last call."""
 
     def __init__(self, directory: Path) -> None:
         self._metrics, self._folder = directory / METRICS, directory / FOLDER
-        self._read = 0  # bytes
+        self._read = 0  # bytes of the metrics that were read
         self._series: dict[str, _Series] = {}
 
     def catch_up(self, within_s: float) -> bool:
         """Write the metrics logged since the last call, for at most ``within_s``; return whether all are written.
 
         Raises:
-            OSError
+            OSError: a file cannot be read or written.
         """
         until = time.monotonic() + within_s
         while lines := self._next_lines():
@@ -115,24 +116,27 @@ class TensorBoardFiles:
 
 
 def _folder_name(logged: Logged) -> str:
-    """Return TensorBoard's name for a run. A function's broadcasts after the first have their job's number in it."""
+    """Return TensorBoard's name for a run.
+
+    For a function's second and later broadcasts, it contains the job's number.
+    """
     function = re.sub(r"[^A-Za-z0-9._-]+", "-", logged.function).strip("-.") or "program"
     whose = f"{function}-{logged.job}" if logged.job else function
     return f"{whose}/rank-{logged.rank:03}" if logged.rank is not None else whose
 
 
 def record(event: bytes) -> bytes:
-    """Return an event as a record of the file."""
+    """Return an event in the format of a record of the file."""
     header = _HEADER.pack(len(event))
     return b"".join((header, _U32.pack(masked(crc32c(header))), event, _U32.pack(masked(crc32c(event)))))
 
 
 def version_event(at: float) -> bytes:
-    return _time(at) + _text(3, b"brain.Event:2")  # Event.file_version
+    return _time(at) + _text(3, b"brain.Event:2")  # field Event.file_version
 
 
 def restart_event(at: float, step: int) -> bytes:
-    return _time(at) + _step(step) + _text(7, b"\x08" + _varint(_START))  # Event.session_log, SessionLog.status
+    return _time(at) + _step(step) + _text(7, b"\x08" + _varint(_START))  # fields Event.session_log, SessionLog.status
 
 
 def scalars_event(at: float, step: int, values: dict[str, float]) -> bytes:
@@ -157,7 +161,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _time(at: float) -> bytes:
-    return b"\x09" + _DOUBLE.pack(at)  # Event.wall_time
+    return b"\x09" + _DOUBLE.pack(at)  # field Event.wall_time
 
 
 def _step(step: int) -> bytes:
@@ -180,7 +184,7 @@ def _varint(number: int) -> bytes:
 def _single(value: float) -> bytes:
     try:
         return _FLOAT.pack(value)
-    except OverflowError:  # beyond what a float of 32 bits holds
+    except OverflowError:  # the value is too large for a float of 32 bits
         return _FLOAT.pack(float("inf") if value > 0 else float("-inf"))
 
 

@@ -10,7 +10,10 @@ from .files import RecordFiles
 
 @dataclass(frozen=True, slots=True)
 class WholeProgram:
-    """The process of one run. ``exit_code``: returns its code for the pool's error. ``files``: a record made by it."""
+    """The process of one run.
+
+    ``exit_code``: returns the exit code for the pool's error. ``files``: the record it created.
+    """
 
     exit_code: Callable[[BaseException], int]
     files: RecordFiles | None = None

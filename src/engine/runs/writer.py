@@ -1,7 +1,7 @@
-"""The thread that writes the record of one run. `put` never waits, whatever the disk does.
+"""The thread that writes the record of one run. `put` never waits, even if the disk is slow.
 
-Events are written after at most `FLUSH_S`, in one write for each file: so much is lost when the process is killed. An
-error of the disk ends the record, is reported once, and does not affect the pool.
+Events are written after at most `FLUSH_S`, in one write for each file: that much is lost if the process is killed. A
+disk error ends the record, is reported once, and does not affect the pool.
 """
 
 from __future__ import annotations
@@ -31,30 +31,34 @@ from .retention import sweep_at_times
 from .status import Calls, RunStatus, Spending
 
 FLUSH_S = 0.5
-HEARTBEAT_S = 60.0  # between states of an idle run, whose cost goes on
-DESCRIBE_S, SWEEP_S = 0.5, 3.0  # after the start, or at the end: an opening pool needs the processor
+HEARTBEAT_S = 60.0  # time between two states of an idle run, whose cost still grows
+# time after the start to describe the run and to sweep, at the latest at its end: an opening pool needs the processor
+DESCRIBE_S, SWEEP_S = 0.5, 3.0
 GIT_S = 0.5  # longest wait for git at the end of a run
 CLOSE_S = 2.0  # longest wait of a pool's end for the disk
-BACKLOG = 100_000  # events, and
-BACKLOG_CHARS = 16 * 1024 * 1024  # of prints, that wait for the disk; further ones are only counted
+BACKLOG = 100_000  # most events that wait for the disk; further events are only counted
+BACKLOG_CHARS = 16 * 1024 * 1024  # most characters of prints that wait for the disk; further prints are only counted
 RUN, STATUS, RESULT, DIFF = "run.json", "status.json", "result.json", "git.diff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a record. ``describe``: returns more fields of `run.json`; called in the writer's thread."""
+    """The settings of a record. ``describe``: returns more fields of `run.json`; called in the writer's thread."""
 
     name: str
-    folder: Path  # of all records
+    folder: Path  # the folder of all records
     describe: Callable[[], Mapping[str, Any]] = dict
-    clean: Callable[[str], str] = str  # of each text: hides secrets
-    source: Path | None = None  # a folder in a git repository to describe
-    files: RecordFiles | None = None  # of a record that exists already
+    clean: Callable[[str], str] = str  # hides secrets in a text
+    source: Path | None = None  # a folder whose git repository is described
+    files: RecordFiles | None = None  # the files of a record that exists already
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run. ``calls``: by function. ``code``: the program's exit code; None: Python's for this error."""
+    """The end of a run.
+
+    ``calls``: by function. ``code``: the program's exit code; None: Python's code for this error.
+    """
 
     error: BaseException | None = None
     calls: Mapping[str, Any] | None = None
@@ -72,20 +76,20 @@ class RunEnd:
             case SystemExit(code=None):
                 return 0
             case SystemExit(code=int(code)):
-                return code & 0xFF  # the system keeps only these bits
+                return code & 0xFF  # the system keeps only these bits of an exit code
             case _:
                 return _own_code(self.error)
 
 
 def _own_code(error: BaseException) -> int:
-    """Return the exit code that a framework of command lines takes from an error, as ``typer.Exit(3)`` has it."""
+    """Return the exit code that a command-line framework uses for an error, as for ``typer.Exit(3)``."""
     of_framework = any(each.__module__.partition(".")[0] in ("click", "typer") for each in type(error).__mro__)
     code = getattr(error, "exit_code", None) if of_framework else None
     return code & 0xFF if isinstance(code, int) else 1
 
 
 class RunWriter:
-    """The writer of a record. ``directory``: of the record, once created. ``failure``: why it stopped, or empty."""
+    """The writer of a record. ``directory``: the record's, once created. ``failure``: why writing stopped, or empty."""
 
     def __init__(
         self,
@@ -95,25 +99,25 @@ class RunWriter:
         *,
         state: str = "starting",
     ) -> None:
-        """Prepare; `start` begins.
+        """Prepare the writer; `start` starts its thread.
 
         Args:
             failed: called once when ``failure`` is set, in the writer's thread if there is one.
-            opened: called likewise when the record has a ``directory`` and names its owner.
+            opened: called in the same way when the record has a ``directory`` and names its owner.
             state: the first state of the run.
         """
         self._plan, self._failed, self._opened = plan, failed, opened
         self.directory: Path | None = None
         self.failure = ""
-        self.spending = Spending()  # the newest known
-        self.calls: Callable[[], Calls] = Calls  # the numbers of calls at present, for any thread
+        self.spending = Spending()  # the newest known cost
+        self.calls: Callable[[], Calls] = Calls  # returns the present numbers of calls, in any thread
         self._began = time.time()
         limit = EventsLimit()
         self._pages = Pages(RunStatus("", plan.name, self._began, state=state, changed=self._began), plan.clean, limit)
         self._parts = LogParts()
         self._items: deque[Happened] = deque()
-        self.log = LogWriter(plan.clean, self._wake_up, limit)  # for log records, from any thread
-        self._chars_put = self._chars_taken = 0  # of prints; each has one writing thread
+        self.log = LogWriter(plan.clean, self._wake_up, limit)  # accepts log records from any thread
+        self._chars_put = self._chars_taken = 0  # characters of prints; only one thread writes each counter
         self._dropped = self._dropped_reported = 0
         self._about: dict[str, Any] = {}  # the content of run.json
         self._git: GitState | None = None
@@ -125,14 +129,14 @@ class RunWriter:
         self._thread = threading.Thread(target=self._run, name="outrider-record", daemon=True)
 
     def start(self) -> None:
-        """Begin. If the system has no thread left, there is no record, and ``failure`` says so."""
+        """Start the thread. If the system has no thread left, there is no record, and ``failure`` has the reason."""
         try:
             self._thread.start()
         except RuntimeError as error:
             self._fail(error)
 
     def ready(self, within_s: float = CLOSE_S) -> bool:
-        """Wait until the record is created; return whether it is."""
+        """Wait until the record is created; return whether it exists."""
         return self._ready.wait(within_s) and not self.failure
 
     def put(self, event: ev.Event, at: float, function: str = "") -> None:
@@ -145,7 +149,7 @@ class RunWriter:
             return
         self._chars_put += chars
         self._items.append(Happened(event, at, function))
-        if isinstance(event, ev.PoolClosing):  # the rest is written while the nodes end
+        if isinstance(event, ev.PoolClosing):  # write the waiting events now, while the nodes end
             self._leaving.set()
         self._wake_up()
 
@@ -154,7 +158,7 @@ class RunWriter:
             self._wake.set()
 
     def close(self, end: RunEnd, within_s: float = CLOSE_S) -> None:
-        """Write the rest and the end of the run, for at most ``within_s`` seconds. Idempotent."""
+        """Write the remaining events and the end of the run, for at most ``within_s`` seconds. Idempotent."""
         if not self._closing.is_set():
             self._end = end
             self._closing.set()
@@ -163,8 +167,8 @@ class RunWriter:
         if self._thread.ident is not None:
             self._thread.join(within_s)
         left = math.inf
-        while self._thread.is_alive() and 0 < self.log.waiting_bytes < left:  # no log record is lost
-            left = self.log.waiting_bytes  # wait on while the disk makes progress
+        while self._thread.is_alive() and 0 < self.log.waiting_bytes < left:  # continue, so that no log record is lost
+            left = self.log.waiting_bytes  # wait as long as the disk makes progress
             self._thread.join(within_s)
 
     # --- in the thread --------------------------------------------------------------------------------------------
@@ -172,7 +176,7 @@ class RunWriter:
     def _run(self) -> None:
         try:
             files = self._plan.files or RecordFiles.make(self._plan.folder, self._plan.name, self._began)
-        except Exception as error:  # noqa: BLE001  whatever it is, the pool goes on
+        except Exception as error:  # noqa: BLE001  no error of the record may end the pool
             self._fail(error)
             return
         self.directory, self._pages.status.id = files.directory, files.directory.name
@@ -182,12 +186,12 @@ class RunWriter:
             self._record(files)
         except Exception as error:  # noqa: BLE001
             self._fail(error)
-            self._closing.wait()  # the lock says that the run lives
+            self._closing.wait()  # hold the record's lock, which shows that the run is alive
             with suppress(Exception):
                 self._write_end(files)
         finally:
             files.close()
-            self._end = RunEnd()  # its error's frames would keep values alive
+            self._end = RunEnd()  # the frames of the error's traceback would keep values alive
 
     def _fail(self, error: Exception) -> None:
         self.failure = str(error) or type(error).__name__
@@ -211,7 +215,7 @@ class RunWriter:
             if not self._described and (self._leaving.is_set() or written_at >= due):
                 self._describe(files)
             self._write(files)
-            if not self._closing.is_set():  # else the final state follows, for which `close` waits
+            if not self._closing.is_set():  # otherwise the final state follows, which `close` waits for
                 self._write_status(files)
             if self._described and not swept and written_at >= began + SWEEP_S:
                 swept = self._sweep(files)
@@ -233,12 +237,12 @@ class RunWriter:
             self._git_look.start()
         try:
             self._about |= plain(self._plan.describe(), self._plan.clean)
-        except Exception as error:  # noqa: BLE001  of a plugin of the user's own, for one
+        except Exception as error:  # noqa: BLE001  for example, from a user's own plugin
             self._about["undescribed"] = repr(error)
         files.replace(RUN, self._about)
 
     def _sweep(self, files: RecordFiles) -> bool:
-        with suppress(Exception):  # errors with old records do not concern this one
+        with suppress(Exception):  # errors in old records do not concern this record
             sweep_at_times(files.directory.parent)
         return True
 
@@ -248,7 +252,7 @@ class RunWriter:
             self._wake.set()
 
     def _write(self, files: RecordFiles) -> None:
-        """Write everything that waits."""
+        """Write all waiting events."""
         self._wake.clear()
         for _ in range(len(self._items)):
             happened = self._items.popleft()
@@ -266,7 +270,7 @@ class RunWriter:
             self._write_git(files, self._git)
 
     def _append(self, files: RecordFiles, text: Mapping[str, bytes]) -> None:
-        """Append to the files; text of logs goes to their present parts."""
+        """Append to the files; text of logs goes to the present parts of the logs."""
         logs = {path: lines for path, lines in text.items() if path.startswith(LOGS)}
         placed = self._parts.place(logs)
         files.append({**placed.text, **{path: lines for path, lines in text.items() if path not in logs}})

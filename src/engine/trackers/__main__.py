@@ -1,8 +1,8 @@
 """The process that sends one run's record to its trackers: ``python -m outrider.engine.trackers RECORD``.
 
-The pool's program starts it, with the trackers as a pickle on its stdin, so that no secret is in its arguments. It
-shares nothing else with that program: it reads the record, and sees there whether the run is over, or its owner dead.
-Then it sends the rest, and ends. If it is killed, another such process sends the rest.
+The pool's program starts the process and writes the trackers to its stdin as a pickle, so that no secret is in its
+arguments. The two processes share nothing else: this process reads in the record whether the run is over, or its owner
+is dead. Then this process sends the remaining data, and ends. If it is killed, another such process sends that data.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ from .feed import POLL_S, Feed
 from .state_file import Busy, StateFile
 
 NICE = 10
-OWNER_S = 10.0  # after the run's end beside what its owner waits: it ends this process itself, if it can
-DEAD_OWNER_S = 30.0  # after the death of the owner, for whom nobody waits
+# time to live after the run's end beyond the owner's wait: the owner ends this process itself, if it can
+OWNER_S = 10.0
+DEAD_OWNER_S = 30.0  # time to live after the death of the owner; nobody waits for this process then
 LOCK_AGAIN_S = 0.5
 
 
 def main() -> None:
     with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # where the program has a real-time one
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # in case the program has a real-time policy
     with suppress(OSError):
         os.nice(NICE)
     order, flush_s = pickle.load(sys.stdin.buffer)
     sys.stdin.close()
     directory = Path(sys.argv[1])
-    script_modules.begin(script_modules.Namespace())  # in which classes of the program's script are copies
+    script_modules.begin(script_modules.Namespace())  # module for copies of classes from the program's script
     trackers = [tracker for name, pickled in order if (tracker := _loaded(directory, name, pickled)) is not None]
     done = send(directory, trackers, flush_s) and len(trackers) == len(order)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0 if done else 1)  # a thread may wait for a server that says nothing
+    os._exit(0 if done else 1)  # a thread may still wait for a server that does not reply
 
 
 def _loaded(directory: Path, name: str, pickled: bytes) -> Tracker | None:
-    """Return a tracker; None: its module is not found here, which is noted in the tracker's state."""
+    """Return a tracker; None: its module cannot be imported here, which is noted in the tracker's state."""
     try:
         tracker: Tracker = pickle.loads(pickled)
-    except Exception as error:  # noqa: BLE001  of a class of the user's own
+    except Exception as error:  # noqa: BLE001  a user's own class may raise anything
         traceback.print_exc()
         file = StateFile(directory, name)
         with suppress(Busy, OSError), file.locked():
@@ -62,7 +63,7 @@ def _loaded(directory: Path, name: str, pickled: bytes) -> Tracker | None:
 
 
 def send(directory: Path, trackers: Sequence[Tracker], flush_s: float) -> bool:
-    """Send to all trackers at the same time; return whether each has everything. The time after the run is limited."""
+    """Send to all trackers at the same time; return whether each has all data. The time after the run is limited."""
     threads = [
         threading.Thread(target=_feed, args=(directory, each), name=f"outrider-{each.name}", daemon=True)
         for each in trackers
@@ -89,9 +90,9 @@ def _feed(directory: Path, tracker: Tracker) -> None:
             with feed.file.locked():
                 feed.run()
             return
-        except (Busy, OSError):  # another process sends, or the disk is full
+        except (Busy, OSError):  # another process sends to this tracker, or the disk is full
             time.sleep(LOCK_AGAIN_S)
-        except Exception:  # noqa: BLE001  a defect: it is told in the log, and tried again
+        except Exception:  # noqa: BLE001  a defect is logged, and the feed is retried
             traceback.print_exc()
             time.sleep(10 * LOCK_AGAIN_S)
 

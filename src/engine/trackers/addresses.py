@@ -1,4 +1,4 @@
-"""Check the address of a tracker's server, and read what the environment says. HTTP itself is not imported here."""
+"""Checks for the address of a tracker's server, and settings from the environment. This module does not import HTTP."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from urllib.parse import unquote, urlsplit
 
 from ..api.checks import refuse, shown
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # syntax of RFC 9110, 5.6.2
 
 
 def check_address(owner: str, address: object, example: str) -> str:
     """Check the address of a server.
 
     Raises:
-        SpecError
+        SpecError: the address is not valid.
     """
     if not isinstance(address, str):
         refuse(f"{owner} takes the address of a server, as in {example!r}, not {shown(address)}.")
@@ -27,7 +27,7 @@ def check_address(owner: str, address: object, example: str) -> str:
     try:
         parts = urlsplit(address)
         named = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:  # of a port or an IPv6 address; its text has the whole address
+    except ValueError:  # error of a port or an IPv6 address, whose text contains the whole address
         named = False
     if not named:
         refuse(f"{owner} takes an address that begins with http:// or https:// and a host, as in {example!r}.")
@@ -35,10 +35,10 @@ def check_address(owner: str, address: object, example: str) -> str:
 
 
 def check_header(owner: str, name: str, value: str) -> None:
-    """Check a header, whose value may be a secret: no error shows it.
+    """Check a header, whose value may be a secret: no error shows the value.
 
     Raises:
-        SpecError
+        SpecError: the name or the value is not valid.
     """
     if not _HEADER_NAME.fullmatch(name):
         refuse(f"{owner} takes names of HTTP headers, not {shown(name)}.")
@@ -54,5 +54,5 @@ def variable(name: str) -> str:
 
 
 def basic(username: str, password: str) -> str:
-    """Return the Authorization header of a user. Both may be quoted as in an address."""
+    """Return the Authorization header for a user. Both arguments may be percent-encoded as in an address."""
     return f"Basic {base64.b64encode(f'{unquote(username)}:{unquote(password)}'.encode()).decode()}"

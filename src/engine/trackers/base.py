@@ -1,7 +1,8 @@
-"""Define a tracker: settings of a pool, and a sender that takes the contents of a run's record.
+"""The definition of a tracker: settings of a pool, and a sender of the contents of a run's record.
 
-A `Tracker` is written in the user's program, checked there, and pickled to the process that sends. There `open` makes
-its `Sender`, whose methods are called one after another, by one thread of its own. They may take as long as they like.
+A `Tracker` is created in the user's program, checked there, and pickled for the process that sends. In that process
+`open` creates its `Sender`, whose methods are called one after another, in one thread for this sender. The methods may
+take as long as they need.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Away(Exception):
 
     Args:
         why: The reason.
-        retry_after_s: Seconds until then, if the tracker gave them.
+        retry_after_s: Seconds until the next attempt, if the tracker specified them.
     """
 
     def __init__(self, why: str, retry_after_s: float | None = None) -> None:
@@ -34,11 +35,14 @@ class Away(Exception):
 
 
 class Refused(Away):
-    """The tracker takes no data from us: the token or the address is wrong. The sender tries again, but rarely."""
+    """The tracker takes no data from this sender: the token or the address is wrong.
+
+    The sender tries again, but rarely.
+    """
 
 
 class Rejected(Exception):
-    """The tracker will never take this data. The sender leaves it out, the record notes that, and the rest goes on."""
+    """The tracker will never take this data. The data is left out, the record notes that, and sending continues."""
 
 
 class Point(NamedTuple):
@@ -54,11 +58,11 @@ class Point(NamedTuple):
         function: The name of the function.
         job: The number of the job.
         generation: The generation; 0 outside of broadcasts.
-        number: Of a point without a step: its number among the points of this name, from 0.
+        number: For a point without a step: its number among the points of this name, from 0.
     """
 
     name: str
-    value: float  # nan and infinities too
+    value: float  # may also be nan or infinite
     step: int | None
     at: float
     rank: int | None
@@ -74,7 +78,7 @@ class Artifact(NamedTuple):
 
     Attributes:
         name: The name.
-        path: The place of the file now, in the record. Its file name is unique in a run.
+        path: The present path of the file in the record. Its file name is unique in a run.
         size_bytes: The size.
         sha256: The digest of the content.
         at: The unix time.
@@ -139,8 +143,9 @@ class TrackedRun:
         began: The unix time of the beginning.
         about: The content of `run.json`: what was started, by whom and from which commit.
         ids: Texts that earlier processes have stored by ``keep``, such as the tracker's own id of this run.
-        keep: Stores a name and a text: in the record when it returns.
-        machines: The machines that were launched before this process began to send; `pool_ready` has all of them later.
+        keep: A function that stores a name and a text in the record, and returns when they are written.
+        machines: The machines that were launched before this process began to send; the event `pool_ready` has all
+            machines later.
     """
 
     id: str
@@ -149,7 +154,7 @@ class TrackedRun:
     began: float  # unix time
     about: Mapping[str, Any]
     ids: Mapping[str, str]
-    keep: Callable[[str, str], None]  # a name and a text: in the record when it returns
+    keep: Callable[[str, str], None]  # stores a name and a text in the record, and returns when they are written
     machines: Sequence[Machine] = ()
 
     @property
@@ -159,7 +164,7 @@ class TrackedRun:
 
     @property
     def placement(self) -> dict[str, Any]:
-        """The options of the provider that say where machines are to be, such as "region" or "partition"."""
+        """The options of the provider that decide where machines are launched, such as "region" or "partition"."""
         named = self._provider
         return placement_of(named) if isinstance(named, Mapping) else {}
 
@@ -182,10 +187,10 @@ class Sender:
     """Sends one run to one tracker. Each method returns when the tracker has the data.
 
     A method raises `Away`, `Refused` or `Rejected`; any other exception counts as `Away`. After `Away`, and after the
-    death of the process, the same data is sent again with the same ``key``, so a tracker must take it twice without
-    doubling it. Methods that are not overridden are not called, and their data is not read.
+    death of the process, the same data is sent again with the same ``key``, so a tracker must accept the same data
+    twice without storing it twice. Methods that are not overridden are not called, and their data is not read.
 
-    ``key``: names the data by run, kind and position in the record; set before each call.
+    ``key``: identifies the data by run, kind and position in the record; set before each call.
     """
 
     key = ""
@@ -193,13 +198,13 @@ class Sender:
     events: ClassVar[frozenset[str]] = frozenset()  # names of the events that `event` is called with
 
     def begun(self) -> None:
-        """Find or create the run. Comes first, and again in each process that sends this run."""
+        """Find or create the run. Called first, and again in each process that sends this run."""
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Send settings of the run, values of JSON: new ones, and those with another value."""
+        """Send settings of the run as JSON values: new ones, and changed ones."""
 
     def points(self, points: Sequence[Point]) -> None:
-        """Send points, in the order in which they were recorded; some thousands at most."""
+        """Send points, in the order in which they were recorded; at most some thousands."""
 
     def artifact(self, artifact: Artifact) -> None:
         """Send a file that was logged."""
@@ -208,13 +213,13 @@ class Sender:
         """Send a text that was logged."""
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Send an event of the record whose name is in ``events``. "pool_ready" has the pool's ``machines``, too."""
+        """Send an event of the record whose name is in ``events``. "pool_ready" also has the pool's ``machines``."""
 
     def ended(self, end: End) -> None:
-        """Send the end of the run, when everything else was sent."""
+        """Send the end of the run, after all other data was sent."""
 
     def close(self) -> None:
-        """Release what this process holds; it sends no more. Raises nothing, and takes a second at most."""
+        """Release the resources of this process, which sends no more. Must not raise, and may take a second at most."""
 
     def takes(self, what: str) -> bool:
         """Return whether the method with this name is overridden."""
@@ -224,19 +229,19 @@ class Sender:
 class Tracker:
     """A destination of runs: frozen settings, without I/O. A dataclass with ``name`` and ``ranks`` is enough.
 
-    It must be picklable, including its `Secret` values.
+    A tracker must be picklable, including its `Secret` values.
 
     Attributes:
         name: The name in the record and for `outrider sync --to`, unique in a pool.
-        ranks: Whose points of a broadcast are sent: ``"head"``, ``"all"`` or ``"mean"``.
+        ranks: The ranks of a broadcast whose points are sent: ``"head"``, ``"all"`` or ``"mean"``.
     """
 
-    kind: ClassVar[str] = ""  # as files and commands call it
+    kind: ClassVar[str] = ""  # name of this kind of tracker in files and commands
     name: str = ""
     ranks: Ranks = "head"
 
     def open(self, run: TrackedRun) -> Sender:
-        """Return the `Sender` of this run. It connects to nothing yet."""
+        """Return the `Sender` of this run. Does not connect yet."""
         raise NotImplementedError
 
 
@@ -253,7 +258,7 @@ def check_trackers(trackers: object) -> tuple[Tracker, ...]:
     """Check a pool's ``trackers=``.
 
     Raises:
-        SpecError
+        SpecError: an element is not a tracker, or its options are not valid.
     """
     if isinstance(trackers, Tracker | str) or not isinstance(trackers, Sequence):
         refuse(f'trackers takes a list, as in trackers=[trackers.MLflow("http://host:5000")], not {shown(trackers)}.')

@@ -1,4 +1,4 @@
-"""Find the part of a run that a tracker lacks, by its state in the record."""
+"""The part of a run that a tracker does not have yet, from the tracker's state in the record."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from .cursor import Cursor
 from .selection import Redone, Selection
 from .state_file import FOLDER, LOG, StateFile
 
-WORDS_BYTES = 4096  # at the end of the process's log
-COUNTED_BYTES = 4 * 1024 * 1024  # of metrics whose points are counted; of more the number is an estimate
+WORDS_BYTES = 4096  # size of the part that is read at the end of the process's log
+COUNTED_BYTES = 4 * 1024 * 1024  # bytes of metrics whose points are counted; for more bytes, the number is an estimate
 
 
 class Behind(NamedTuple):
-    """A tracker's lag. ``points``: the number of missing points, perhaps estimated. ``rejected``: deliveries that it
-    never takes.
+    """A tracker's missing data.
+
+    ``points``: number of missing points, perhaps estimated. ``rejected``: deliveries that the tracker never accepts.
     """
 
     tracker: str
     points: int
     rejected: int
     problem: str
-    whole: bool  # nothing is missing but rejected deliveries
+    whole: bool  # whether only rejected deliveries are missing
 
     def command(self, run: str) -> str:
         return f"outrider sync {shlex.quote(run)} --to {self.tracker}"
 
 
 def behind(directory: Path, trackers: Sequence[Tracker]) -> list[Behind]:
-    """Return the pool's trackers that lack a part of the record. Reads some MB at most."""
+    """Return an entry for each of the pool's trackers that lacks a part of the record. Reads some MB at most."""
     states = [behind_of(directory, each.name, each.ranks) for each in trackers]
     return [each for each in states if not each.whole or each.rejected]
 

@@ -1,10 +1,11 @@
-"""Decide which part of a record a tracker gets next, also after a kill. No clock, no I/O; the state is saved on each
-change.
+"""The choice of the next part of a record to send to a tracker, also after a kill.
 
-CURSOR-1: what is sent is between the position and the mark; both are saved before it is sent.
+No clock, no I/O; the state is saved on each change.
+
+CURSOR-1: the part that is sent lies between the position and the mark; both are saved before the part is sent.
 CURSOR-2: after a kill the same part is sent again, with the same key: it ends at the mark, however long the file is.
-CURSOR-3: the position only grows, and passes nothing that was neither taken nor rejected.
-CURSOR-4: the end is sent when nothing else is left.
+CURSOR-3: the position only grows, and never passes data that was neither accepted nor rejected.
+CURSOR-4: the end is sent when no other data is left.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import Any
 from ...lazy_dataclass import dataclass
 from ..runs.metrics import METRICS
 
-CHUNK_BYTES = 256 * 1024  # of a file that are sent at once, and
+CHUNK_BYTES = 256 * 1024  # most bytes of a file that are sent at once
 CHUNK_LINES = 1000
-REASONS_KEPT = 20  # reasons that the state names; all are counted
-REST = "rest"  # the end of the key for points that a selection holds back until the run is over
+REASONS_KEPT = 20  # most reasons for rejections that the state lists; all rejections are counted
+REST = "rest"  # end of the key for points that a selection holds back until the run is over
 
 
 def cut(content: bytes) -> int:
-    """Return how many bytes of ``content`` are sent at once: whole lines, or nothing while the first has no end.
+    """Return how many bytes of ``content`` are sent at once: whole lines, or 0 while the first line is incomplete.
 
-    A line that is longer than `CHUNK_BYTES` is cut there, and is none.
+    A line that is longer than `CHUNK_BYTES` is cut there, and is skipped as invalid.
     """
     content = content[:CHUNK_BYTES]
     at = 0
@@ -45,25 +46,27 @@ def digest(value: object) -> str:
 
 @dataclass(slots=True)
 class Cursor:
-    """The state of one tracker. ``at``: the bytes of each file that are done. ``until``: the end of the part of
-    `metrics.jsonl` that is being sent; None: none is. ``selection``: as `Selection.state` was at that position.
+    """The state of one tracker. ``at``: the bytes of each file that are done.
+
+    ``until``: the end of the part of `metrics.jsonl` that is being sent; None: no part is being sent. ``selection``:
+    the value of `Selection.state` at the position ``at``.
     """
 
     at: dict[str, int] = field(default_factory=dict)
     until: int | None = None
     selection: dict[str, Any] = field(default_factory=dict)
-    params: dict[str, str] = field(default_factory=dict)  # digests of those that were sent
+    params: dict[str, str] = field(default_factory=dict)  # digests of the params that were sent
     ids: dict[str, str] = field(default_factory=dict)
     begun: bool = False
     ended: bool = False
-    points: int = 0  # that were taken
-    rejected: int = 0  # deliveries that were given up
+    points: int = 0  # number of points that the tracker accepted
+    rejected: int = 0  # number of deliveries that were given up
     reasons: list[str] = field(default_factory=list)
-    problem: str = ""  # why nothing is taken at present
+    problem: str = ""  # why the tracker accepts nothing at present
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Cursor:
-        """Return the cursor that `facts` described; a new one for a state that cannot be understood."""
+        """Return the cursor that `facts` described; a new one for a state that cannot be read."""
         cursor = cls()
         for each in fields(cls):
             value = facts.get(each.name)
@@ -82,11 +85,11 @@ class Cursor:
         self.until = self.position(METRICS) + size if size else None
 
     def marked(self) -> int:
-        """Return how many bytes were being sent when the process before was killed; 0: none."""
+        """Return how many bytes were being sent when the last process was killed; 0: none."""
         return 0 if self.until is None else max(0, self.until - self.position(METRICS))
 
     def done(self, file: str, size: int) -> None:
-        """Note that so many bytes were taken, or rejected. Only for `metrics.jsonl` this ends ``until``."""
+        """Note that ``size`` bytes were accepted or rejected. ``until`` is reset only for `metrics.jsonl`."""
         self.at[file] = self.position(file) + size
         if file == METRICS:
             self.until = None

@@ -1,4 +1,4 @@
-"""Say how a run has ended, in the words of trackers. No I/O."""
+"""The end of a run, as trackers call it. No I/O."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from ..runs.reader import Owned
 from .base import End
 
-_BY_SIGNAL = frozenset({128 + 1, 128 + 2, 128 + 15})  # SIGHUP, SIGINT, SIGTERM: the exit codes of runs that were ended
+_BY_SIGNAL = frozenset({128 + 1, 128 + 2, 128 + 15})  # SIGHUP, SIGINT, SIGTERM: exit codes of runs that a signal ended
 _STOPPED = frozenset({"KeyboardInterrupt", "RunStopped", "CancelledError"})
 
 
 def end_of(status: Mapping[str, Any], owner: Owned) -> End | None:
-    """Return the end of the run with this `status.json`; None: it goes on, or its end is not known here.
+    """Return the end of the run with this `status.json`; None: the run continues, or its end is not known here.
 
-    A run whose program was killed has ended when its state was written last.
+    If the run's program was killed, the time of the end is the last time at which the state was written.
     """
     if status.get("state") == "ended":
         code, error = status.get("exit"), str(status.get("error", ""))

@@ -1,7 +1,7 @@
 """Append a tracker's deliveries to files, each exactly once, though the process may be killed at any moment.
 
-After each append the sizes of all files are noted in the record, with the delivery's key. Bytes behind a noted size
-were never reported as taken: they are cut off, and sent again.
+After each append the sizes of all files are noted in the record, with the delivery's key. Bytes beyond a noted size
+were never reported as accepted: they are cut off, and sent again.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _NOTE = "files"
 
 
 class ExactFiles:
-    """Files below ``folder``. ``more``: further values of JSON that are noted with each delivery."""
+    """Files in ``folder`` and its subfolders. ``more``: further JSON values that are noted with each delivery."""
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         self.folder, self._run = folder, run
         noted = _read(run.ids.get(_NOTE, ""))
         self._sizes: dict[str, int] = noted.get("sizes", {})
-        self._keys: dict[str, str] = noted.get("keys", {})  # the newest of each kind of delivery
+        self._keys: dict[str, str] = noted.get("keys", {})  # kind of delivery -> its newest key
         self.more: dict[str, Any] = noted.get("more", {})
 
     def recover(self, there: Iterable[Path]) -> None:
-        """Cut off bytes that were not noted. ``there``: the existing files, all of them of this run.
+        """Cut off bytes that were not noted. ``there``: all existing files of this run.
 
         Raises:
             Away: the disk cannot be written.
@@ -47,8 +47,9 @@ class ExactFiles:
         return self._keys.get(_kind(key)) == key
 
     def append(self, key: str, contents: Mapping[str, bytes], more: dict[str, Any] | None = None) -> None:
-        """Append to files, by their paths below the folder, and note the delivery. ``more``: its new value; None:
-        unchanged.
+        """Append to files, by their paths in the folder, and note the delivery.
+
+        ``more``: its new value; None: unchanged.
 
         Raises:
             Away: the disk cannot be written; nothing has changed.
@@ -71,7 +72,7 @@ class ExactFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(file).st_size > size:  # an append that has failed half way
+            if os.fstat(file).st_size > size:  # an earlier append failed half way
                 os.ftruncate(file, size)
             os.lseek(file, 0, os.SEEK_END)
             left = memoryview(content)
@@ -85,7 +86,7 @@ def check_folder(owner: str, folder: object) -> str:
     """Return a folder's absolute path.
 
     Raises:
-        SpecError
+        SpecError: the folder is not valid.
     """
     from ..api.checks import refuse, shown
 
@@ -95,7 +96,7 @@ def check_folder(owner: str, folder: object) -> str:
 
 
 def _kind(key: str) -> str:
-    return ":".join(key.split(":")[:2])  # the run and what is sent, as `Sender.key` begins
+    return ":".join(key.split(":")[:2])  # the run and the kind of data, the first two parts of `Sender.key`
 
 
 def _read(text: str) -> dict[str, Any]:

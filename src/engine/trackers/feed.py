@@ -22,17 +22,19 @@ from .machines import READY, machines_of
 from .selection import Redone, Selection
 from .state_file import StateFile
 
-POLL_S = 0.2  # between two looks at a record in which nothing happens
-EVERY_S = 1.0  # between deliveries of points of a living run: points of this time go together
-DESCRIBED_S = 1.5  # that a tracker's begin waits for the run's description, git and machines included
-POINTS = 1000  # that are sent together, or somewhat more
-PIECES = 64  # of `CHUNK_BYTES` that are read for them at most
-LINE_BYTES = 4 * 1024 * 1024  # of a line of the other files
+POLL_S = 0.2  # pause between two checks of a record that does not change
+EVERY_S = 1.0  # time between two deliveries of points of a running run: the points of this time are sent together
+# longest wait, before the run is created at the tracker, for its complete description with git and machines
+DESCRIBED_S = 1.5
+POINTS = 1000  # number of points that complete a delivery, which may have somewhat more
+PIECES = 64  # most pieces of `CHUNK_BYTES` that are read for one delivery of points
+LINE_BYTES = 4 * 1024 * 1024  # longest line that is read from files other than the metrics
 
 
 class Feed:
-    """The sending of one run to one tracker. ``cursor``: its progress. ``over``: the run has ended. ``refused``: the
-    tracker takes nothing from us.
+    """The transfer of one run to one tracker. ``cursor``: its progress. ``over``: the run has ended.
+
+    ``refused``: the tracker accepts no data from this sender.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Feed:
         wait: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_progress`` is called after each delivery, whether it was taken or not."""
+        """Create the feed. ``on_progress`` is called after each delivery, whether it was accepted or not."""
         self.directory, self.tracker = directory, tracker
         self.file = StateFile(directory, tracker.name)
         self.cursor = Cursor()
@@ -54,19 +56,20 @@ class Feed:
         self._end: End | None = None
         self._sender: Sender | None = None
         self._began: float | None = None
-        self._moved = False  # in the last step
+        self._moved = False  # whether the last step sent data
         self._backoff = Backoff()
         self._selection, self._redone = Selection(tracker.ranks), Redone()
         self._ahead = 0  # bytes of metrics whose generations are known
-        self._pending: tuple[list[Point], int] | None = None  # what is being sent, and its bytes
-        self._rest: list[Point] | None = None  # what the selection held back, once the run is over
+        self._pending: tuple[list[Point], int] | None = None  # points that are being sent, and their bytes in the file
+        self._rest: list[Point] | None = None  # points that the selection held back, once the run is over
         self._points_due = 0.0
         self._params_sign: tuple[int, ...] = ()
 
     def run(self, stop: Callable[[Feed], bool] = lambda _: False) -> bool:
-        """Send until the run has ended and the tracker has all of it, or until ``stop``; return whether it has.
+        """Send until the run has ended and the tracker has all of it, or until ``stop`` returns true.
 
-        ``stop`` is asked after each step, whether that sent something or not. The caller holds the file's lock.
+        Return whether the tracker has all of it. ``stop`` is called after each step, whether the step sent data or not.
+        The caller holds the state file's lock.
         """
         self._load()
         try:
@@ -83,12 +86,12 @@ class Feed:
 
     @property
     def complete(self) -> bool:
-        """Return whether the tracker has all of a run that has ended."""
+        """Return whether the run has ended and the tracker has all of it."""
         return self.cursor.ended
 
     @property
     def idle(self) -> bool:
-        """Return whether the last step found nothing to send."""
+        """Return whether the last step had no data to send."""
         return self.failing_since is None and self._sender is not None and not self._moved
 
     def _load(self) -> None:
@@ -96,12 +99,12 @@ class Feed:
         self._selection = Selection(self.tracker.ranks, self.cursor.selection)
 
     def _step(self) -> bool:
-        """Look at the record once; return whether something was sent."""
+        """Check the record once; return whether data was sent."""
         self._moved = False
         try:
             self._look()
             self._moved = self._advance()
-        except Exception as error:  # noqa: BLE001  a tracker of the user's own may raise anything
+        except Exception as error:  # noqa: BLE001  a user's own tracker may raise anything
             self._failed(error)
             return True
         if self._moved or self.failing_since is not None:
@@ -109,7 +112,7 @@ class Feed:
         return self._moved
 
     def _look(self) -> None:
-        """Read the run's state before its files: then these are complete if the run is over."""
+        """Read the run's state before its files: if the state is final, the files are complete."""
         owner, run = at_present(run_of(self.directory))
         self._end = end_of(run.status, owner)
         self.over = self._end is not None
@@ -129,16 +132,16 @@ class Feed:
         problem = str(away)[:500]
         if self.cursor.problem != problem:
             self.cursor.problem = problem
-            if away is not error:  # so that a tracker's author sees where
+            if away is not error:  # so that a tracker's author sees where the error was raised
                 traceback.print_exception(error)
             try:
                 self._save()
             except OSError:
-                pass  # as the disk is what fails
+                pass  # the problem cannot be saved, as the disk is what fails
         self._on_progress(self)
         self.refused = isinstance(away, Refused)
         pause = self._backoff.failed(
-            random.random(),  # noqa: S311  a jitter
+            random.random(),  # noqa: S311  only for jitter
             retry_after_s=away.retry_after_s,
             refused=self.refused,
             over=self.over,
@@ -148,7 +151,7 @@ class Feed:
             self._wait(min(left, POLL_S))
             self._look()
             if self.over and not was_over:
-                return  # somebody may wait for the rest
+                return  # do not wait for more points: the owner may wait for the rest
 
     def _save(self) -> None:
         self.file.save(self.cursor)
@@ -176,7 +179,7 @@ class Feed:
         return True
 
     def _opened(self) -> Sender | None:
-        """Begin the run at the tracker, as soon as its description is known."""
+        """Create the run at the tracker, as soon as the run's description is known."""
         about = read_json(self.directory / "run.json")
         now = self._clock()
         self._began = now if self._began is None else self._began
@@ -215,7 +218,7 @@ class Feed:
         return ":".join((self.directory.name, *map(str, parts)))
 
     def _deliver(self, what: str, key: str, send: Callable[[], None]) -> bool:
-        """Send something; return whether it was taken. A rejected delivery counts as done."""
+        """Send one delivery; return whether it was accepted. A rejected delivery counts as done."""
         assert self._sender is not None
         self._sender.key = key
         try:
@@ -240,7 +243,7 @@ class Feed:
     def _send_lines(
         self, sender: Sender, what: str, file: str, parse: Callable[[Path, Mapping[str, Any]], Any]
     ) -> bool:
-        """Send each line of a file by itself."""
+        """Send each line of a file in a delivery of its own."""
         if not sender.takes(what):
             return False
         sent = False
@@ -249,7 +252,7 @@ class Feed:
             position = self.cursor.position(file)
             try:
                 value = parse(self.directory, facts)
-            except (KeyError, TypeError, ValueError):  # a disk that was full has left it
+            except (KeyError, TypeError, ValueError):  # a full disk damaged the line
                 value = None
             if value is not None:
                 self._deliver(f"the {what} {value.name!r}", self._key(what, position), partial(send, value))
@@ -273,18 +276,19 @@ class Feed:
                 self._save()
                 sent = True
             else:
-                self.cursor.done(EVENTS, len(line))  # which is saved with what is sent next
+                self.cursor.done(EVENTS, len(line))  # this position is saved with the next delivery
         return sent
 
     def _new_lines(self, file: str) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
-        """Yield the lines after the position, which the caller advances, with their facts; an unreadable line
-        has none.
+        """Yield the lines after the position, with their facts ({} for an unreadable line).
+
+        The caller advances the position.
         """
         content = self._read(file, self.cursor.position(file), LINE_BYTES)
         for line in whole_lines(content):
             yield line + b"\n", next(parsed_events(line + b"\n"), {})
         if b"\n" not in content and len(content) == LINE_BYTES:
-            self.cursor.done(file, len(content))  # a line without an end is none
+            self.cursor.done(file, len(content))  # a line without an end is skipped
 
     # --- points -------------------------------------------------------------------------------------------------------
 
@@ -300,7 +304,7 @@ class Feed:
             self._pending = None
             return False
         if points:
-            self._save()  # with the mark: after a restart the same is sent
+            self._save()  # saves the mark: after a restart the same part is sent
             key = self._key("metrics", self.cursor.position(METRICS), self.cursor.until)
             if self._deliver(f"{len(points)} points", key, partial(sender.points, points)):
                 self.cursor.points += len(points)
@@ -313,7 +317,7 @@ class Feed:
         return bool(points)
 
     def _gathered(self) -> tuple[list[Point], int]:
-        """Return the points that are to be sent together, and how many bytes of the file these are."""
+        """Return the points to send together, and how many bytes of the file they take."""
         self._look_ahead()
         cursor = self.cursor
         if size := cursor.marked():
@@ -336,7 +340,7 @@ class Feed:
         return self._selection.add(metrics_in(whole_lines(content)), self._redone)
 
     def _look_ahead(self) -> None:
-        """Note which steps were redone, in the whole file as it is now."""
+        """Note which steps were repeated, in the whole file as it is now."""
         while lines := whole_lines(self._read(METRICS, self._ahead, LINE_BYTES)):
             self._redone.look(lines)
             self._ahead += sum(map(len, lines)) + len(lines)

@@ -1,7 +1,7 @@
-"""HTTP requests of trackers, by the standard library: proxies of the environment, no redirects, limits on answers.
+"""HTTP requests of trackers, by the standard library: proxies of the environment, no redirects, limits on replies.
 
-Each answer but 2xx is one of the three errors of `base`. Errors name the host and no more of an address, as a webhook's
-path may be its secret, and the server's text is cut.
+Each reply except 2xx becomes one of the three errors of `base`. Errors contain only the host of an address, as a
+webhook's path may be its secret, and the server's text is cut.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from ..api.printable import one_line
 from .addresses import basic
 from .base import Away, Refused, Rejected
 
-TIMEOUT_S = 30.0  # without an answer of the server
-ANSWER_S = 30.0  # of an answer that has begun
+TIMEOUT_S = 30.0  # time limit for the server's next byte
+ANSWER_S = 30.0  # time limit for a whole reply, once it has begun
 ANSWER_BYTES = 4 * 1024 * 1024
-MESSAGE_CHARS = 200  # of a server's message in an error
-_ASKS = frozenset({401, 403, 404, 405, 407})  # a wrong token or address: the content is not at fault
+MESSAGE_CHARS = 200  # longest part of a server's message in an error
+_ASKS = frozenset({401, 403, 404, 405, 407})  # a wrong token or address: the content is not the cause
 _LATER = frozenset({408, 409, 423, 425, 429})
 
 
 class _AsItIs(HTTPErrorProcessor):
-    """Follow no redirect: a POST would become a GET, and tokens would go to another host. No code is an error here."""
+    """Follow no redirect: a POST would become a GET, and tokens would go to another host.
+
+    No status code raises here.
+    """
 
     def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:  # noqa: ARG002
         return response
@@ -40,7 +43,7 @@ class _AsItIs(HTTPErrorProcessor):
 
 
 class Calls:
-    """Requests to one server. ``headers`` go with each. ``insecure``: certificates are not checked."""
+    """Requests to one server. ``headers`` are sent with each request. ``insecure``: certificates are not checked."""
 
     def __init__(self, address: str, headers: Mapping[str, str], *, cafile: str = "", insecure: bool = False) -> None:
         login, _, self.host = urlsplit(address).netloc.rpartition("@")
@@ -58,10 +61,10 @@ class Calls:
         self._opener = build_opener(_AsItIs(), *([] if context is None else [HTTPSHandler(context=context)]))
 
     def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the JSON object of the answer.
+        """Return the JSON object of the reply.
 
         Raises:
-            Away, Refused, Rejected
+            Away, Refused, Rejected: see `base`.
         """
         content = None if body is None else json.dumps(body).encode()
         answer = self.send(method, path, content, {"Content-Type": "application/json"})
@@ -76,12 +79,12 @@ class Calls:
     def send(
         self, method: str, path: str, content: bytes | IO[bytes] | None, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """Return the answer. A file needs Content-Length among the ``headers``.
+        """Send a request, and return the reply. A file needs Content-Length among the ``headers``.
 
         Raises:
-            Away, Refused, Rejected
+            Away, Refused, Rejected: see `base`.
         """
-        request = Request(  # noqa: S310  the settings allow http and https alone
+        request = Request(  # noqa: S310  the settings allow only http and https
             self.address + path,
             data=content,
             method=method,
@@ -93,7 +96,8 @@ class Calls:
                 if 200 <= answer.status < 300:
                     return read
                 raise self._failure(answer.status, answer.reason, read, answer.headers.get("Retry-After"))
-        except (InvalidURL, ValueError):  # whose texts have a header or the address as a whole, and so a secret
+        # the texts of these errors contain a header or the whole address, and so perhaps a secret
+        except (InvalidURL, ValueError):
             raise Refused(
                 f"a header or the path for {self.host} has a character that HTTP does not take, such as a line's end: "
                 "look at the token and the address"
@@ -106,7 +110,7 @@ class Calls:
             raise Away(f"{self.host} does not answer ({one_line(str(text))})") from None
 
     def _read(self, answer: HTTPResponse) -> bytes:
-        """Return a server's answer, if it ends in time: a server might send a byte now and then for ever."""
+        """Return a server's reply if it ends in time: a server might send single bytes for ever."""
         until, read = time.monotonic() + ANSWER_S, b""
         while len(read) < ANSWER_BYTES and (some := answer.read1(ANSWER_BYTES - len(read))):
             read += some
@@ -126,7 +130,7 @@ class Calls:
 
 
 def _message(text: bytes) -> str:
-    """Return the message of an answer, in one line: of JSON its `message`."""
+    """Return the message of a reply, in one line: for JSON its `message`."""
     shown_text = text.decode(errors="replace")
     try:
         value = json.loads(shown_text)

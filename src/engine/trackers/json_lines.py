@@ -23,8 +23,8 @@ class JSONLines(Tracker):
 
     Args:
         folder: The folder.
-        ranks: Whose points are sent: ``"head"``: rank 0's; ``"all"``: those of all ranks, with the rank in their names;
-            ``"mean"``: the mean of each step.
+        ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
+            names; ``"mean"``: the mean of each step.
         name: The name of the tracker, unique in its pool.
 
     Raises:
@@ -47,7 +47,7 @@ class JSONLines(Tracker):
 
 
 class JSONLinesSender(Sender):
-    """Writes one run's file. Each line has its ``kind``."""
+    """The writer of one run's file. Each line has its ``kind``."""
 
     events = frozenset({READY})
 
@@ -89,7 +89,7 @@ class JSONLinesSender(Sender):
 
 
 def point_facts(point: Point) -> dict[str, Any]:
-    """Return a point as JSON has it: nan and infinities as texts."""
+    """Return a point as JSON values: nan and infinities as texts."""
     facts = point._asdict()
     del facts["number"]
     return facts | {"value": point.value if math.isfinite(point.value) else str(point.value)}

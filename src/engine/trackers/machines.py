@@ -1,4 +1,4 @@
-"""The machines of a run as its trackers get them: where they are, and how their provider names them. Pure."""
+"""The machines of a run for its trackers: where they are, and what their provider calls them. No I/O."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ...actors import events as ev
 from ..runs.nodes import nodes_now
 
 READY = ev.PoolReady.name
-MOST = 20  # values of one fact in a tag: a pool of 1,000 nodes has as many instances
-MACHINES = "machines"  # the tag with their ids
-_OF_PROCESSES = frozenset({"pid", "group", "directory"})  # facts of local nodes, of no use on another computer
-_PLACES = frozenset(  # options of providers
+MOST = 20  # most values of one fact in a tag: a pool of 1,000 nodes has as many instance ids
+MACHINES = "machines"  # the tag with the machines' ids
+_OF_PROCESSES = frozenset({"pid", "group", "directory"})  # facts of local nodes, which are useless on another computer
+_PLACES = frozenset(  # provider options that decide where machines are
     {
         "account",
         "data_centers",
@@ -31,7 +31,7 @@ Machine = Mapping[str, Any]
 
 
 def machines_of(events: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Return the machines that a run has after these events, by node, as JSON values."""
+    """Return the machines that a run has after these events, sorted by node, as JSON values."""
     return [
         {
             "node": number,
@@ -46,7 +46,7 @@ def machines_of(events: Iterable[Mapping[str, Any]]) -> list[Machine]:
 
 
 def placement_of(provider: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a provider, as `run.json` has them, that say where its machines are."""
+    """Return the provider's options that decide where its machines are, in the form of `run.json`."""
     return {name: value for name, value in provider.items() if name in _PLACES and value not in (None, [], "")}
 
 
@@ -62,6 +62,6 @@ def values_of(machines: Sequence[Machine]) -> dict[str, list[str]]:
 
 
 def joined(values: Sequence[str]) -> str:
-    """Return values as the text of one tag."""
+    """Return values as the text for one tag."""
     more = len(values) - MOST
     return ", ".join(values[:MOST]) + (f" and {more} more" if more > 0 else "")

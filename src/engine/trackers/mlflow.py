@@ -1,6 +1,6 @@
-"""MLflow by its REST API, without its package: one run for each pool.
+"""MLflow by its REST API, without its package: one MLflow run for each pool.
 
-A repeated delivery changes nothing there: the run is found by its tag, a point is one row by name, time, step and
+A repeated delivery changes nothing in MLflow: the run is found by its tag, a point is one row by name, time, step and
 value, a param has one value, and an artifact one path (mlflow/store/tracking/dbmodels of MLflow 2 and 3).
 """
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
-TAG = "outrider.run"  # by which our run is found again
-FACT = "outrider.machine."  # of the tags with facts of machines
-METRICS_MOST, PARAMS_MOST = 1000, 100  # in a batch: mlflow/utils/validation.py
-NAME_CHARS, TAG_CHARS = 250, 5000  # the least of what versions and stores take
-PARAM_CHARS, FEW_PARAM_CHARS = 6000, 500  # of a value: of MLflow since 2.8, and of older ones
+TAG = "outrider.run"  # tag by which the MLflow run of a record is found again
+FACT = "outrider.machine."  # prefix of the tags with facts of machines
+METRICS_MOST, PARAMS_MOST = 1000, 100  # most items in a batch: mlflow/utils/validation.py
+NAME_CHARS, TAG_CHARS = 250, 5000  # smallest of the limits of MLflow's versions and stores
+PARAM_CHARS, FEW_PARAM_CHARS = 6000, 500  # longest value of a param: since MLflow 2.8, and in older versions
 STATES = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 T = TypeVar("T")
@@ -61,8 +61,8 @@ class MLflow(Tracker):
         url: The address of the server. Default: ``MLFLOW_TRACKING_URI`` of the environment.
         experiment: The name of the experiment, made if it does not exist. Default: ``MLFLOW_EXPERIMENT_NAME``, else
             MLflow's "Default".
-        ranks: Whose points are sent: ``"head"``: rank 0's; ``"all"``: those of all ranks, with the rank in their names
-            (``loss/rank-1``); ``"mean"``: the mean of each step.
+        ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
+            names (``loss/rank-1``); ``"mean"``: the mean of each step.
         token: A token. Default: ``MLFLOW_TRACKING_TOKEN``.
         username: A user, in place of a token. Default: ``MLFLOW_TRACKING_USERNAME``.
         password: The user's password. Default: ``MLFLOW_TRACKING_PASSWORD``.
@@ -112,7 +112,7 @@ class MLflow(Tracker):
             object.__setattr__(self, option, value)
 
     def open(self, run: TrackedRun) -> MLflowSender:
-        from .http_calls import Calls  # takes long, and a pool's program has no use for it
+        from .http_calls import Calls  # a slow import, which a pool's program does not need
 
         calls = Calls(
             self.url or "",
@@ -123,7 +123,7 @@ class MLflow(Tracker):
         return MLflowSender(self, run, calls)
 
     def authorization(self) -> dict[str, str]:
-        """Return the header, from the settings or else from the environment."""
+        """Return the Authorization header, from the settings or else from the environment."""
         token = self.token or variable("MLFLOW_TRACKING_TOKEN")
         username = self.username or variable("MLFLOW_TRACKING_USERNAME")
         password = self.password or variable("MLFLOW_TRACKING_PASSWORD")
@@ -142,7 +142,7 @@ class MLflowSender(Sender):
         self._id = self._artifacts = ""
 
     def begun(self) -> None:
-        """Make or find the run. If the server rejects it, raise Refused, so that no part of the run is skipped."""
+        """Create or find the run. If the server rejects it, raise Refused, so that no part of the run is skipped."""
         try:
             self._begin()
         except Rejected as rejected:
@@ -229,7 +229,7 @@ class MLflowSender(Sender):
         if experiment is None:
             try:
                 return str(self._calls.json("POST", f"{API}/experiments/create", {"name": name})["experiment_id"])
-            except Rejected:  # another pool has just made it
+            except Rejected:  # another pool created the experiment at the same moment
                 experiment = self._named(name)
         if experiment is None or experiment.get("lifecycle_stage", "active") != "active":
             raise Refused(f"{self._calls.host}: the experiment {name!r} was deleted: restore it, or take another name")
@@ -240,7 +240,7 @@ class MLflowSender(Sender):
             answer = self._calls.json("GET", f"{API}/experiments/get-by-name?experiment_name={quote(name, safe='')}")
         except Refused as refused:
             if "404" in str(refused) and "does not exist" not in str(refused) and "not find" not in str(refused):
-                raise  # no MLflow is there
+                raise  # the server is not MLflow
             if "answered 404" in str(refused):
                 return None
             raise
@@ -252,7 +252,7 @@ class MLflowSender(Sender):
         return info
 
     def _searched(self, experiment: str) -> dict[str, Any] | None:
-        """Return the run that an earlier process has made, but could not note any more."""
+        """Return a run that an earlier process created without storing its id before it ended."""
         answer = self._calls.json(
             "POST",
             f"{API}/runs/search",
@@ -292,10 +292,10 @@ class MLflowSender(Sender):
         self._calls.json("POST", f"{API}/{path}", {"run_id": self._id, **body})
 
     def _batch(self, metrics: Sequence[Mapping[str, Any]]) -> None:
-        """Send points. Where the server rejects some, those alone are left out.
+        """Send points. If the server rejects some of them, only these points are left out.
 
         Raises:
-            Rejected: of one or more; the others were taken.
+            Rejected: the server rejected one or more points; it took the others.
         """
         try:
             self._post("runs/log-batch", {"metrics": metrics})
@@ -322,7 +322,7 @@ class MLflowSender(Sender):
 
 
 def named(name: str) -> str:
-    """Return a name as MLflow takes it: it is a path of letters, digits and ``_-. :/`` for its files."""
+    """Return a name that MLflow accepts: a path of letters, digits and ``_-. :/``, as MLflow uses it for files."""
     path = posixpath.normpath(_NOT_IN_NAMES.sub("_", name).replace("..", "__").strip("/")).lstrip("/")
     return path[:NAME_CHARS].rstrip("/") or "_"
 
@@ -338,7 +338,7 @@ def _words(value: Any) -> list[str]:
 
 
 def _number(value: float) -> float | str:
-    """Return a value as protobuf's JSON has it."""
+    """Return a value in the form of protobuf's JSON."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

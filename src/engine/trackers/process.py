@@ -1,6 +1,6 @@
-"""The pool's side of the process of a run's trackers: it is started, started again if it died, and ended.
+"""The pool's side of the process for a run's trackers: the process is started, restarted if it died, and ended.
 
-A thread of its own waits for it, so that the pool does not; an error here is no failure of the run.
+A thread waits for the process, so that the pool does not wait; an error here is no failure of the run.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from ..wire import pickler
 from .base import Tracker, check_trackers
 from .state_file import FOLDER, LOG
 
-DELAY_S = 0.5  # after the record is made: a pool that opens has better use for the processor
-AGAIN_S, AGAIN_MOST_S = 1.0, 60.0  # before another one, where it has died; doubles
-CLOSING_AGAIN_S = 0.5  # the same, while the end of the block waits
-END_S = 1.0  # between SIGTERM and SIGKILL
+DELAY_S = 0.5  # pause after the record is created: a pool that is opening needs the processor
+# pause before a dead process is restarted; the pause doubles each time, up to the second value
+AGAIN_S, AGAIN_MOST_S = 1.0, 60.0
+CLOSING_AGAIN_S = 0.5  # pause before a restart while the end of the pool's block waits
+END_S = 1.0  # time between SIGTERM and SIGKILL
 
 
 def checked_trackers(trackers: object, run: RunOption) -> tuple[Tracker, ...]:
-    """Check a pool's ``trackers=``, also that they can go to another process.
+    """Check a pool's ``trackers=``, and that they can be pickled for another process.
 
     Raises:
-        SpecError
+        SpecError: a tracker is not valid, or cannot be pickled.
     """
     checked = check_trackers(trackers)
     if checked and run is False:
@@ -40,15 +41,15 @@ def checked_trackers(trackers: object, run: RunOption) -> tuple[Tracker, ...]:
     for each in checked:
         try:
             packed([each], 0.0)
-        except Exception as error:  # noqa: BLE001  what a class of the user's own raises
+        except Exception as error:  # noqa: BLE001  a user's own class may raise anything
             refuse(f"the tracker {each.name} cannot go to the process that sends, as it cannot be pickled: {error}")
     return checked
 
 
 def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
-    """Return the input of the process. A class of the program's own script goes along as a copy.
+    """Return the input of the process. A class of the program's own script is sent as a copy.
 
-    Each tracker is a pickle of its own beside its name, so that one that cannot be loaded there does not stop the
+    Each tracker is a pickle of its own beside its name, so that a tracker that cannot be loaded does not stop the
     others.
 
     Raises:
@@ -60,19 +61,19 @@ def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
 
 
 class TrackerProcess:
-    """The process for one record, once `start` is called. ``order``: by `packed`."""
+    """The process for one record, once `start` is called. ``order``: the result of `packed`."""
 
     def __init__(self, order: bytes) -> None:
         self._order = order
         self._closing = threading.Event()
-        self._done = threading.Event()  # no process is left, and none will be started
+        self._done = threading.Event()  # set when no process is left, and none will be started
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._killing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, directory: Path) -> None:
-        """Begin, in a thread. A system that has no other thread or process has no trackers."""
+        """Start, in a thread. If the system has no thread or process left, nothing is sent."""
         self._thread = threading.Thread(target=self._run, args=(directory,), name="outrider-trackers", daemon=True)
         try:
             self._thread.start()
@@ -80,7 +81,10 @@ class TrackerProcess:
             self._done.set()
 
     def close(self, within_s: float) -> None:
-        """Wait up to ``within_s`` for the process to end by itself after the run; then end it. It is gone on return."""
+        """Wait up to ``within_s`` for the process to end by itself after the run; then end it.
+
+        On return it has ended.
+        """
         self._closing.set()
         if self._thread is None:
             return
@@ -89,7 +93,7 @@ class TrackerProcess:
             self._done.wait(END_S)
 
     def kill(self) -> None:
-        """End the process and what it has started, if it runs, and start no other."""
+        """End the process and its children, if it runs, and start no other process."""
         with self._lock:
             self._killing.set()
             process = self._process
@@ -97,7 +101,7 @@ class TrackerProcess:
         if process is not None:
             for word, wait_s in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
                 with self._lock:
-                    if self._process is not process:  # it has been waited for
+                    if self._process is not process:  # the process has already been reaped
                         return
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, word)
@@ -120,19 +124,20 @@ class TrackerProcess:
             self._done.set()
 
     def _once(self, directory: Path) -> int:
-        """Run the process to its end; return its exit code. Its group ends with it."""
+        """Run the process to its end; return its exit code. Its process group ends with it."""
         with self._lock:
             if self._killing.is_set():
                 return 0
             try:
                 process = self._process = _started(directory)
-            except OSError:  # no memory, or no process for it
+            except OSError:  # the system has no memory or no process left
                 return 1
         assert process.stdin is not None
-        with suppress(OSError), process.stdin as stdin:  # it may be dead already
+        with suppress(OSError), process.stdin as stdin:  # the process may be dead already
             stdin.write(self._order)
-        with suppress(ChildProcessError):  # the application collects every child
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its id stays its own until the next lines
+        with suppress(ChildProcessError):  # the application reaps every child itself
+            # without reaping, so that its id is not reused before the next lines
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -142,15 +147,16 @@ class TrackerProcess:
 
 
 def _started(directory: Path) -> subprocess.Popen[bytes]:
-    """Start the process in a session of its own: Ctrl-C in the terminal ends only the pool, and the process sends that
-    end.
+    """Start the process in a session of its own.
+
+    So Ctrl-C in the terminal ends only the pool, and the process sends the end of the run.
     """
     folder = directory / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100  "" is our directory
     try:
-        return subprocess.Popen(  # noqa: S603  the words are ours
+        return subprocess.Popen(  # noqa: S603  fixed arguments
             [sys.executable, "-P", "-m", __name__.rpartition(".")[0], str(directory)],
             stdin=subprocess.PIPE,
             stdout=log,

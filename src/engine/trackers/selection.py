@@ -1,7 +1,7 @@
-"""Choose the points of a record that a tracker gets: of some ranks, and of a step that was redone the newest. No I/O.
+"""The choice of a record's points for a tracker: of some ranks, and the newest of a repeated step. No I/O.
 
 SELECT-1: ``head`` has each point of rank 0 and of calls outside of broadcasts; ``all`` has each point; each once.
-SELECT-2: of a step that was redone, an older generation's point is left out as far as the newer one is known.
+SELECT-2: for a step that was repeated, an older generation's point is left out if the newer point is already known.
 SELECT-3: a mean is of one name and step of one generation, and is sent once. It is sent when all ranks that log this
 name have logged it, or `LAG_S` later by the record's own times, or at the end.
 """
@@ -16,17 +16,18 @@ from typing import Any
 from ..runs.metrics import Logged, metrics_in
 from .base import Point, Ranks
 
-LAG_S = 10.0  # that a mean waits for a rank
-KEPT_KEYS = 20_000  # jobs and ranks whose generations are known: a map has a job for each task
+LAG_S = 10.0  # time that a mean waits for a rank
+KEPT_KEYS = 20_000  # most jobs and ranks whose generations are remembered: a map has a job for each task
 _ORIGIN = re.compile(rb'"job":(\d+),"rank":(\d+|null),"node":[^,]*,"generation":(\d+),"step":(-?\d+)')
 
 
 class Redone:
-    """The points that a newer generation has logged again, as far as `look` has read lines."""
+    """The points that a newer generation has logged again, according to the lines that `look` has read."""
 
     def __init__(self) -> None:
-        self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}  # of a job and rank: each generation's highest step
-        self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}  # and the newest for a name's step
+        self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}  # (job, rank) -> generation -> its highest step
+        # (job, rank) -> (name, step) -> newest generation
+        self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}
 
     def look(self, lines: Iterable[bytes]) -> None:
         for line in lines:
@@ -54,27 +55,27 @@ class Redone:
 
 
 class Selection:
-    """The points of a record, in its order, for one tracker."""
+    """The selected points of a record, in the record's order, for one tracker."""
 
     def __init__(self, ranks: Ranks, state: Mapping[str, Any] | None = None) -> None:
         self._ranks: Ranks = ranks
         state = state or {}
-        self._counts: dict[str, int] = dict(state.get("counts", {}))  # points without a step, by name
+        self._counts: dict[str, int] = dict(state.get("counts", {}))  # name -> number of points without a step
         self._means = _Means(state.get("means", {}))
 
     def state(self) -> dict[str, Any]:
-        """Return the state from which another selection goes on, as JSON values."""
+        """Return the state with which another selection can continue, as JSON values."""
         return {"counts": dict(self._counts), "means": self._means.state()}
 
     def add(self, lines: Iterable[Logged], redone: Callable[[Logged, str], bool]) -> list[Point]:
-        """Return the points that are to be sent now."""
+        """Return the points to send now."""
         points: list[Point] = []
         for each in lines:
             if self._ranks == "head" and each.rank:
                 continue
             mean = self._ranks == "mean" and each.rank is not None and each.step is not None
             if self._ranks == "mean" and each.rank and each.step is None:
-                continue  # there is nothing by which points of several ranks belong together
+                continue  # without a step, points of several ranks cannot be matched
             for name, value in each.values.items():
                 if redone(each, name):
                     continue
@@ -98,7 +99,7 @@ class Selection:
 
 
 class _Means:
-    """Values of ranks, by job, generation, function, name and step, until their mean is known."""
+    """Values of ranks, by job, generation, function, name and step, until their mean is complete."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self._series: dict[str, dict[str, Any]] = json.loads(json.dumps(state))
@@ -112,7 +113,7 @@ class _Means:
         series = self._series.get(key)
         points: list[Point] = []
         if series is None or series["generation"] < of.generation:
-            if series is not None:  # the steps before the first one of the new generation are complete
+            if series is not None:  # steps before the first step of the new generation are complete
                 points = self._closed(key, lambda step, _: step < (of.step or 0))
             series = self._series[key] = {
                 "generation": of.generation,
@@ -122,7 +123,7 @@ class _Means:
                 "open": {},
             }
         if of.generation < series["generation"] or (series["closed"] is not None and of.step <= series["closed"]):
-            return points  # it comes too late
+            return points  # the value is too late: its mean was sent
         if of.rank not in series["ranks"]:
             series["ranks"].append(of.rank)
         group = series["open"].setdefault(str(of.step), {"at": of.at, "values": {}})
@@ -143,7 +144,7 @@ class _Means:
         for text, group in sorted(series["open"].items(), key=lambda each: int(each[0])):
             step = int(text)
             if not closes(step, group):
-                break  # in the order of steps
+                break  # means are sent in the order of steps
             del series["open"][text]
             series["closed"] = step
             mean = sum(group["values"].values()) / len(group["values"])

@@ -1,4 +1,4 @@
-"""The file of a tracker's progress in a record, and the lock of its sender."""
+"""The file with a tracker's position in the record of a run, and the lock of the process that sends to the tracker."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from ..runs.reader import read_json
 from .cursor import Cursor
 
-FOLDER = "trackers"  # below the record
-LOG = "process.log"  # there: the output of the sending process
+FOLDER = "trackers"  # folder in the record
+LOG = "process.log"  # file in `FOLDER` with the output of the sending process
 
 
 class Busy(Exception):
@@ -21,7 +21,7 @@ class Busy(Exception):
 
 
 class StateFile:
-    """``trackers/NAME.json``. It holds no secret: only ids, positions, and answers of a tracker."""
+    """``trackers/NAME.json``. The file holds no secret: only ids, positions, and replies of a tracker."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.path = directory / FOLDER / f"{name}.json"
@@ -30,10 +30,10 @@ class StateFile:
         return Cursor.read(read_json(self.path))
 
     def save(self, cursor: Cursor) -> None:
-        """Replace the state as a whole. A kill leaves the old one or the new one.
+        """Replace the whole state. After a kill the file has the old state or the new one.
 
         Raises:
-            OSError
+            OSError: the file cannot be written.
         """
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         new = self.path.with_suffix(".new")
@@ -46,11 +46,11 @@ class StateFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the only sender. The kernel releases it with the process.
+        """Hold the lock that only one sender can have. The kernel releases it when the process ends.
 
         Raises:
-            Busy
-            OSError
+            Busy: another process holds the lock.
+            OSError: the lock file cannot be opened.
         """
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         file = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -65,5 +65,5 @@ class StateFile:
 
 
 def trackers_in(directory: Path) -> list[str]:
-    """Return the names of the trackers that the record has states of."""
+    """Return the names of the trackers that have a state in the record."""
     return sorted(path.stem for path in (directory / FOLDER).glob("*.json"))

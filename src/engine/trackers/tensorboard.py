@@ -1,4 +1,4 @@
-"""Runs as event files of TensorBoard in a folder elsewhere: each has one there, with one for each function and rank."""
+"""Runs as TensorBoard event files in a folder elsewhere: a subfolder per run, and in it one per function and rank."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TensorBoard(Tracker):
 
     Args:
         folder: The folder, made if it does not exist.
-        ranks: Whose points are sent: ``"head"``: rank 0's; ``"all"``: those of all ranks, with the rank in their names;
-            ``"mean"``: the mean of each step.
+        ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
+            names; ``"mean"``: the mean of each step.
         name: The name of the tracker, unique in its pool.
 
     Raises:
@@ -46,7 +46,7 @@ class TensorBoard(Tracker):
 
 
 class TensorBoardSender(Sender):
-    """Writes one run's event files. Of each it knows the generation and the step of the last point."""
+    """The writer of one run's event files. It keeps the generation and the step of each file's last point."""
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         self._run = run

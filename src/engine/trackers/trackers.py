@@ -1,4 +1,4 @@
-"""`outrider.trackers`: where runs can be sent, and what a tracker of your own is made of."""
+"""`outrider.trackers`: the destinations of runs, and the classes for a tracker of your own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
     "WandB",
     "Webhook",
 ]
-# Each kind, as files and commands call it: its module here, and its class.
+# name of each kind in files and commands -> (module in this folder, class)
 KINDS = {
     "jsonl": ("json_lines", "JSONLines"),
     "mlflow": ("mlflow", "MLflow"),
@@ -59,7 +59,7 @@ def __dir__() -> list[str]:
 
 
 def new_tracker(kind: str, options: dict[str, Any]) -> Tracker:
-    """Return the tracker of a kind: one of `KINDS`, or of your own as ``package.module:Class``.
+    """Return a tracker of a kind: one of `KINDS`, or your own as ``package.module:Class``.
 
     Raises:
         SpecError: The kind does not exist, or an option is not valid.

@@ -1,8 +1,8 @@
-"""Runs at Weights & Biases, by its package, in the process of the trackers: online, or in files for ``wandb sync``.
+"""Runs at Weights & Biases, by its package, in the trackers' process: online, or in files for ``wandb sync``.
 
-Its package writes from a process of its own, and loses unwritten data when that is killed. So everything is first
-written to a journal in the record, each row of which is a step of W&B's. Another process sends the rows that W&B lacks:
-online W&B says which step is next, and offline its files are made anew.
+The package writes from a process of its own, and loses unwritten data if that process is killed. So everything is first
+written to a journal in the record, each row of which is one step of W&B. After a kill, another process sends the rows
+that W&B lacks: online, W&B returns its next step; offline, its files are written again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from .machines import MOST, READY, Machine, values_of
 from .state_file import FOLDER
 
 Mode = Literal["online", "offline"]
-STEP = "outrider/step"  # our steps: those of W&B only rise, and a training may go back to a checkpoint
+# metric with our steps: W&B's own steps only increase, while a training may restart from a checkpoint
+STEP = "outrider/step"
 CONNECT_S = 60.0
-CLOSE_S = 1.0  # that W&B has for writing its data, if the run is not over
+CLOSE_S = 1.0  # time for W&B to write its data, if the run is not over
 FINISHED = "finished"
-TAGGED = ("job", "partition", "type", "region", "zone", "market")  # facts of machines that people look for
-TAG_CHARS = 64  # wandb's own limit
-QUIET: Mapping[str, Any] = {  # stops output and data of W&B's own, as far as its version knows these
+TAGGED = ("job", "partition", "type", "region", "zone", "market")  # facts of machines that people search for
+TAG_CHARS = 64  # longest tag that wandb accepts
+QUIET: Mapping[str, Any] = {  # disables W&B's own output and data, for settings that the installed version has
     "console": "off",
     "disable_git": True,
     "disable_job_creation": True,
@@ -56,11 +57,11 @@ class WandB(Tracker):
         project: The project. Default: ``WANDB_PROJECT``.
         entity: The user or team. Default: ``WANDB_ENTITY``.
         mode: ``"online"`` or ``"offline"``. Default: ``WANDB_MODE``.
-        ranks: Whose points are sent: ``"head"``: rank 0's; ``"all"``: those of all ranks, with the rank in their names;
-            ``"mean"``: the mean of each step.
+        ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
+            names; ``"mean"``: the mean of each step.
         api_key: The key. Default: ``WANDB_API_KEY``, or the key that ``wandb login`` has stored.
         url: The address of a server of your own.
-        folder: The folder of its files. Default: in the run's record.
+        folder: The folder for W&B's files. Default: in the run's record.
         artifacts: False: logged files are not sent.
         name: The name of the tracker, unique in its pool.
 
@@ -97,7 +98,7 @@ class WandB(Tracker):
 
     @property
     def is_offline(self) -> bool:
-        """Return whether its files stay on this computer, to be sent later."""
+        """Return whether W&B's files stay on this computer, for a later ``wandb sync``."""
         return (self.mode or os.environ.get("WANDB_MODE", "")) == "offline"
 
     def open(self, run: TrackedRun) -> Sender:
@@ -105,7 +106,7 @@ class WandB(Tracker):
 
 
 class WandBSender(Sender):
-    """Sends one run. ``_next``: the step that W&B gets next; ``_rows``: how many rows of the journal were passed."""
+    """Sends one run. ``_next``: W&B's next step; ``_rows``: number of journal rows that were sent or skipped."""
 
     events = frozenset({READY})
 
@@ -114,7 +115,7 @@ class WandBSender(Sender):
         self._name = f"{tracker.name}.journal.jsonl"
         self._journal = ExactFiles(run.directory / FOLDER, run)
         self._folder = Path(tracker.folder or run.directory)
-        self._waiting: list[dict[str, Any]] = []  # in the journal, and not given to W&B yet
+        self._waiting: list[dict[str, Any]] = []  # rows in the journal that were not passed to W&B yet
         self._wandb: Any = None
         self._next = self._rows = 0
 
@@ -168,7 +169,7 @@ class WandBSender(Sender):
         self._give()
 
     def _give(self) -> None:
-        """Give W&B the waiting rows. After an error the rest waits on."""
+        """Pass the waiting rows to W&B. After an error the remaining rows wait for the next call."""
         while self._waiting:
             line = self._waiting[0]
             if "row" in line:
@@ -203,7 +204,10 @@ class WandBSender(Sender):
         self._wandb.log_artifact(artifact)
 
     def _started(self) -> Any:
-        """Return a run of W&B, which goes on from an existing one. Offline it is new: old files may lack their end."""
+        """Return a W&B run.
+
+        Online, an existing run is continued. Offline, the run is new: old files may lack their end.
+        """
         tracker, run = self._tracker, self._run
         if tracker.is_offline:
             for left in (self._folder / "wandb").glob(f"offline-run-*-{run.id}"):
@@ -229,7 +233,7 @@ class WandBSender(Sender):
                 reinit="create_new",
                 settings=wandb.Settings(**settings),
             )
-        except wandb.errors.UsageError as error:  # no key, for one
+        except wandb.errors.UsageError as error:  # for example because there is no key
             raise Refused(f"wandb: {error}") from error
         except (wandb.errors.Error, OSError) as error:
             raise Away(f"wandb: {error}") from error
@@ -244,14 +248,14 @@ class _WithoutArtifacts(WandBSender):
 
 
 def fact_tags(machines: Sequence[Machine]) -> list[str]:
-    """Return tags as "zone:us-east-1a" of a run's machines, without their ids, which only the config has."""
+    """Return tags such as "zone:us-east-1a" for a run's machines, without their ids, which only the config has."""
     facts = values_of(machines)
     tags = [f"{name}:{value}" for name in TAGGED for value in facts.get(name, [])[:MOST]]
     return [tag for tag in tags if len(tag) <= TAG_CHARS]
 
 
 def rows(points: Sequence[Point]) -> Iterator[dict[str, Any]]:
-    """Yield rows for W&B: values that one call has logged stand in one."""
+    """Yield rows for W&B: the values of one log call are in one row."""
     row: dict[str, Any] = {}
     of: tuple[object, ...] = ()
     for point in points:

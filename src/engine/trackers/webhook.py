@@ -1,7 +1,7 @@
 """Webhooks: the events of a run, posted to an address as signed JSON, each with a key of its own.
 
-A receiver that remembers keys has each delivery once: a repeated delivery has the same key. The form is in
-docs/guides/trackers.md; `VERSION` is in each.
+A repeated delivery has the same key, so a receiver that remembers keys processes each delivery once. The format is in
+docs/guides/trackers.md; each message contains `VERSION`.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ EVENTS = frozenset(
 @checks_options
 @dataclass(frozen=True, slots=True)
 class Webhook(Tracker):
-    """An address that gets messages about a run: its begin, params, metrics, artifacts, losses and end.
+    """An address that receives messages about a run: its begin, params, metrics, artifacts, losses and end.
 
     Args:
-        url: The address. It may be a `Secret`, because some addresses have a token in them. No record has it either
-            way.
+        url: The address. It may be a `Secret`, because some addresses contain a token. In either case the address is
+            not in any record.
         secret: The key by which each delivery is signed (header ``Outrider-Signature``). Default: no signature.
         headers: Further headers, such as ``Authorization``. A value that is a `Secret` is in no record.
         metrics: False: no points are sent.
-        ranks: Whose points are sent: ``"head"``: rank 0's; ``"all"``: those of all ranks, with the rank in their names;
-            ``"mean"``: the mean of each step.
+        ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
+            names; ``"mean"``: the mean of each step.
         name: The name of the tracker, unique in its pool.
 
     Raises:
@@ -88,7 +88,7 @@ class Webhook(Tracker):
 
     @property
     def host(self) -> str:
-        """The part of the address that may be shown."""
+        """The part of the address that may appear in output."""
         return urlsplit(revealed(self.url)).netloc.rpartition("@")[2]
 
     def open(self, run: TrackedRun) -> Sender:
@@ -104,14 +104,14 @@ class WebhookSender(Sender):
         self._run, self._now = run, now
         self._secret = None if tracker.secret is None else revealed(tracker.secret).encode()
         headers = {name: revealed(value) for name, value in tracker.headers.items()}
-        from .http_calls import Calls  # takes long, and a pool's program has no use for it
+        from .http_calls import Calls  # a slow import, which a pool's program does not need
 
         self._calls = Calls(revealed(tracker.url), headers)
 
     def begun(self) -> None:
         run = self._run
         if run.ids.get("begun"):
-            return  # an earlier process has sent it
+            return  # an earlier process has sent the message
         about = {
             "began": run.began,
             "user": run.user,
@@ -182,5 +182,5 @@ class _WithoutPoints(WebhookSender):
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """Return the HMAC-SHA256 of ``timestamp.body`` in hexadecimal, as `Outrider-Signature` has it behind ``v1=``."""
+    """Return the HMAC-SHA256 of ``timestamp.body`` in hexadecimal, which follows ``v1=`` in `Outrider-Signature`."""
     return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()

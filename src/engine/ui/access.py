@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from ...lazy_dataclass import dataclass
 
-COOKIE = "outrider-ui"  # followed by the port: a host's ports share its cookies
+COOKIE = "outrider-ui"  # the cookie's name continues with the port: all ports of a host share its cookies
 METRICS = "/metrics"
-NAMES = ("127.0.0.1", "localhost", "[::1]")  # of this computer, or of the browser's for a forwarded port
+# names of this computer or, for a forwarded port, of the browser's computer
+NAMES = ("127.0.0.1", "localhost", "[::1]")
 _HOST = re.compile(r"(.+?)(?::(\d{1,5}))?", re.ASCII)
 
 Verdict = Literal["allowed", "enter", "no token", "other host", "other site"]
@@ -25,7 +26,10 @@ Verdict = Literal["allowed", "enter", "no token", "other host", "other site"]
 
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
-    """A request. ``headers``: by lower-case name. ``token``: in its address; empty: none. ``path``: of its address."""
+    """A request.
+
+    ``headers``: by lower-case name. ``token``: from the address; empty: none. ``path``: from the address.
+    """
 
     method: str
     headers: Mapping[str, str]
@@ -37,7 +41,7 @@ class AccessRequest:
 class Access:
     """The rules of access. ``token``: part of the address shown to the user. ``port``: None on a unix socket.
 
-    ``once``: a token for a single entry: other users can read it in the arguments of the browser.
+    ``once``: a token for one use only, as other users can read the token in the arguments of the browser.
     ``metrics``: a token for the metrics alone; empty: none.
     """
 
@@ -46,7 +50,7 @@ class Access:
         self.cookie = COOKIE if port is None else f"{COOKIE}-{port}"
 
     def verdict(self, request: AccessRequest) -> Verdict:
-        """Return whether a request is allowed. "enter": allowed, and its reply must set the cookie."""
+        """Return whether a request is allowed. "enter": allowed, and the reply must set the cookie."""
         if not self._is_ours(request.headers.get("host", "")):
             return "other host"
         acts = request.method not in ("GET", "HEAD")
@@ -63,7 +67,8 @@ class Access:
     def _is_ours(self, host: str) -> bool:
         """Return whether the browser addresses this server by a name of this computer.
 
-        A foreign name that resolves to 127.0.0.1 (DNS rebinding) would make a foreign page one of the same origin.
+        With a foreign name that resolves to 127.0.0.1 (DNS rebinding), a foreign page would have the same origin as our
+        pages.
         """
         match = _HOST.fullmatch(host.lower())
         if match is None or match[1] not in NAMES:

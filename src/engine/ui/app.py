@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from .prometheus import Exporter, Text
 
-LASTING = 4  # open streams: a browser has six connections, and needs some for pages and requests
-ANSWER_S = 5.0  # after which the reply to a longer act says that it goes on
-HEADERS = {  # of every reply; a page has its policy for scripts and requests in itself
+LASTING = 4  # most open streams: a browser has six connections, and needs some for pages and requests
+ANSWER_S = 5.0  # time after which the reply to a button says that its action still runs
+HEADERS = {  # headers of every reply; a page contains its own policy for scripts and requests
     "cache-control": "no-store",
     "content-security-policy": "frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
@@ -53,11 +53,11 @@ REFUSED: Mapping[Verdict, str] = {
 }
 
 _OWN_PATH = re.compile(r"/(runs/[A-Za-z0-9._-]+)?")
-Act = Callable[[Run], str]  # a button's action; it returns a message, and may take long
+Act = Callable[[Run], str]  # the action of a button; it returns a message, and may take long
 
 
 class Pages:
-    """The pages of the records in ``folder``. ``acts``: the actions by name of their button."""
+    """The pages of the records in ``folder``. ``acts``: name of a button -> its action."""
 
     def __init__(self, folder: Path, acts: Mapping[str, Act], tasks: TaskGroup) -> None:
         self._folder, self._acts = folder, acts
@@ -68,7 +68,7 @@ class Pages:
         self._doing: set[Done] = set()
 
     def close(self) -> None:
-        """End all streams, and stop waiting for acts."""
+        """End all streams, and stop waiting for actions."""
         self._watches.close()
         for each in self._doing:
             each.event.set()
@@ -85,7 +85,7 @@ class Pages:
         ]
         return Guard(Starlette(routes=routes), access)
 
-    async def _runs(self, request: Request) -> Response:  # noqa: ARG002  as all of them
+    async def _runs(self, request: Request) -> Response:  # noqa: ARG002  the signature of all handlers
         return HTMLResponse(await (await self._runs_watch()).html())
 
     async def _runs_stream(self, request: Request) -> ASGIApp:
@@ -97,7 +97,7 @@ class Pages:
     async def _metrics(self, request: Request) -> Response:
         try:
             exported = await anyio.to_thread.run_sync(self._metrics_text, request.headers.get("accept", ""))
-        except ModuleNotFoundError as error:  # the extra `ui` of an older version is installed
+        except ModuleNotFoundError as error:  # the extra `ui` was installed for an older version, without this package
             if error.name != "prometheus_client":
                 raise
             lacks = "This needs a part that is not installed: pip install 'outrider[ui]'"
@@ -166,19 +166,19 @@ class Pages:
 
 
 class Done:
-    """An act under way. ``message``: its result."""
+    """A started action of a button. ``message``: the action's result, once it has finished."""
 
     def __init__(self) -> None:
         self.event, self.message = anyio.Event(), ""
 
     def begin(self, act: Act, run: Run) -> None:
-        """Run the act in a daemon thread, for which the server's end does not wait: a stop may take minutes."""
+        """Run the action in a daemon thread, so that the server's end does not wait: a stop may take minutes."""
         loop = asyncio.get_running_loop()
 
         def work() -> None:
             try:
                 message = act(run)
-            except Exception as error:  # noqa: BLE001  it is told to who asked
+            except Exception as error:  # noqa: BLE001  shown to the user who pressed the button
                 message = f"{type(error).__name__}: {error}"
             with suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(self._over, message)
@@ -191,7 +191,7 @@ class Done:
 
 
 class Guard:
-    """The guard in front of ``app``: passes the requests that `Access` allows, and adds the headers of every reply."""
+    """The filter in front of ``app``: passes the requests that `Access` allows, and adds the headers of every reply."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -224,7 +224,7 @@ class Guard:
 
 
 class Opened(NamedTuple):
-    """New tokens that grant access: any number of times, and once."""
+    """New tokens that grant access: one for any number of uses, one for a single use."""
 
     token: str
     once: str
@@ -232,7 +232,7 @@ class Opened(NamedTuple):
 
 
 def opened(port: int | None, metrics: str = "") -> Opened:
-    """Return a new token for a server on this port of 127.0.0.1; None: on a unix socket. ``metrics``: of `Access`."""
+    """Return a new token for a server on this port of 127.0.0.1; None: on a unix socket. ``metrics``: see `Access`."""
     token, once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     return Opened(token, once, Access(token, port, once, metrics))
 

@@ -1,4 +1,4 @@
-"""The pages as HTML: a run's, the list of runs, and short messages. All text is escaped."""
+"""The pages as HTML: the page of a run, the list of runs, and short messages. All text is escaped."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ ACTS = (
     ("stacks", "Stacks"),
     ("profile", "Profile"),
     ("stop", "Stop the run"),
-)  # requests to a living run, and their buttons
+)  # (request to an open run, text of its button)
 
 
 def run_document(contents: Contents, parts: PageParts, cursor: str) -> str:
-    """Return a run's page. ``cursor``: where its script continues the stream; empty: the page is final."""
+    """Return a run's page.
+
+    ``cursor``: the position at which its script continues the stream; empty: the page is final.
+    """
     run = contents.run
     empty = {name: f'<section id="{name}" hidden></section>' for name in (OVERVIEW, *NAMES)}
     links = "".join(
@@ -42,7 +45,7 @@ def run_document(contents: Contents, parts: PageParts, cursor: str) -> str:
 
 
 def runs_document(rows: str, cursor: str) -> str:
-    """Return the list of runs. ``rows``: by `runs_section`."""
+    """Return the list of runs. ``rows``: the result of `runs_section`."""
     return _page(
         title="Runs - Outrider",
         main=rows,
@@ -54,7 +57,7 @@ def runs_document(rows: str, cursor: str) -> str:
 
 
 def runs_section(rows: Sequence[Sequence[str]], folder: str) -> str:
-    """Return the list of runs as HTML. ``rows``: the cells of each, as texts; the id is the first."""
+    """Return the list of runs as HTML. ``rows``: the cells of each run, as texts; the first cell is the id."""
     if not rows:
         return section("runs", "Runs", f'<p class="note">No runs in {text(folder)}.</p>')
     cells = [(f'<a href="/runs/{text(row[0])}">{text(row[0])}</a>', *map(text, row[1:])) for row in rows]

@@ -1,6 +1,6 @@
 """The files of a record that can be downloaded: traces of profiles, and artifacts. A browser shows none of them.
 
-Each is a file of the record itself, in one of two folders, whatever the address or the record says.
+Only regular files of the record in one of two folders are served, whatever path the address or the record contains.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from ..report.sections import Link
 from ..runs.log_writer import ARTIFACTS
 from ..runs.reader import Run
 
-_KINDS = {  # by folder: the pattern of its names, and the media type
+_KINDS = {  # folder -> (pattern of file names, media type)
     PROFILES: (re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.json\.gz"), "application/gzip"),
     ARTIFACTS: (re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*"), "application/octet-stream"),
 }
 
 
 def media_type(path: str) -> str | None:
-    """Return the media type of a file by its path in the record; None: it cannot be downloaded."""
+    """Return the media type of a file by its path in the record; None: the file cannot be downloaded."""
     folder, _, name = path.partition("/")
     names, kind = _KINDS.get(folder, (None, None))
     return kind if names is not None and names.fullmatch(name) else None
 
 
 def is_there(run: Run, path: str) -> bool:
-    """Return whether ``path`` is a file of the record, and no link out of it."""
+    """Return whether ``path`` is a file of the record, and not a link to a place outside of it."""
     try:
         folder, file = os.lstat((run.directory / path).parent), os.lstat(run.directory / path)
     except OSError:
@@ -37,7 +37,7 @@ def is_there(run: Run, path: str) -> bool:
 
 
 def links_of(run: Run) -> Link:
-    """Return a function that gives the address of each downloadable file of a run."""
+    """Return a function that returns the address of each downloadable file of a run."""
 
     def link(path: str) -> str | None:
         return f"/runs/{run.id}/{path}" if media_type(path) else None

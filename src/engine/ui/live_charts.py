@@ -1,4 +1,4 @@
-"""The charts of a living run's metrics, as in a report, and the changes by new points. No clock, no I/O.
+"""The charts of an open run's metrics, as in a report, and their changes when points are added. No clock, no I/O.
 
 LIVE-1: the charts of a page with all tails sent after them equal a report's charts of the same lines; a chart that
         would differ is stale until it is renewed.
@@ -15,8 +15,8 @@ from ...lazy_dataclass import dataclass
 from ..report.charts import Chart, Facts, label_of, metric_chart, metric_charts, thin
 from ..runs.metrics import Logged, Point, Series, counted
 
-Key = tuple[str, str]  # of a chart: function and name
-TAIL_POINTS = 20_000  # new points of a chart after which its curves are thinned again
+Key = tuple[str, str]  # identifies a chart: (function, name)
+TAIL_POINTS = 20_000  # number of new points of a chart after which its curves are thinned again
 
 
 @dataclass(slots=True)
@@ -30,9 +30,9 @@ class Tail:
 
 @dataclass(slots=True)
 class _Line:
-    """A growing curve: its place among a chart's curves and facts, and its last point.
+    """A growing curve: its position among a chart's curves and facts, and its last point.
 
-    ``once``: all its points are of one generation.
+    ``once``: all points are of one generation.
     """
 
     key: Key
@@ -43,9 +43,9 @@ class _Line:
 
 
 class Change(NamedTuple):
-    """A change of a chart on a page: ``tails`` by the place of their curve; None: send the whole chart."""
+    """A change of a chart on a page: ``tails``: position of a curve -> new points; None: send the whole chart."""
 
-    place: int  # of the chart
+    place: int  # position of the chart on the page
     chart: Chart
     tails: dict[int, Tail] | None
 
@@ -56,12 +56,12 @@ class LiveCharts:
     def __init__(self, began_at: float) -> None:
         self._began = began_at
         self._points: dict[Series, list[Point]] = {}
-        self._series: dict[Key, list[Series]] = {}  # in the order in which charts stand on the page
+        self._series: dict[Key, list[Series]] = {}  # series of each chart, in the order of the charts on the page
         self._charts: dict[Key, Chart] = {}
         self._lines: dict[Series, _Line] = {}
-        self._tails: dict[Key, dict[int, Tail]] = {}  # not yet sent
-        self._grown: dict[Key, int] = {}  # new points of a chart since it was renewed
-        self._renewed_keys: list[Key] = []  # of charts not sent yet
+        self._tails: dict[Key, dict[int, Tail]] = {}  # tails that were not sent yet
+        self._grown: dict[Key, int] = {}  # number of new points of a chart since it was renewed
+        self._renewed_keys: list[Key] = []  # renewed charts that were not sent yet
         self._stale: set[Key] = set()
         self.fresh = False
 
@@ -77,7 +77,7 @@ class LiveCharts:
 
     @property
     def grown(self) -> bool:
-        """Return whether a chart has new points since it was renewed: the table below it lacks them."""
+        """Return whether a chart has new points since it was renewed, which the table below the chart lacks."""
         return bool(self._grown)
 
     def add(self, lines: Iterable[Logged]) -> None:
@@ -123,12 +123,12 @@ class LiveCharts:
             self._stale.add(line.key)
 
     def renew(self, *, grown: bool = False) -> None:
-        """Renew the stale charts; with ``grown`` also those with new points."""
+        """Renew the stale charts; with ``grown`` also the charts with new points."""
         for _ in self.renewing(grown=grown):
             pass
 
     def renewing(self, *, grown: bool) -> Iterator[None]:
-        """Renew charts as `renew` does, one at each step, the most urgent first."""
+        """Renew charts as `renew` does, one chart per step of the iterator, the most urgent first."""
         if self.fresh:
             self._renew_all()
             yield
@@ -168,7 +168,7 @@ class LiveCharts:
                 self._lines[series] = _Line(key, places[label], fact_places[label], last, once)
 
     def taken(self) -> list[Change]:
-        """Return the changes since the last call, for pages that have received all others; if ``fresh``, all charts."""
+        """Return the changes since the last call, for pages that have all earlier changes; if ``fresh``, all charts."""
         order = {key: place for place, key in enumerate(self._series)}
         keys = [*order] if self.fresh else self._renewed_keys
         changes = [Change(order[key], self._charts[key], None) for key in keys if key in self._charts]
@@ -180,7 +180,7 @@ class LiveCharts:
 
 
 def _follows(point: Point, last: Point, *, by_step: bool, once: bool) -> bool:
-    """Return whether a point can be appended to its curve without replacing a point of the curve."""
+    """Return whether a point can be appended to its curve, and replaces no earlier point."""
     if point.generation != last.generation:
         return False
     if not by_step:
@@ -189,7 +189,7 @@ def _follows(point: Point, last: Point, *, by_step: bool, once: bool) -> bool:
 
 
 def _with(facts: Facts, x: float, point: Point) -> Facts:
-    """Return the figures of a curve with one more point."""
+    """Return the figures of a curve after one more point."""
     value, points = point.value, facts.points + 1
     if not math.isfinite(value):
         odd_at = x if facts.odd_at is None else facts.odd_at

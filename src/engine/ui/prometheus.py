@@ -1,4 +1,7 @@
-"""Metrics of the living runs for Prometheus, in its text format. The only import of prometheus_client (extra `ui`)."""
+"""Metrics of the open runs for Prometheus, in its text format.
+
+Only this module imports prometheus_client (extra `ui`).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from ...actors import events as ev
 from ..runs.reader import runs_in
 from .run_figures import COUNTED, RunFigures
 
-MOST_RUNS = 50  # exported: the newest
-ENDED_S = 300.0  # for which an ended run is still exported, so that its last figures are scraped
+MOST_RUNS = 50  # most exported runs, the newest ones
+ENDED_S = 300.0  # time for which an ended run is still exported, so that its last figures are scraped
 RUN_STATES = ("starting", "running", "closing", "ended", "died")
 COUNT_TEXTS = {
     "nodes_lost": "Ready nodes that were lost.",
@@ -29,19 +32,19 @@ COUNT_TEXTS = {
 
 
 class Text(NamedTuple):
-    """An answer. ``kind``: its content type."""
+    """A reply. ``kind``: its content type."""
 
     kind: str
     content: bytes
 
 
 class Exporter:
-    """The figures of the runs in ``folder``. Its methods are for any thread."""
+    """The figures of the runs in ``folder``. Any thread may call its methods."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
         self._runs: dict[str, RunFigures] = {}
-        self._over: dict[str, float] = {}  # time of the end, by run
+        self._over: dict[str, float] = {}  # run -> time of its end
         self._lock = threading.Lock()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -70,7 +73,7 @@ class Exporter:
 
 
 class Family:
-    """The samples of one metric, each with labels of its own."""
+    """The samples of one metric, each with its own labels."""
 
     def __init__(self, kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, *labels: str) -> None:
         self.metric = kind(f"outrider_{name}", text, labels=("run", *labels))

@@ -1,4 +1,4 @@
-"""Incremental reading of a run's record: each call reads the additions since the call before."""
+"""Incremental reading of a run's record: each call reads the data added since the last call."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..runs.metrics import METRICS, Logged, metrics_in
 from ..runs.reader import Logs, Owned, Printed, Run, at_present, read_json
 from ..runs.samples import SampleFile
 
-CHUNK = 4 << 20  # bytes of a file that one call reads at most; later calls read the rest
+CHUNK = 4 << 20  # most bytes of a file that one call reads; later calls read the rest
 SMALL = ("run.json", "result.json", PARAMS, TEXTS, ARTIFACTS, STACKS, PROFILES)  # files that are read as a whole
 
 
 class Growing:
-    """A file that grows by lines."""
+    """A file to which lines are appended."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
@@ -40,12 +40,13 @@ class Growing:
         except OSError:
             return b""
         whole = content[: content.rfind(b"\n") + 1]
-        self._read += len(whole) or (len(content) if len(content) == CHUNK else 0)  # a longer line is skipped
+        # a line longer than `CHUNK` is skipped
+        self._read += len(whole) or (len(content) if len(content) == CHUNK else 0)
         return whole
 
 
 class RecordFollower:
-    """The content of a run's record, as far as it has been read: empty at first."""
+    """The content of a run's record that has been read so far; empty at first."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -95,7 +96,7 @@ class RecordFollower:
         return list(self._logs.new_lines())
 
     def read_small(self) -> bool:
-        """Read the files that are replaced as a whole; return whether any has changed."""
+        """Read the files that are replaced as a whole; return whether a file has changed."""
         has_changed = False
         for name in SMALL:
             sign = _sign(self.directory / name)
@@ -113,14 +114,14 @@ class RecordFollower:
         return list(parsed_events(content_of(path))) if name in (TEXTS, ARTIFACTS) else read_json(path)
 
     def log_excerpts(self) -> tuple[Sequence[Excerpt], Sequence[str]]:
-        """Return excerpts of the logs read so far, as large as a page has room for."""
+        """Return excerpts of the logs read so far, as long as a page has room for."""
         folder = self.directory / LOGS
         return excerpts(folder, logs_of(folder, self.events, self._small["result.json"]), read=self._logs.read_bytes())
 
     def contents(self, logs: tuple[Sequence[Excerpt], Sequence[str]] = ((), ()), *, files: bool = False) -> Contents:
-        """Return the contents read so far as for a report, without metrics.
+        """Return the contents read so far in the form for a report, without metrics.
 
-        ``logs``: from `log_excerpts`. ``files``: include the list of the record's files.
+        ``logs``: the result of `log_excerpts`. ``files``: include the list of the record's files.
         """
         return Contents(
             run=self.run,

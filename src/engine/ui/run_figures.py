@@ -1,7 +1,7 @@
-"""The present figures of a living run for a monitoring system, read from additions to its record.
+"""The present figures of an open run for a monitoring system, read from additions to its record.
 
-A counter only rises while the run lives. A metric's figure is its newest value of the newest generation. Beyond
-`MOST_METRICS` metrics of a run, only the number of the others is given.
+A counter only increases while the run is open. The figure of a metric is its newest value in the newest generation. A
+run exports at most `MOST_METRICS` metrics, and the number of its other metrics.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..runs.metrics import METRICS, Logged, metrics_in
 from ..runs.reader import Run, at_present
 from ..runs.samples import SYSTEM, samples_in
 
-MOST_METRICS = 1000  # of a run: names times ranks
-READ_BYTES = 16 << 20  # of a file, at most, in one look
+MOST_METRICS = 1000  # most metrics of a run, counted as names times ranks
+READ_BYTES = 16 << 20  # most bytes of a file that one `look` reads
 NODE_STATES = tuple(dict.fromkeys(state for state in STATES.values() if state != "lost"))
-COUNTED: dict[str, str] = {  # events of which the number is exported
+COUNTED: dict[str, str] = {  # event -> metric with the number of these events
     "node_lost": "nodes_lost",
     "node_noticed": "preemption_notices",
     "launch_failed": "launch_failures",
@@ -34,7 +34,7 @@ _NODES = {kind.name: state for kind, state in STATES.items()} | {"node_dismissed
 
 
 class MetricName(NamedTuple):
-    """The name of a metric. ``rank``: None outside of broadcasts; a map's tasks share the newest value."""
+    """The name of a metric. ``rank``: None outside of broadcasts; the tasks of a map share the newest value."""
 
     function: str
     rank: int | None
@@ -44,11 +44,11 @@ class MetricName(NamedTuple):
 class MetricValue(NamedTuple):
     value: float
     step: int | None
-    of: tuple[int, int]  # the job and its generation
+    of: tuple[int, int]  # (job, generation)
 
 
 class Tail:
-    """A file that grows by lines, read in steps of `READ_BYTES`. ``skip``: leave out the older content."""
+    """A file to which lines are appended, read in steps of `READ_BYTES`. ``skip``: leave out the older content."""
 
     def __init__(self, path: Path, *, skip: bool) -> None:
         self._path, self._skip, self._read = path, skip, 0
@@ -72,17 +72,17 @@ class Tail:
 
 
 class RunFigures:
-    """The figures of ``run`` as of the last `look`."""
+    """The figures of ``run`` at the last `look`."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.state = "starting"  # of the record, or "died": the program was killed
+        self.state = "starting"  # state of the record, or "died": the program was killed
         self.spent_usd = 0.0
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED.values(), 0))
         self.metrics: dict[MetricName, MetricValue] = {}
         self.metrics_left_out: set[MetricName] = set()
-        self.samples: dict[int, ev.NodeSampled] = {}  # the newest of each node
-        self.network: dict[int, tuple[int, int]] = {}  # bytes received and sent by a node since the first look
+        self.samples: dict[int, ev.NodeSampled] = {}  # node -> its newest sample
+        self.network: dict[int, tuple[int, int]] = {}  # node -> bytes received and sent since the first look
         self._node_states: dict[int, str] = {}
         self._events = Tail(run.directory / EVENTS, skip=False)
         self._logged = Tail(run.directory / METRICS, skip=True)
@@ -141,5 +141,5 @@ class RunFigures:
         self.samples[sample.node] = sample
 
     def present_samples(self) -> Iterator[ev.NodeSampled]:
-        """Yield the newest sample of each node that has not left."""
+        """Yield the newest sample of each node that is still in the pool."""
         yield from (sample for node, sample in sorted(self.samples.items()) if node in self._node_states)

@@ -1,4 +1,4 @@
-"""One run's page while the run lives: the whole page, and messages with the changes since the message before."""
+"""The page of an open run: the whole page, and messages with the changes since the last message."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ from .updates import Updates
 
 LEAST_S = {OVERVIEW: 1.0, "timeline": 0.5, "metrics": 0.2, "system": 0.5, "logs": 2.0}
 LEAST_S |= {"stacks": 1.0, "profiles": 1.0, "record": 2.0}
-STATE_S, SMALL_S, SAMPLES_S, LOGS_S = 1.0, 1.0, 0.5, 0.2  # between looks at files
-TABLES_S = 10.0  # between tables of curves that grow
-RENEW_S = 0.1  # after which no further chart is renewed in the same look
-APPENDED = 256 * 1024  # characters of logs in one message, and
-APPENDED_IN_ALL = 1 << 20  # since a whole message: then another one has excerpts of each log
-GROWN = 200  # the timeline is redrawn when it has grown by 1/200, and
-GROWN_S = 2.0  # by this many seconds
+# time between two checks of the status, small files, samples and logs
+STATE_S, SMALL_S, SAMPLES_S, LOGS_S = 1.0, 1.0, 0.5, 0.2
+TABLES_S = 10.0  # time between two updates of the tables of growing curves
+RENEW_S = 0.1  # time after which no further chart is renewed in the same look
+APPENDED = 256 * 1024  # most characters of logs in one message
+# most characters of logs appended since a whole message; beyond it, a whole message with excerpts is sent
+APPENDED_IN_ALL = 1 << 20
+GROWN = 200  # the timeline is redrawn when it has grown by at least 1/200 and `GROWN_S`
+GROWN_S = 2.0  # shortest growth of the timeline before it is redrawn
 
 
 class RunPage:
-    """A living run's page. One thread at a time may use it. ``over``: the page is final."""
+    """The page of an open run. Only one thread at a time may use it. ``over``: the page is final."""
 
     def __init__(self, run: Run, name: str) -> None:
-        """Read the record. ``name``: of the stream, as `Updates` takes it."""
+        """Read the record. ``name``: the name of the stream for `Updates`."""
         self.updates = Updates(name)
         self.over = False
         self._follower = follower = RecordFollower(run)
@@ -61,14 +63,14 @@ class RunPage:
         self._tables_due = time.monotonic() + TABLES_S
         self._dirty: set[str] = set()
         self._shown: dict[str, str] = {}
-        self._titles: set[str] = set()  # of the logs on pages
+        self._titles: set[str] = set()  # titles of the logs that are on the page
         self._appended = 0
-        self._drawn_at = 0.0  # of the timeline
+        self._drawn_at = 0.0  # time at which the timeline was drawn
         self._whole: tuple[str, PageParts] | None = None
         self.parts()
 
     def parts(self) -> PageParts:
-        """Return the whole page, at least as new as after the last message."""
+        """Return the whole page, not older than after the last message."""
         if self.over:
             return parts_of(read_contents(self._follower.run), self._link)
         if self._whole is None or self._whole[0] != self.updates.newest:
@@ -126,7 +128,7 @@ class RunPage:
             self._dirty.add("timeline")
 
     def _due(self, name: str) -> bool:
-        """Return whether a look is due, and count it as done, in no time."""
+        """Return whether a check is due; if so, note it as done now."""
         now = time.monotonic()
         if not self._looks[name].due(now):
             return False
@@ -134,7 +136,7 @@ class RunPage:
         return True
 
     def _append(self, lines: Sequence[Printed], message: dict[str, Any]) -> None:
-        """Add lines to the logs on pages; where that is impossible, send all logs again."""
+        """Add lines to the logs on the page; if that is impossible, send all logs again."""
         if "logs" in self._dirty:
             return
         size = sum(len(line.text) for line, _ in lines)
@@ -154,14 +156,14 @@ class RunPage:
             ended, whole = began, True
             for _ in self._charts.renewing(grown=tables):
                 ended = time.monotonic()
-                if ended > began + RENEW_S:  # points of other charts are waiting
+                if ended > began + RENEW_S:  # points of other charts are waiting to be sent
                     whole = False
                     break
             throttle.done(began, ended)
             if tables:
                 self._tables_due = ended + (TABLES_S if whole else STATE_S)
         if self._charts.fresh and self._charts.stale:
-            return  # a new chart waits for its turn
+            return  # a new chart must be sent first
         if self._charts.fresh:
             message.setdefault("sections", {})["metrics"] = section_of("metrics", self._section_source())
         for change in self._charts.taken():
@@ -211,7 +213,7 @@ class RunPage:
 
 
 def whole_message(parts: PageParts) -> dict[str, Any]:
-    """Return the message that replaces the whole page, whatever it has."""
+    """Return the message that replaces the whole page."""
     return {"sections": {name: parts.sections[name] for name in (OVERVIEW, *NAMES)}, "data": parts.data}
 
 
@@ -233,5 +235,5 @@ def add_change(message: dict[str, Any], change: Change) -> None:
 
 
 def add_chart(message: dict[str, Any], place: str, chart: Chart) -> None:
-    """Add a whole chart to a message. ``place``: its key in the data of the page."""
+    """Add a whole chart to a message. ``place``: the chart's key in the data of the page."""
     message.setdefault("charts", {})[place] = {"figure": figure(chart, place), **chart_data(chart, place[0])}

@@ -1,4 +1,4 @@
-"""The list of all runs with a record here, updated while somebody views it."""
+"""The list of all runs with a record on this computer, updated while a page shows it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LOOK_S = 1.0
 
 
 class RunsPage:
-    """The list of the runs in ``folder``. One thread at a time may use it."""
+    """The list of the runs in ``folder``. Only one thread at a time may use it."""
 
     over = False
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Read the records. ``name``: of the stream, as `Updates` takes it."""
+        """Read the records. ``name``: the name of the stream for `Updates`."""
         self.updates = Updates(name)
         self._folder = folder
         self._shown = self._rows()
@@ -40,7 +40,7 @@ class RunsPage:
         return json.dumps({"sections": {"runs": self._shown}}).encode()
 
     def _rows(self) -> str:
-        """Return the rows as HTML. An unreadable folder shows as one without runs."""
+        """Return the rows as HTML. An unreadable folder looks like a folder without runs."""
         try:
             runs = runs_in(self._folder)[::-1]
         except OSError:

@@ -20,9 +20,9 @@ from ..api.checks import refuse
 from .app import Act, Pages, opened
 
 HOST = "127.0.0.1"
-SEND_BYTES = 256 * 1024  # the system's buffer for a page that does not read
-NICE = 5  # tasks of a local pool come first
-END_S = 2  # for open requests at the end
+SEND_BYTES = 256 * 1024  # size of the system's send buffer, which fills when a page does not read
+NICE = 5  # lower priority of the server: tasks of a local pool come first
+END_S = 2  # time limit for open requests when the server ends
 
 Announce = Callable[[str, str], object]
 
@@ -31,7 +31,7 @@ def serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], announce: 
     """Serve the pages of the records in ``folder`` until SIGINT, SIGTERM or SIGHUP, and return that signal's number.
 
     ``announce``: called when the server is ready, with the address and with an address that works only once.
-    ``metrics``: a token for the metrics alone.
+    ``metrics``: a token that allows only the metrics.
     """
     with contextlib.suppress(OSError):
         os.nice(NICE)
@@ -59,7 +59,7 @@ async def _serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], ann
                 timeout_graceful_shutdown=END_S,
             )
             server = uvicorn.Server(config)
-            setattr(server, "capture_signals", contextlib.nullcontext)  # noqa: B010  signals are ours, above
+            setattr(server, "capture_signals", contextlib.nullcontext)  # noqa: B010  this function handles signals itself, above
             tasks.start_soon(_end, signals, ended, pages, server)
             announce(place + token, place + once)
             await server.serve(sockets=[sock])
@@ -80,7 +80,7 @@ def loopback_socket(port: int) -> socket.socket:
     """Return a socket that listens on 127.0.0.1. ``port``: 0 picks a free one.
 
     Raises:
-        SpecError: the port is taken, or may not be used.
+        SpecError: the port is in use, or this user may not use it.
     """
     sock = socket.socket()
     try:
@@ -99,7 +99,7 @@ def private_socket(path: Path) -> socket.socket:
     """Return a socket that listens at ``path``, in a folder that only this user may enter; create a missing folder.
 
     Raises:
-        SpecError: others may enter the folder, or ``path`` exists already.
+        SpecError: other users may enter the folder, or ``path`` exists already.
     """
     path = path.absolute()
     try:
@@ -116,7 +116,7 @@ def private_socket(path: Path) -> socket.socket:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether ``path`` is the socket of a server that was killed: nobody listens on it."""
+    """Return whether ``path`` is the socket of a killed server: no process listens on it."""
     if not path.is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as sock, short_name(path) as name:

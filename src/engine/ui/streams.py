@@ -1,4 +1,4 @@
-"""Server-sent events: a page receives each message, in order, as fast as it reads."""
+"""Server-sent events: a page receives each message, in order, as fast as the page reads."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .watching import Watch
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-QUIET_S = 15.0  # after which a comment is sent, to detect that the reader has gone
-SLOW_S = 60.0  # without reading, after which a page is disconnected; it reconnects
-AGAIN_MS, SOON_MS = 2000, 100  # before a page reconnects: usually, and after a response that does not last
+QUIET_S = 15.0  # time without messages after which a comment is sent, to detect that the reader has gone
+SLOW_S = 60.0  # time without reading after which a page is disconnected; the page reconnects
+AGAIN_MS, SOON_MS = 2000, 100  # delay before a page reconnects: usually, and after a response that ends at once
 
 
 class EventStream:
-    """A response that lasts until its source ends, its reader leaves, or the server ends.
+    """A response that lasts until its source ends, its reader disconnects, or the server ends.
 
     ``lasting``: if false, the response ends after the present messages, and the reader reconnects: a browser has at
     most six connections to a server for all its pages. ``left`` is called at the end.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PART = 0.1  # of a processor
+PART = 0.1  # largest part of a processor that the activity takes
 
 
 class Throttle:
@@ -16,5 +16,5 @@ class Throttle:
         return now >= self._next
 
     def done(self, began: float, ended: float) -> None:
-        """Note when the activity ran."""
+        """Note when the activity began and ended."""
         self._next = max(began + self._least_s, ended + (ended - began) * (1 / PART - 1))

@@ -1,7 +1,7 @@
-"""The newest messages of a page's stream, and where each reader stands among them. No clock, no I/O.
+"""The newest messages of a page's stream, and the position of each reader in the stream. No clock, no I/O.
 
-LIVE-2: a reader that always continues from its last cursor receives each message once and in order, or learns that it
-        must begin anew.
+LIVE-2: a reader that always continues from its last cursor receives each message once and in order, or is informed that
+        it must begin again.
 LIVE-3: the messages kept for readers, however slow, take at most ``most_bytes``, except for a single message.
 """
 
@@ -13,13 +13,13 @@ MOST_BYTES = 4 << 20
 
 
 class Updates:
-    """The messages of one stream. ``name``: unique, so that a reader that comes back to a new stream begins anew."""
+    """The messages of one stream. ``name``: unique, so that a reader that returns to a new stream begins again."""
 
     def __init__(self, name: str, most_bytes: int = MOST_BYTES) -> None:
         self._name, self._most_bytes = name, most_bytes
         self._kept: deque[bytes] = deque()
         self._size_bytes = 0
-        self._count = 0  # of all messages so far
+        self._count = 0  # number of all messages so far
 
     @property
     def newest(self) -> str:
@@ -34,7 +34,7 @@ class Updates:
             self._size_bytes -= len(self._kept.popleft())
 
     def since(self, cursor: str) -> list[tuple[str, bytes]] | None:
-        """Return each message after ``cursor`` with its own cursor; None: some of them were dropped."""
+        """Return each message after ``cursor`` with its own cursor; None: some of these messages were dropped."""
         name, _, number = cursor.rpartition("-")
         if name != self._name or not number.isascii() or not number.isdecimal() or len(number) > 18:
             return None

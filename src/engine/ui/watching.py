@@ -1,4 +1,4 @@
-"""The pages with readers: one task updates each page, however many readers it has, and none without readers."""
+"""The pages that have readers: one task updates each page for all its readers; a page without readers has no task."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from .updates import Updates
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-LOOK_S = 0.05  # between looks at what is shown
-ALONE_S = 20.0  # of updates after the last reader has left, who may be reloading the page
+LOOK_S = 0.05  # pause between two checks for changes
+# time for which a page is still updated after its last reader has gone, as the reader may be reloading it
+ALONE_S = 20.0
 T = TypeVar("T")
 
 
 class Shown(Protocol):
-    """A page that changes. Its methods are called in threads, one at a time."""
+    """A page that changes. Its methods are called in threads, only one at a time."""
 
     updates: Updates
-    over: bool  # the page is final
+    over: bool  # whether the page is final
 
     def look(self) -> bool:
         """Read additions to the record; return whether there is a further message."""
         ...
 
     def html(self) -> str:
-        """Return the whole page, for a reader that has nothing yet."""
+        """Return the whole page, for a new reader."""
         ...
 
     def whole(self) -> bytes:
@@ -55,7 +56,7 @@ class Watch:
         return await self._in_thread(self._shown.html)
 
     async def next(self, cursor: str, *, wait: bool) -> list[tuple[str, bytes]]:
-        """Return the messages after ``cursor``, each with its own cursor; a whole page if some were dropped.
+        """Return the messages after ``cursor``, each with its own cursor; a whole page if some messages were dropped.
 
         With ``wait``, an empty result means that the page is final.
         """
@@ -84,12 +85,12 @@ class Watch:
                     self._tell()
                 await anyio.sleep(self._look_s)
             if self._shown.over:
-                await anyio.sleep(ALONE_S)  # for slow readers of the last message
+                await anyio.sleep(ALONE_S)  # so that slow readers still get the last message
         finally:
             self.close()
 
     def close(self) -> None:
-        """Release all readers."""
+        """Let all readers return."""
         self.closed = True
         self._tell()
 
@@ -112,7 +113,7 @@ class Watches:
         self._closed = False
 
     async def of(self, name: str, make: Callable[[], Shown], look_s: float = LOOK_S) -> Watch:
-        """Return the watch of the page of this name; without one, call ``make`` in a thread."""
+        """Return the watch for the page ``name``; if it is missing, create the page by ``make`` in a thread."""
         async with self._lock:
             watch = self._watches.get(name)
             if watch is None or watch.closed:
@@ -127,7 +128,7 @@ class Watches:
     async def _run(self, name: str, watch: Watch) -> None:
         try:
             await watch.run()
-        except Exception as error:  # noqa: BLE001  a record that cannot be read ends its page alone
+        except Exception as error:  # noqa: BLE001  an unreadable record ends only its own page
             print(f"outrider: a page ends: {type(error).__name__}: {error}", file=sys.stderr)
         if self._watches.get(name) is watch:
             del self._watches[name]
