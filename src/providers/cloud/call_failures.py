@@ -76,9 +76,11 @@ def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> Provide
 def meant(
     failure: Failed, meanings: Meanings, again_after_s: Mapping[str, float], *, code: str = "", **facts: str
 ) -> ProviderError | None:
-    """The error that a table has for a failure's code, or for another ``code``; None: it has none.
+    """Return the error that a table has for a failure's code, or for another ``code``; None: the table has no entry.
 
-    ``again_after_s``: by the table's codes. ``facts``: for the places in its sentences.
+    ``again_after_s``: seconds until a retry, by the table's codes. ``facts``: values for the placeholders in the
+        table's
+    sentences.
     """
     match = meaning(code or failure.code, meanings)
     if match is None:

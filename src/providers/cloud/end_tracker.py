@@ -27,7 +27,7 @@ def patience_s(lease_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """A launch without a response: for ``for_s`` seconds its machines may still appear, ``count`` at most."""
+    """A launch without a response: for ``seconds`` its machines may still appear, ``count`` at most."""
 
     seconds: float
     count: float = inf

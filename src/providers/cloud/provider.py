@@ -66,9 +66,7 @@ class CloudProvider(ABC, Generic[C]):
 
     @property
     def outlives(self) -> bool:
-        """Return True: the machines outlive their client, for some minutes or until they are ended. See
-        `CloudFleet.adopt`.
-        """
+        """Return True: the machines outlive their client for some minutes, or until they are ended."""
         return True
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
