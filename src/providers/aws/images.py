@@ -49,14 +49,15 @@ class Ami:
 async def find(
     api: Api, *, architecture: Architecture | None, accelerator: bool, ami: str | None = None, user: str | None = None
 ) -> Ami:
-    """Find the image: Ubuntu, and with an ``accelerator`` one with the drivers of NVIDIA and EFA.
+    """Find the image: Ubuntu; with an ``accelerator``, an image that also has the drivers of NVIDIA and EFA.
 
-    ``ami``: an AMI's id instead, or the name of a Systems Manager parameter that holds one (``/my/ami``). ``user``: who
-    logs in, by default derived from the image's name. ``architecture`` None: that of ``ami``, otherwise x86_64.
+    ``ami``: the id of an AMI to use instead, or the name of a Systems Manager parameter that holds one (``/my/ami``).
+    ``user``: the login name; by default derived from the image's name. ``architecture``: None: that of ``ami``, or
+        x86_64.
 
     Raises:
-        BadRequest: there is no such image, or such machines cannot start from it.
-        ProviderError: as `Api.call` does.
+        BadRequest: The image does not exist, or such machines cannot start from it.
+        ProviderError: As in `Api.call`.
     """
     if ami is None:
         image_id = await _current(api, names(architecture or "x86_64", accelerator=accelerator))
