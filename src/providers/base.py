@@ -1,9 +1,8 @@
-"""The protocols of a provider: it launches machines, reports what becomes of them, and reliably terminates them.
+"""The protocols of a provider, which launches machines, reports what happens to them, and reliably terminates them.
 
-A `Provider` is what users configure; its `Fleet` has the machines of one pool. That is all that a provider must have.
-The protocols at the end are what it may have besides: `Priced`, `Keyless`, `Containing`, `Lasting` and `Offering` of
-the provider, `Quoting` and `Adopting` of its fleets. A machine that is warned before the cloud takes it says so in
-`Machine.notices`.
+Users configure a `Provider`; its `Fleet` has the machines of one pool. Every provider must implement these two.
+The protocols at the end are optional: `Priced`, `Keyless`, `Containing`, `Lasting` and `Offering` for the provider,
+`Quoting` and `Adopting` for its fleets. `Machine.notices` names the sources of a machine's preemption notices.
 ``docs/providers/writing-one.md`` leads to a provider of 60 lines; ``contract`` has the checks that each must pass.
 """
 
@@ -33,8 +32,10 @@ class AcceleratorRequest:
     memory_gb: float = 0.0
 
     def fits(self, name: str, memory_gb: float) -> bool:
-        """Return whether a device satisfies the request. Its driver's name has the words of ours, as "GeForce RTX 4090"
-        has RTX4090; "A100-SXM4-40GB" has no A10. A tenth less memory is enough: drivers call 16 GB 15 GB.
+        """Return whether a device satisfies the request.
+
+        The name of the request must occur as words in the driver's name: RTX4090 fits "GeForce RTX 4090", but A10 does
+        not fit "A100-SXM4-40GB". The memory may be a tenth less than requested, because drivers report 15 GB for 16 GB.
         """
         words, wanted = re.findall(_WORD, name.lower()), "".join(re.findall(_WORD, self.name.lower()))
         runs = ("".join(words[begin:end]) for begin in range(len(words)) for end in range(begin + 1, len(words) + 1))
@@ -47,46 +48,49 @@ class AcceleratorRequest:
 
 @dataclass(frozen=True, slots=True)
 class EntryPoints:
-    """The programs on the machines of a provider whose machines are processes, by name: ``package.module:name``.
+    """The programs that a provider starts when its machines are processes, by name: ``package.module:name``.
 
-    They are imported in those processes. They are names and not callables, because they cross into another process, and
-    providers know nothing of the layers above. Other providers ignore them.
+    Each machine's process imports them by name. They are no callables, because they cross a process boundary and
+    because the providers layer must not import the layers above. Providers with other machines ignore them.
     """
 
-    fork_server: str = ""  # (control: socket.socket) -> Never; light, imported after the executor's code
-    executor: str = ""  # (listener, forks, *, directory, same_host, accelerators, sharing): serves until it ends
-    template: str = ""  # (modules, become, *, lead) -> a process that imports them, and forks fork servers
-    preload: tuple[str, ...] = ()  # the modules; none: fork servers need no template
-    shared: tuple[str, ...] = ()  # light modules that fork servers and workers have: imported once, before them
+    # (control: socket.socket) -> Never. Imports little; itself imported after the executor's code.
+    fork_server: str = ""
+    executor: str = ""  # (listener, forks, *, directory, same_host, accelerators, sharing): serves until the node ends
+    template: str = ""  # (modules, become, *, lead) -> a process that imports the modules and forks fork servers
+    preload: tuple[str, ...] = ()  # modules for the template to import; empty: fork servers need no template
+    shared: tuple[str, ...] = ()  # small modules of fork servers and workers, imported once, before both
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """A description of every machine of a pool. All quantities are minimums."""
 
-    client_key: str  # the OpenSSH public key that may log in; empty for a provider that is `Keyless`
-    nodes: int  # machines the pool wants in all: a provider that divides one computer's devices needs to know
-    least: int = 1  # machines without which the pool is of no use
+    client_key: str  # the OpenSSH public key that may log in; empty for a `Keyless` provider
+    nodes: int  # number of machines of the whole pool; a provider divides one computer's devices by it
+    least: int = 1  # the fewest machines with which the pool can work
     accelerator: AcceleratorRequest | None = None
     vcpus: int = 0
     memory_gb: float = 0.0
-    disk_gb: int = 0  # 0: as much as the machine's image needs
-    architecture: Architecture | None = None  # None: the one that costs less
+    disk_gb: int = 0  # 0: the size of the machine's image
+    architecture: Architecture | None = None  # None: the cheaper one
     max_hourly_cost: float | None = None  # USD for one machine
     allocation: Allocation = "spot-if-available"
     interconnect: Literal["efa"] | None = None
-    lease_s: float = 120.0  # after its client's last word a machine ends itself
-    container: str = ""  # the image of containers, where the provider has some; empty: the provider's own
-    max_lifetime_s: float | None = None  # after its launch it ends itself, whoever speaks
+    lease_s: float = 120.0  # seconds without a renewal by the client after which a machine ends itself
+    container: str = ""  # container image, for providers of containers; empty: the provider's default
+    # Seconds after its launch at which a machine ends itself, even if its lease is renewed.
+    max_lifetime_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a machine's SSH server. If ``path``, a unix socket on this computer, is set, ignore host and port.
+    """The address of a machine's SSH server.
 
-    So also with ``command``, whose standard streams carry the connection: it is run by the last host of
-    `Login.jump`, or without one on this computer. The host is a name for people then; the login is the way to the host
-    that runs the command, and the machine itself knows the pool's key, and is known by `Machine.host_key`.
+    Host and port are ignored if ``path``, a unix socket on this computer, is set. They are ignored, too, if ``command``
+    is set: its standard streams carry the connection. The last host of `Login.jump` runs the command, or this computer
+    if there is no jump host. In this case the host is only a name to display; the login applies to the host that runs
+    the command; the machine itself accepts the pool's key and is verified by `Machine.host_key`.
 
     If port or user is None, the SSH configuration decides (see `Login`), else SSH's defaults.
     """
@@ -100,12 +104,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The user's own way into a machine that does not know the pool's key. Paths of files on this computer."""
+    """The user's own SSH access to a machine that does not accept the pool's key. Paths are on this computer."""
 
-    keys: tuple[str, ...] = ()  # private keys; none: the agent's, and the usual files
-    known_hosts: tuple[str, ...] = ()  # checked where the machine has no `host_key`; none: the usual files
-    config: tuple[str, ...] = ()  # SSH configurations
-    jump: str | None = None  # user@host:port,...: the hosts on the way
+    keys: tuple[str, ...] = ()  # private key files; empty: the agent's keys and the usual files
+    known_hosts: tuple[str, ...] = ()  # files for machines without a `host_key`; empty: the usual files
+    config: tuple[str, ...] = ()  # SSH configuration files
+    jump: str | None = None  # the jump hosts, in order: user@host:port,...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,56 +118,65 @@ class Machine:
 
     id: MachineId
     address: Address | None
-    host_key: str  # the OpenSSH public key to pin, "ssh-ed25519 AAAA..."; empty: the login's known_hosts know it
-    executor_socket: str = ""  # where an executor runs already, as a process of this computer: nothing to ship
-    ssh: bool = True  # False: the address is the executor's own socket, or the machine is a container; no SSH to it
-    # Of a container: the command that runs a program in it, whose argv follows: ("podman", "exec", "-i", "NAME"). The
-    # host at the address runs it, which the user's login leads to; this computer does where the address names no host.
+    host_key: str  # the OpenSSH public key to pin, "ssh-ed25519 AAAA..."; empty: the login's known_hosts files have it
+    executor_socket: str = ""  # socket of an executor that already runs on this computer; nothing needs to be installed
+    # False: the machine has no SSH server. The address is the executor's own socket, or the machine is a container.
+    ssh: bool = True
+    # For a container: the command that runs a program inside, to be followed by the program's argv, such as
+    # ("podman", "exec", "-i", "NAME"). The host at the address runs this command, after a login with the user's access;
+    # if the address names no host, this computer runs it.
     inside: tuple[str, ...] = ()
-    private_address: str = ""  # by which the pool's machines reach each other; empty: where SSH arrives
-    login: Login | None = None  # None: the pool's own key
-    rotate_host_key: bool = False  # replace it at first contact: others may have seen it on its way to the machine
-    patience_s: float | None = None  # unreachable for so long, it is down; None: it may still be booting
-    ordered: bool = False  # its provider has an order, that of the answer to the launch: ranks follow it
-    same_host: bool = False  # client and machine share memory: blobs go by file descriptor instead of over SSH
-    witnesses: tuple[Address, ...] = ()  # who else answers this computer, unless its network is down
-    notices: tuple[str, ...] = ()  # where it learns of its end, as docs/protocol.md names them: nobody else is asked
-    lease: str = ""  # the file there which keeps it alive: whoever speaks for the client touches it; empty: it has none
-    hourly_cost: float = 0.0  # USD, as long as it exists, with its volumes
-    billed_at_least_s: float = 0.0  # however soon it ends
-    env: Mapping[str, str] = field(default_factory=dict)  # what tasks need to use its network; the image's own wins
-    facts: Mapping[str, str] = field(default_factory=dict)  # zone, type, price, ...: shown, never decided on
+    private_address: str = ""  # address for the pool's other machines; empty: the address for SSH
+    login: Login | None = None  # None: log in with the pool's own key
+    # Replace the host key after the first connection, since others may have seen it during the launch.
+    rotate_host_key: bool = False
+    # Seconds after which an unreachable machine counts as down; None: it may still boot.
+    patience_s: float | None = None
+    ordered: bool = False  # ranks follow the order in which the launch returned the machines
+    same_host: bool = False  # client and machine share memory: blobs are passed as file descriptors instead of over SSH
+    witnesses: tuple[Address, ...] = ()  # other servers whose silence means that this computer's network is down
+    notices: tuple[str, ...] = ()  # sources of preemption notices, as named in docs/protocol.md; no others are polled
+    # File on the machine that the client touches to keep the machine alive; empty: the machine has no lease.
+    lease: str = ""
+    hourly_cost: float = 0.0  # USD, with the volumes, for as long as the machine exists
+    billed_at_least_s: float = 0.0  # least billed seconds, however soon the machine ends
+    # Variables that tasks need to use the network; the image's own values win.
+    env: Mapping[str, str] = field(default_factory=dict)
+    # Zone, type, price, ...: only displayed, no decision depends on them.
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def on_this_computer(self) -> bool:
-        """Return whether it is processes of this computer: no network lies between, and their provider ends them."""
+        """Return whether this machine is a group of processes on this computer, which its provider can end
+        without SSH.
+        """
         return bool(self.executor_socket)
 
     @property
     def is_like_its_siblings(self) -> bool:
-        """Return whether the next machine for the same request would have what this one has: a cluster's or a
-        container's.
+        """Return whether the next machine for the same request would have the same hardware and software, as in a
+        cluster or for containers.
         """
         return bool(self.inside) or (self.address is not None and bool(self.address.command))
 
 
 @dataclass(frozen=True, slots=True)
 class MachineQueued:
-    """A launched machine does not exist yet: it waits for its turn, as a job of a cluster does in the queue.
+    """A launched machine does not exist yet: it waits in a queue, such as the job queue of a cluster.
 
-    Sent as soon as that is known, with the launch if possible, and again when anything of it has changed. The time in
-    which it must boot (``Pool(boot_timeout=...)``) begins with its `MachineStarted`, or with its `MachineReachable`
-    where that does not come. For a machine of which this is never said, it begins with its launch.
+    The fleet sends this event as soon as possible, best with the launch, and again when one of the fields changes.
+    The boot timeout (``Pool(boot_timeout=...)``) starts at the machine's `MachineStarted`, or at its `MachineReachable`
+    if there was no `MachineStarted`. For a machine without this event, the boot timeout starts at the launch.
     """
 
     id: MachineId
-    reason: str  # one clause for people: "job 4711 pending: Priority"
-    starts_at: float | None = None  # when it is expected to start, in unix time; None: not known
+    reason: str  # a clause to display: "job 4711 pending: Priority"
+    starts_at: float | None = None  # expected start, in unix time; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class MachineStarted:
-    """A machine that was queued runs from now on, and boots."""
+    """A machine that was queued has started and boots."""
 
     id: MachineId
 
@@ -177,15 +190,15 @@ class MachineReachable:
 
 @dataclass(frozen=True, slots=True)
 class MachineGone:
-    """The provider's word that the machine does not exist any more, or never will: no need to try to reach it.
+    """The provider reports that the machine no longer exists or never will, so no connection needs to be tried.
 
-    ``error``: why a machine that was launched never becomes one, where the provider learns that afterwards only. It
-    counts as an error of the launch: without `ProviderError.retry_after_s` no other machine is asked for in its place,
-    and a pool that waits for it fails with it.
+    ``error``: why a launched machine could not be created, for providers that learn the reason only after the launch.
+    This error counts as a launch error: without `ProviderError.retry_after_s` no replacement is launched, and a pool
+    that waits for this machine fails with the error.
     """
 
     id: MachineId
-    cause: str  # one clause for people: "killed by signal 9", "spot interruption"
+    cause: str  # a clause to display: "killed by signal 9", "spot interruption"
     error: ProviderError | None = None
 
 
@@ -200,7 +213,7 @@ class PreemptionNotice:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning for people, on which nothing is decided. Its text is one clause."""
+    """A warning to display, as one clause. No decision depends on it."""
 
     text: str
 
@@ -213,28 +226,30 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class LaunchUnsure:
-    """A launch whose answer did not come: up to ``count`` machines of it may exist, and cost, until `LaunchSettled`."""
+    """A launch without a response: up to ``count`` of its machines may exist, and cost, until `LaunchSettled`."""
 
-    id: MachineId  # of the launch: no machine has it
+    id: MachineId  # identifies the launch; no machine has this id
     count: int
-    hourly_cost: float  # USD, of all of them together, at most
-    asked_at: float  # when it was asked for, by `anyio.current_time`
-    text: str  # for people
+    hourly_cost: float  # USD, the most that all these machines cost together
+    asked_at: float  # time of the launch request, by `anyio.current_time`
+    text: str  # to display
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSettled:
-    """The machines of that launch are known by their own ids from now on, or have ended, or never were."""
+    """The outcome of a `LaunchUnsure` is known: its machines are known by their own ids, have ended, or never
+    existed.
+    """
 
     id: MachineId
 
 
 @dataclass(frozen=True, slots=True)
 class MachineUsage:
-    """The use of a machine, by the provider's own count. Told while the fleet is left, when the machine has ended.
+    """The resource use of a machine by the provider's accounting. Sent after the machine's end, while the fleet closes.
 
-    ``cpu_s`` of ``seconds`` times ``cpus`` is its CPU efficiency. ``memory_bytes``: the most that was used at a time,
-    of ``memory_total_bytes`` that there was, or was asked for; None: nobody knows.
+    The CPU efficiency is ``cpu_s`` / (``seconds`` * ``cpus``). ``memory_bytes`` is the peak; ``memory_total_bytes`` is
+    what the machine had or the request named. None: unknown.
     """
 
     id: MachineId
@@ -247,7 +262,7 @@ class MachineUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageUnknown:
-    """No `MachineUsage` will be told of some machines, or of all. ``why``: in one clause for people."""
+    """No `MachineUsage` will arrive for some or all machines. ``why``: a clause to display."""
 
     why: str
 
@@ -267,36 +282,38 @@ MachineEvent = (
 
 
 class Fleet(Protocol):
-    """An opened provider: one pool's machines."""
+    """The machines of one pool, at an opened provider."""
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Create up to ``count`` machines; fewer is an answer, none raises.
+        """Create up to ``count`` machines. Fewer are no error, but no machine at all raises.
 
-        Cancelling may leave machines behind that only ``events`` and leaving the context know of, and take care of.
+        Cancellation may leave machines that this call does not return. The fleet reports them in ``events``, and
+        closing the fleet ends them.
 
         Raises:
-            ProviderError: nothing was created.
+            ProviderError: Nothing was created.
         """
         ...
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End these machines and return when the provider confirms. Idempotent; unknown ids are fine."""
+        """End these machines and return when the provider confirms. Idempotent; unknown ids are ignored."""
         ...
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        """Report that this machine did not become a node and is being terminated. ``for_good``: it never will, for a
-        reason of its own, and must not be given again.
+        """Report that this machine did not become a node and is being terminated.
+
+        ``for_good``: the machine itself is unfit and must not be lent again.
         """
         ...
 
     def events(self) -> AsyncIterator[MachineEvent]:
-        """Yield the events of all machines in order, beginning when the fleet is opened. There may be one consumer."""
+        """Yield the events of all machines in order, from the opening of the fleet on. There may be one consumer."""
         ...
 
 
 @runtime_checkable
 class Provider(Protocol):
-    """A source of machines, as the user configured it. Immutable; one may serve many pools at once."""
+    """A source of machines, as the user configured it. Immutable; one provider may serve many pools at once."""
 
     @property
     def name(self) -> str: ...
@@ -307,100 +324,101 @@ class Provider(Protocol):
         ...
 
     def open(self, pool: str, entry_points: EntryPoints, /) -> AbstractAsyncContextManager[Fleet]:
-        """Enter to get a pool's fleet; leaving terminates every machine it ever launched, shielded and confirmed.
+        """Return a context manager for a pool's fleet. Leaving it terminates every machine that the fleet ever
+        launched; the termination is shielded from cancellation and confirmed.
 
-        This is quick, and so is entering, which the caller does in any case: they start what can be started before the
-        first ``launch``, and the caller imports meanwhile. Errors are raised by entering. Where ``local`` holds, this
-        may be called outside of an event loop; entering is always within one.
-        Leaving may take long where the cloud does not answer: the fleet's ``events`` go on until it is done, so that
-        somebody can be told.
+        Both this call and entering are quick, and the caller always enters. They start what can start before the first
+        ``launch``, while the caller imports modules. Errors are raised by entering. If ``local`` is true, this call may
+        be made outside of an event loop; entering needs a loop. Leaving may take long if the cloud does not respond.
+        ``events`` continues until leaving is done, so that the pool can report progress.
 
         Raises:
-            NotGone: by leaving; something may be left.
+            NotGone: Raised by leaving; something may still exist.
         """
         ...
 
 
-# --- what a provider may have besides ---------------------------------------------------------------------------------
+# --- optional protocols -----------------------------------------------------------------------------------------------
 
 
 @runtime_checkable
 class Priced(Protocol):
-    """A provider that says whether its machines cost money. One that does not say so is taken to cost some."""
+    """A provider that reports whether its machines cost money. Without this protocol, they are assumed to."""
 
     @property
     def free(self) -> bool:
-        """Return whether nothing of it costs money. Then every limit on prices holds."""
+        """Return whether all machines are free, so that every price limit is met."""
         ...
 
 
 @runtime_checkable
 class Keyless(Protocol):
-    """A provider that says whether its machines are reached without SSH. One that does not say so is given a key."""
+    """A provider that reports whether its machines are reached without SSH. Without this protocol, it gets a key."""
 
     @property
     def keyless(self) -> bool:
-        """Return whether no machine of it needs `LaunchRequest.client_key`, which is empty then."""
+        """Return whether no machine needs `LaunchRequest.client_key`, which then is empty."""
         ...
 
 
 @runtime_checkable
 class Containing(Protocol):
-    """A provider that says whether its machines are containers. One that does not say so has none."""
+    """A provider that reports whether its machines are containers. Without this protocol, they are not."""
 
     @property
     def containers(self) -> bool:
-        """Return whether `LaunchRequest.container` says which image they have, if it says one."""
+        """Return whether the machines are containers, whose image `LaunchRequest.container` may name."""
         ...
 
 
 @runtime_checkable
 class Lasting(Protocol):
-    """A provider that says whether its machines outlive their client. One that does not say so ends them with it."""
+    """A provider that reports whether its machines outlive their client. Without this protocol, they end with it."""
 
     @property
     def outlives(self) -> bool:
-        """Return whether another client may take the machines over (`Pool.attach`): its fleets are `Adopting` then."""
+        """Return whether another client can adopt the machines (`Pool.attach`). If true, the fleets are `Adopting`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineOffer:
-    """One kind of machine in one place at one price, as it would be asked for. None: not known."""
+    """One kind of machine in one place at one price, as a launch would request it. None: unknown."""
 
     kind: str  # "g5.xlarge", or a host's name
-    place: str = ""  # a zone, "us-east-1a"
+    place: str = ""  # a zone, such as "us-east-1a"
     region: str = ""
     market: str = ""  # "spot" or "on-demand"; empty: neither
-    hourly_usd: float | None = None  # of one machine, with its disk and address
+    hourly_usd: float | None = None  # price of one machine with its disk and address
     vcpus: int | None = None
     memory_gb: float | None = None
     architecture: str = ""
     accelerator: str = ""
     accelerators: int | None = None
-    stock: str = ""  # how many the cloud says that it has: "3", "low"; empty: it does not say
-    attempt: int = 1  # offers of one attempt are asked for together, those of the next when it gives too few
+    stock: str = ""  # the cloud's own indication of its stock: "3", "low"; empty: none
+    attempt: int = 1  # number of the launch attempt; a later attempt follows if an earlier one gives too few machines
 
 
 @runtime_checkable
 class Offering(Protocol):
-    """A provider that says which machines it would ask for, without asking for any: `outrider offers` shows them."""
+    """A provider that lists the machines it would request, without a request. `outrider offers` displays them."""
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
-        """Return what would be tried for the request now, in that order. Nothing is created.
+        """Return the offers that a launch would try now, in that order. Nothing is created.
 
         Raises:
-            ProviderError: there never will be such a machine here, and what comes close; or the cloud does not answer.
+            ProviderError: No machine here can ever fit (the error names the closest ones), or the cloud does not
+                respond.
         """
         ...
 
 
 @runtime_checkable
 class Quoting(Protocol):
-    """A fleet that knows prices before it launches. Of several `Spec`, the cheapest is asked first."""
+    """A fleet that knows prices before a launch. With several `Spec`, the pool tries the cheapest first."""
 
     async def quote(self, request: LaunchRequest) -> float | None:
-        """Return what one such machine costs now, in USD per hour; None: none is to be had.
+        """Return the current price of one such machine in USD per hour; None: none is available.
 
         Raises:
             ProviderError

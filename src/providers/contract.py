@@ -1,7 +1,7 @@
-"""The checks that every provider must pass, also one of yours: ``for check in CHECKS: await check(Subject(...))``.
+"""The checks that every provider must pass, including your own: ``for check in CHECKS: await check(Subject(...))``.
 
-`outrider.testing.provider_contract` is this module. A check raises `AssertionError` with what it saw. The checks count
-machines from outside, with ``Subject.alive``: a provider's own word on what exists proves nothing about what it forgot.
+`outrider.testing.provider_contract` is this module. A failed check raises `AssertionError` with its observations. The
+checks count machines from outside, with ``Subject.alive``, because a provider cannot report a machine that it forgot.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ T = TypeVar("T")
 
 STEPS_AT_MOST = 10_000
 REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2)
-NO_PROCESSES = EntryPoints()  # what a provider is given that starts no processes on this computer
+NO_PROCESSES = EntryPoints()  # for providers that start no processes on this computer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A provider under test, and how to count and end its machines without it.
+    """A provider under test, with ways to count and end its machines that do not use the provider.
 
     Args:
         provider: The provider.
         alive: Counts the machines of this provider that exist.
         kill: Ends a machine, as a power cut would.
-        request: The request that the checks launch with.
-        entry_points: The commands for providers that start processes on this computer.
-        within_s: The most seconds for anything that the provider promises.
-        reports_ends: False: nothing tells the provider that a machine has ended, and the pool finds out itself.
+        request: The launch request of the checks.
+        entry_points: The programs for providers that start processes on this computer.
+        within_s: The most seconds that any promised behaviour may take.
+        reports_ends: False: the provider cannot learn that a machine has ended; the pool has to detect it.
     """
 
     provider: Provider
-    alive: Callable[[], Awaitable[int]]  # how many machines of this provider exist
-    kill: Callable[[Machine], Awaitable[None]]  # end one, as a power cut would
+    alive: Callable[[], Awaitable[int]]
+    kill: Callable[[Machine], Awaitable[None]]
     request: LaunchRequest = REQUEST
     entry_points: EntryPoints = NO_PROCESSES
-    within_s: float = 30.0  # for anything that the provider says it does
-    reports_ends: bool = True  # False: nobody tells the provider that a machine has ended, and a pool finds out
+    within_s: float = 30.0
+    reports_ends: bool = True
 
 
 # --- the checks -------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ CHECKS: tuple[Check, ...] = (
 async def cancel_at_every_step(
     use: Callable[[], Coroutine[Any, Any, object]], after: Callable[[int], Awaitable[None]]
 ) -> int:
-    """Run ``use`` again and again, cancelled at its first, second, ... await, until it ends before the cancellation.
+    """Run ``use`` repeatedly and cancel it at its first, second, ... await, until a run ends before its cancellation.
 
     Other tasks that ``use`` starts are cancelled only through it.
 
@@ -182,7 +182,7 @@ async def cancel_at_every_step(
         after: Called after each run, with the number of the await.
 
     Returns:
-        The last number.
+        The number of the last await.
     """
     for step in count(1):
         with anyio.CancelScope() as scope:
@@ -195,7 +195,7 @@ async def cancel_at_every_step(
 
 
 class _Stepped:
-    """An awaitable that runs a coroutine and cancels a scope when it gives way for the ``at``-th time."""
+    """An awaitable that runs a coroutine and cancels a scope when the coroutine suspends for the ``at``-th time."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, object], at: int, scope: anyio.CancelScope) -> None:
         self._coroutine, self._at, self._scope = coroutine, at, scope
@@ -219,7 +219,7 @@ class _Stepped:
                 error = thrown
 
 
-# --- means ------------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -235,7 +235,7 @@ async def _launch(subject: Subject, fleet: Fleet, machines: int) -> Sequence[Mac
 
 
 async def _all_reachable(subject: Subject, fleet: Fleet, machines: Sequence[Machine]) -> Sequence[Machine]:
-    """Wait until all have an address. Returns them as they are then."""
+    """Wait until all machines have an address. Return the machines with their addresses."""
     reached = {machine.id: machine for machine in machines}
 
     def all_are(event: MachineEvent) -> bool:

@@ -1,4 +1,4 @@
-"""The errors of a provider, divided by what the caller should do about each. `engine.api.errors` has users' words."""
+"""The errors of a provider, one class for each reaction of the caller. `engine.api.errors` has the user's messages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 
 class ProviderError(Exception):
-    """Base. ``retry_after_s``: the least time after which the same call may go better; None: it will not.
+    """The base of these errors. ``retry_after_s``: least seconds after which a retry may succeed; None: never.
 
-    ``code``: the cloud's own name for it, such as ``InsufficientInstanceCapacity``; empty: it has none. ``advice``: the
-    next step, as a sentence; empty: the one that fits all errors of this class. ``kind``: equal for failures with the
-    same cause, without its numbers, which a starting pool takes for lasting when met twice in a row; empty: it may pass
-    by itself.
+    ``code``: the cloud's own error code, such as ``InsufficientInstanceCapacity``; empty: none. ``advice``: the next
+    step, as a sentence; empty: the advice of the class. ``kind``: a text that is equal for failures with the same
+    cause, such as the message without its numbers; a starting pool treats the failure as permanent if it occurs twice
+    in a row. Empty: the failure may be temporary.
     """
 
     retry_after_s: float | None = None
@@ -31,27 +31,25 @@ class ProviderError(Exception):
 
 
 class UnknownOption(TypeError, ValueError):
-    """A provider, or what it is made of, was given an option that it does not have. As for all that is wrong with
-    options, ``except ValueError`` catches it: `SpecError` of the rest is one as well.
+    """An option that a provider, or one of its parts, does not have. ``except ValueError`` catches all errors in
+    options: this one and `SpecError` are both ValueErrors.
     """
 
 
 class NoCapacity(ProviderError):
-    """No such machine is to be had here now: try elsewhere, or later."""
+    """No such machine is available here now: try elsewhere, or later."""
 
 
 class Unreachable(ProviderError):
-    """The provider's service cannot be reached from this computer: nothing was asked for."""
+    """The provider's service cannot be reached from this computer: no request was sent."""
 
 
 class HostAway(ProviderError):
-    """A host, or the service there that is asked, does not answer at present. Whether the command was carried out,
-    nobody knows.
-    """
+    """A host, or a service on it, does not respond at present. Whether the command was carried out is unknown."""
 
 
 class QuotaExceeded(ProviderError):
-    """The account's limit, not the cloud's stock: ask for more quota, or for less."""
+    """The account's quota is reached, not the cloud's stock: request more quota, or fewer machines."""
 
 
 class NotAuthorized(ProviderError):
@@ -59,20 +57,21 @@ class NotAuthorized(ProviderError):
 
 
 class BadRequest(ProviderError):
-    """The request can never work as it is: the user's specification is at fault."""
+    """The request can never succeed: the user's specification is wrong."""
 
 
 class JournalError(ProviderError):
-    """A record that must outlive the client cannot be written: nothing was created, as nobody could find it again."""
+    """A record that must outlive the client cannot be written: nothing was created, as it could not be found again."""
 
 
 class NotGone(ProviderError):
-    """A pool has been ended, and that it is gone is not confirmed. Raised by leaving a provider's context, at its end:
-    what could be removed has been.
+    """The end of a pool's machines is not confirmed. Leaving a provider's context raises this at its end, after it has
+    removed everything that it could.
 
-    ``machines`` may still be running, and ``unsure`` others of which nobody was told. ``left`` costs nothing: it is
-    named for people, as in "launch template lt-1". ``by``: unix time at which the machines have ended themselves at
-    the latest; None: nobody knows. ``why`` is the message without these. The cause is what the provider failed with.
+    ``machines`` may still be running, and so may ``unsure`` further machines without known ids. ``left`` names
+    resources that cost nothing, to display, as in "launch template lt-1". ``by``: unix time by which all machines have
+    ended themselves; None: unknown. ``why`` is the message without these parts. The error's cause is the provider's
+    failure.
     """
 
     def __init__(
@@ -102,5 +101,5 @@ class NotGone(ProviderError):
 
     @property
     def costs(self) -> bool:
-        """Machines may still be running."""
+        """Return whether machines may still be running."""
         return bool(self.machines) or self.unsure

@@ -1,7 +1,7 @@
-"""A provider of machines that exist only in memory: what happens to them, and when, is written in a script.
+"""A provider of machines that exist only in memory. A script defines what happens to them, and when.
 
 Its clock is anyio's, so under a mock clock an hour of boots, failures and interruptions takes no time. It passes
-``contract`` like every provider; what runs on a machine is for the test's own ``Connect`` to play.
+``contract`` like every provider. A test's own ``Connect`` simulates the programs on a machine.
 """
 
 from __future__ import annotations
@@ -39,18 +39,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script of the fake cloud's behaviour. Each call or machine uses up an entry of a sequence; the last stays."""
+    """A script of the fake cloud's behaviour. Each call or machine uses the next entry of a sequence; the last
+    repeats.
+    """
 
-    capacity: int = 10_000  # machines at a time
-    launch_s: Sequence[float] = (0.0,)  # how long a launch call takes; its machines exist from its beginning
-    boot_s: Sequence[float] = (0.0,)  # from launch to address, per machine; 0: the launch call knows it already
-    queue_s: Sequence[float] = (0.0,)  # from launch until it runs, per machine, before it boots; 0: there is no queue
-    failures: Sequence[ProviderError | None] = (None,)  # what a launch call raises
+    capacity: int = 10_000  # most machines at a time
+    launch_s: Sequence[float] = (0.0,)  # duration of a launch call; its machines exist from the beginning of the call
+    # Seconds from launch to address, per machine; 0: the launch call returns the address.
+    boot_s: Sequence[float] = (0.0,)
+    # Seconds in the queue after the launch, before the boot, per machine; 0: no queue.
+    queue_s: Sequence[float] = (0.0,)
+    failures: Sequence[ProviderError | None] = (None,)  # the error that a launch call raises; None: it succeeds
     terminate_s: float = 0.0
 
 
 class Fake:
-    """The provider. One may serve many pools; ``alive`` is the bill: every machine that exists, of any pool."""
+    """The provider. It may serve many pools; ``alive`` counts the existing machines of all pools."""
 
     name = "fake"
     local = False
@@ -58,8 +62,8 @@ class Fake:
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
         self.alive: dict[MachineId, Machine] = {}
-        self.launched: list[MachineId] = []  # ever
-        self.terminated: list[MachineId] = []  # by request, each time it was asked for
+        self.launched: list[MachineId] = []  # all machines since the start
+        self.terminated: list[MachineId] = []  # ids in terminate calls, repeats included
         self.fleets: list[FakeFleet] = []
         self._ids = count(1)
 
@@ -88,7 +92,7 @@ class Fake:
 
 @dataclass(slots=True, eq=False)
 class FakeFleet:
-    """One pool's machines, and a test's hands on them: `lose`, `queue`, `refuse`, `give_notice`, `withdraw_notice`."""
+    """One pool's machines. Tests cause events with `lose`, `queue`, `refuse`, `give_notice` and `withdraw_notice`."""
 
     provider: Fake
     pool: str
@@ -144,7 +148,7 @@ class FakeFleet:
                 self.provider.alive.pop(machine, None)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next one is another
+        pass  # the next event is a different object
 
     def events(self) -> AsyncIterator[MachineEvent]:
         return self
@@ -158,7 +162,7 @@ class FakeFleet:
             await self._news.wait()
         return self._events.popleft()
 
-    # --- a test's hands -------------------------------------------------------------------------------------------
+        # --- controls for tests ---------------------------------------------------------------------------------------
 
     def lose(self, machine: MachineId, cause: str = "spot interruption", *, is_reported: bool = True) -> None:
         """End the machine. ``is_reported``: whether the fleet sends an event."""
@@ -168,11 +172,11 @@ class FakeFleet:
             self._say(MachineGone(machine, cause))
 
     def queue(self, machine: MachineId, reason: str = "pending: Priority", starts_at: float | None = None) -> None:
-        """The machine waits for its turn; or what it waits for has changed."""
+        """Put the machine into the queue, or change its queue reason."""
         self._say(MachineQueued(machine, reason, starts_at))
 
     def refuse(self, machine: MachineId, error: ProviderError) -> None:
-        """The machine will never be one, as the provider finds out after the launch."""
+        """Report, after the launch, that the machine will never exist."""
         self.machines.pop(machine, None)
         self.provider.alive.pop(machine, None)
         self._say(MachineGone(machine, str(error), error))

@@ -1,6 +1,6 @@
-"""Files that a forked child must not hold open, as the peer would take a living child for its living parent.
+"""Open files that forked children must not keep, because the peer would mistake a living child for its parent.
 
-`multiprocessing` forks by default until Python 3.14, and so do data loaders. Such a child inherits sockets and locks,
+`multiprocessing` forks by default until Python 3.14, and so do data loaders. A forked child inherits sockets and locks,
 and outlives a client that is killed.
 """
 
@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 class File(Protocol):
     def fileno(self) -> int:
-        """The descriptor; -1 once it is closed."""
+        """Return the descriptor; -1 once the file is closed."""
         ...
 
 
@@ -43,7 +43,7 @@ def keep_here(file: File) -> None:
 def _forked() -> None:
     """Point the registered descriptors to the null device.
 
-    They are not closed, as their holder may still close the number later, when it would belong to another file.
+    They are not closed: the code that holds one may later close its number, which could then belong to another file.
     """
     fds = [fd for file in _kept_here if (fd := file.fileno()) >= 0]
     if fds:

@@ -4,9 +4,10 @@ JOURNAL-1: what `Journal.intend` returns is on the disk: whatever the following 
 JOURNAL-2: a pool's lock is free exactly when its owner is dead: the kernel releases it, however the owner ended.
 JOURNAL-3: nothing is forgotten of a pool in a place before `Journal.settled` says that it is gone from there.
 
-There are two kinds of files. ``pools/NAME`` has one pool's lock, owner and places, and the keys that re-attaching
-needs; ``journal.db`` (SQLite) has the intents. Losing the database loses tokens and ids but no pool, as tags find
-everything. All calls block while the disk is flushed; all are safe among threads and processes of one computer.
+There are two kinds of files. ``pools/NAME`` has one pool's lock, owner and places, and the keys for re-attaching;
+``journal.db`` (SQLite) has the intents. A loss of the database loses tokens and ids but no pool, because the tags in
+the clouds identify every resource. All calls block until the disk is flushed; all are safe for concurrent threads and
+processes of one computer.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from .resource_ownership import Claim
 
 T = TypeVar("T")
 
-VERSION = 1  # of the database's tables
-BUSY_S = 30.0  # how long another process may take with the database
-NEWEST = 1000  # versions above are no Outrider's, but damage
-SPOILED = (  # SQLITE_ERROR: our statements are right, so the schema is not the one that they were written for
+VERSION = 1  # version of the database's tables
+BUSY_S = 30.0  # seconds to wait for another process's transaction
+NEWEST = 1000  # higher version numbers come from damage, not from a newer Outrider
+SPOILED = (  # SQLITE_ERROR indicates damage as well: the statements are right, so the schema is not the expected one
     sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_CONSTRAINT,
 )  # fmt: skip
@@ -54,11 +55,13 @@ Standing = Literal["alive", "dead", "elsewhere"]
 
 
 class _Unreadable(sqlite3.DatabaseError):
-    """A row, or the version, is not what was written there; SQLite reports only damage to its own structures."""
+    """A damaged row or version number. SQLite itself reports only damage to its own structures."""
 
 
 class PoolOwned(BadRequest):
-    """The pool has an owner: a living program, or (``dead``) one that died and left it. ``owner``: who, if known."""
+    """The pool has an owner: a living program, or (``dead``) one that died and left its machines. ``owner``: its name,
+    if known.
+    """
 
     def __init__(self, message: str, *, owner: Owner | None = None, dead: bool = False) -> None:
         super().__init__(message)
@@ -68,11 +71,11 @@ class PoolOwned(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Something that was about to be created. ``ids`` None: the outcome is unknown."""
+    """An intent: the record of a creation before its request. ``ids`` None: the outcome is unknown."""
 
     pool: str
     kind: str
-    token: str  # identifies the call to the provider when it is repeated
+    token: str  # identifies the call to the provider when the call is repeated
     place: Place
     facts: Mapping[str, str] = field(default_factory=dict)
     at: float = 0.0  # unix time
@@ -84,20 +87,20 @@ class PoolRecord:
     """A pool that is not settled. ``elsewhere``: its owner is on another computer, and may be alive there."""
 
     pool: str
-    provider: str  # empty if its files are gone, and only intents are left
+    provider: str  # empty if the pool's files are gone and only its intents remain
     places: tuple[Place, ...]
     owner: Owner | None
     standing: Standing
     intents: tuple[Intent, ...] = ()
-    hosts: tuple[str, ...] = ()  # names of its owners' computers, including this one's
+    hosts: tuple[str, ...] = ()  # names of the computers of all its owners, including this one
 
     def claim(self, place: Place, also: Sequence[Intent] = ()) -> Claim:
-        """The pool's claim in a place. ``also``: further intents that its owner knows."""
+        """Return the pool's claim in a place. ``also``: further intents that its owner holds in memory."""
         return Claim.of(self.pool, [*(each for each in self.intents if each.place == place), *also], self.hosts)
 
 
 class Journal:
-    """One user's pools on this computer. Cheap to make; holds no file open."""
+    """The journal of one user's pools on this computer. Cheap to create; keeps no file open."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -124,12 +127,11 @@ class Journal:
     def own(self, pool: str, provider: str, place: Place | None = None, *, adopt: bool = False) -> Ownership:
         """Own the pool in this place until `Ownership.close`. This process may own it in further places too.
 
-        ``adopt``: also take a pool that a dead client has left; its intents are in the record, its keys in
-        `Ownership.kept`.
+        ``adopt``: also take a pool whose client has died. Its intents are in the record, its keys in `Ownership.kept`.
 
         Raises:
-            PoolOwned: it has an owner.
-            JournalError: the journal cannot be written.
+            PoolOwned: The pool has an owner.
+            JournalError: The journal cannot be written.
         """
         if not NAME.fullmatch(pool):
             raise BadRequest(f"{pool!r} is no pool's name: letters, digits, '.', '_' and '-', at most 63 of them")
@@ -173,10 +175,10 @@ class Journal:
     # --- creations --------------------------------------------------------------------------------------------------
 
     def intend(self, pool: str, kind: str, token: str, place: Place, facts: Mapping[str, str] | None = None) -> Intent:
-        """Record an intent before the call that creates something. The same token again is the same intent.
+        """Record an intent before the call that creates something. A repeated token returns the existing intent.
 
         Raises:
-            JournalError: it could not be recorded, so do not create anything.
+            JournalError: The intent could not be recorded, so create nothing.
         """
         intent = Intent(pool, kind, token, dict(place), dict(facts or {}), time.time())
         with self._explained_errors():
@@ -184,7 +186,7 @@ class Journal:
         return intent
 
     def happened(self, intent: Intent, ids: Sequence[str]) -> Intent:
-        """Record the ids that the call created, added to those known before. An empty list is an outcome as well."""
+        """Record the ids that the call created, in addition to known ids. An empty list is an outcome as well."""
         with self._explained_errors():
             known = self._run(lambda database: _add_ids(database, intent, ids))
         return replace(intent, ids=known)
@@ -192,11 +194,11 @@ class Journal:
     def settled(self, pool: str, place: Place | None = None) -> None:
         """Record that everything of the pool in a place (None: in all places) is confirmed to be gone.
 
-        With its last place the pool is forgotten, and its keys: at once, or when its owner closes it.
+        After its last place the journal forgets the pool and its keys: at once, or when the pool's owner closes it.
 
         Raises:
-            PoolOwned: another living process owns it.
-            JournalError: the journal cannot be written.
+            PoolOwned: Another living process owns the pool.
+            JournalError: The journal cannot be written.
         """
         with self._explained_errors("what is gone could not be struck out", "nothing of it is left in its cloud"):
             lock = self._take(pool)
@@ -213,7 +215,7 @@ class Journal:
                 raise
 
     def _leave(self, lock: Lock, pool: str) -> None:
-        """Give the lock back. The last user removes the files of a pool that is in no place any more."""
+        """Release the lock. Its last user removes the files of a pool that is in no place any more."""
         try:
             if lock.users == 1:
                 written = read(lock.directory)
@@ -223,14 +225,16 @@ class Journal:
             lock.give_back()
 
     def kept(self, pool: str, name: str) -> Path | None:
-        """Return the file of what the pool's owner keeps under ``name``, for other programs of its user, if any."""
+        """Return the file that the pool's owner stores under ``name``, for other programs of the same user; None: no
+        file.
+        """
         path = self.pools / pool / _named(name)
         return path if NAME.fullmatch(pool) and path.is_file() else None
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
     def records(self) -> list[PoolRecord]:
-        """Every pool that is not settled, by name."""
+        """Return every pool that is not settled, by name."""
         with self._explained_errors():
             intents: dict[str, list[Intent]] = {}
             for intent in self._intents():
@@ -239,11 +243,11 @@ class Journal:
             return [self._record(name, intents.get(name, [])) for name in sorted(names | set(intents))]
 
     def record(self, pool: str) -> PoolRecord | None:
-        """The record of a pool; None if there is none, or it is settled."""
+        """Return the record of a pool; None if the pool is unknown or settled."""
         return next((each for each in self.records() if each.pool == pool), None)
 
     def orphans(self) -> list[PoolRecord]:
-        """The pools whose owner was on this computer and is dead."""
+        """Return the pools whose owner was on this computer and is dead."""
         return [each for each in self.records() if each.standing == "dead"]
 
     def _record(self, pool: str, intents: Sequence[Intent]) -> PoolRecord:
@@ -282,7 +286,7 @@ class Journal:
                 with closing(sqlite3.connect(self.database, timeout=BUSY_S)) as database:
                     if database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
                         _intents_in(database)
-                        return  # another process has set it aside meanwhile
+                        return  # another process has already set the damaged file aside
             except _SIGNS_OF_DAMAGE as error:
                 if not _is_spoiled(error):
                     raise
@@ -310,7 +314,7 @@ class Journal:
             if version > VERSION:
                 raise JournalError(f"{self.database} is of a newer Outrider: use that one, or another $OUTRIDER_STATE")
             if version < VERSION:
-                with flocked(self.root / "journal.lock"):  # who changes the mode must be alone
+                with flocked(self.root / "journal.lock"):  # a change of the mode needs exclusive access
                     database.execute("PRAGMA journal_mode=WAL")
                     database.execute(TABLES)
                     database.execute(f"PRAGMA user_version={VERSION}")
@@ -353,19 +357,19 @@ class Ownership:
             write_whole(self._lock.directory / _named(name), text)
 
     def kept(self, name: str) -> str | None:
-        """The text that this process, or the pool's former owner, has stored under ``name``; None without one."""
+        """Return the text that this process, or the pool's former owner, stored under ``name``; None without one."""
         try:
             return (self._lock.directory / _named(name)).read_text()
         except OSError:
             return None
 
     def close(self) -> None:
-        """Give the pool up. Idempotent. Unsettled intents stay in the journal, without an owner."""
+        """Release the pool. Idempotent. Unsettled intents stay in the journal, without an owner."""
         if not self._closed:
             self._closed = True
             if self.place is not None:
                 self._lock.places.remove(dict(self.place))
-            with suppress(JournalError), self.journal._explained_errors():  # `outrider gc` does what fails here
+            with suppress(JournalError), self.journal._explained_errors():  # `outrider gc` repeats whatever fails here
                 self.journal._leave(self._lock, self.pool)
 
     def __enter__(self) -> Self:
@@ -384,7 +388,7 @@ def _named(name: str) -> str:
 
 
 def _intents_in(database: sqlite3.Connection, pool: str | None = None) -> list[Intent]:
-    """The intents of ``pool``, or of every pool if it is None."""
+    """Return the intents of ``pool``, or of every pool if it is None."""
     database.text_factory = bytes.decode  # sqlite3's default reports text that is not UTF-8 without an error code
     try:
         rows = database.execute(SELECT, (pool, pool)).fetchall()
@@ -426,7 +430,7 @@ def _parsed(text: object) -> Any:
 def _add_ids(database: sqlite3.Connection, intent: Intent, ids: Sequence[str]) -> tuple[str, ...]:
     which = (intent.pool, intent.token)
     database.execute("BEGIN IMMEDIATE")
-    database.execute(INSERT, _row(intent))  # the database may have been set aside since `intend`
+    database.execute(INSERT, _row(intent))  # inserted if missing: the database may have been set aside since `intend`
     row = database.execute("SELECT ids FROM intents WHERE pool = ? AND token = ?", which).fetchone()
     if row is None:
         raise _Unreadable("an intent that was inserted is not found by its key")

@@ -1,4 +1,4 @@
-"""Tell what a file given as a private key is, by its first bytes: a wrong one is known before any host is asked."""
+"""Recognize by its first bytes whether a file is a private key, so that a wrong file fails before any connection."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import binascii
 import re
 from pathlib import Path
 
-READ_BYTES = 64 << 10  # an RSA key of 16,384 bits has 12 KiB
+READ_BYTES = 64 << 10  # an RSA key of 16,384 bits takes 12 KiB
 _PUBLIC = re.compile(rb"(ssh-(rsa|dss|ed25519|ed448)|ecdsa-sha2-|sk-(ssh|ecdsa)-)\S* AAAA|-+ ?BEGIN (\w+ )?PUBLIC KEY")
 _PEM = re.compile(rb"-----BEGIN (\w+ )*PRIVATE KEY-----")
 _OPENSSH = re.compile(rb"-----BEGIN OPENSSH PRIVATE KEY-----([\sA-Za-z0-9+/=]+)")
-_DER = b"\x30"  # of PKCS#1 and PKCS#8 in binary
+_DER = b"\x30"  # first byte of PKCS#1 and PKCS#8 in binary form
 # "openssh-key-v1\0", then the cipher's name with its length: PROTOCOL.key of OpenSSH
 _MAGIC, _NO_CIPHER = b"openssh-key-v1\0", b"\0\0\0\x04none"
 
 
 def objection(path: Path) -> str:
-    """Return why the file is of no use as a private key, and what to do; empty: it may be one."""
+    """Return why the file is not a usable private key, and what to do; empty: it may be one."""
     try:
         with path.open("rb") as file:
             begin = file.read(READ_BYTES)
@@ -32,7 +32,7 @@ def objection(path: Path) -> str:
 
 
 def objection_to(begin: bytes, path: Path) -> str:
-    """Do as `objection`, for the file's bytes."""
+    """Return the same as `objection`, for the file's first bytes."""
     begin = begin.lstrip() if not begin.startswith(_DER) else begin
     if _PUBLIC.match(begin):
         private = path.with_suffix("") if path.suffix == ".pub" else "the file beside it"
@@ -59,8 +59,9 @@ def _encrypted(begin: bytes) -> bool:
     if (match := _OPENSSH.match(begin)) is None:
         return False
     try:
-        data = binascii.a2b_base64(b"".join(match[1].split())[:64])  # whole groups of four
+        # 64 is a multiple of base64's groups of 4 characters.
+        data = binascii.a2b_base64(b"".join(match[1].split())[:64])
     except binascii.Error:
-        return False  # that is told when it is used
+        return False  # the connection attempt reports the error
     cipher = data[len(_MAGIC) :][: len(_NO_CIPHER)]
     return data.startswith(_MAGIC) and len(cipher) == len(_NO_CIPHER) and cipher != _NO_CIPHER

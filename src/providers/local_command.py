@@ -1,4 +1,4 @@
-"""A command of this computer whose standard input and output are one end of a socket pair: no byte is copied here."""
+"""A local command whose standard input and output are one end of a socket pair, so this process copies no bytes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-SAID_BYTES = 4096  # of stderr, its end: what an error shows
+SAID_BYTES = 4096  # kept bytes from the end of stderr, for the error message
 READ_BYTES = 65536
-LEAVES_S, OBEYS_S = 3.0, 3.0  # for a command to end when its streams have, and after SIGTERM
+LEAVES_S, OBEYS_S = 3.0, 3.0  # seconds for a command to exit after its streams end, and after SIGTERM
 LOOK_S = 0.02
 
 
 class LocalCommand:
-    """``socket`` is the other end, and whoever connects by it closes it. That ends the command, for which it is given
-    `LEAVES_S`; then it is sent SIGTERM, and SIGKILL `OBEYS_S` later.
+    """A running command. ``socket`` is the caller's end of the pair; the caller closes it, which ends the command.
+
+    The command has `LEAVES_S` to exit by itself; then it gets SIGTERM, and SIGKILL `OBEYS_S` later.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
-        """Start it, in a session of its own: no Ctrl-C reaches it. An OSError says why it cannot be started."""
+        """Start the command in its own session, which Ctrl-C does not reach. Raises OSError if it cannot be started."""
         self.socket, theirs = socket.socketpair()
         self._stderr = bytearray()
         self._ended = False
@@ -34,7 +35,7 @@ class LocalCommand:
                 self._process = subprocess.Popen(  # noqa: S603
                     argv, stdin=end, stdout=end, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
                 )
-        except BaseException:  # also an interrupt: our end of the pair is nobody else's to close
+        except BaseException:  # also on KeyboardInterrupt: no other code closes this end of the pair
             self.socket.close()
             raise
         self.socket.setblocking(False)
@@ -48,7 +49,7 @@ class LocalCommand:
         return bytes(self._stderr)
 
     def _hear(self) -> bool:
-        """Read what it says, and return whether there may be more at once."""
+        """Read the available stderr; return whether more may be available at once."""
         try:
             data = os.read(self._errors.fileno(), READ_BYTES)
         except BlockingIOError:
@@ -65,17 +66,17 @@ class LocalCommand:
             loop.remove_reader(self._errors.fileno())
 
     async def status(self, within_s: float) -> int | None:
-        """Return its exit status, or the negative number of the signal that ended it; None: it goes on meanwhile."""
+        """Return the exit status, or the negative number of the signal that ended the command; None: it still runs."""
         until = asyncio.get_running_loop().time() + within_s
         status: int | None
         while (status := self._process.poll()) is None and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_S)  # no event of asyncio's tells of a process's end in every thread
+            await asyncio.sleep(LOOK_S)  # polling, because asyncio reports a process's end only in some threads
         while self._loop is not None and self._hear():
             pass
         return status
 
     def end(self) -> None:
-        """See to its end, in a thread, as the loop may be closed next. The socket is closed, or about to be."""
+        """Wait for the command's end in a thread, as the loop may close next. The socket is closed, or about to be."""
         if self._ended:
             return
         self._ended = True
@@ -86,7 +87,7 @@ class LocalCommand:
             self._errors.close()
 
     def _see_to_its_end(self) -> None:
-        with self._errors:  # what it still says is heard by nobody, and breaks if it says too much
+        with self._errors:  # closes the pipe: further stderr output is lost, and much of it fails with EPIPE
             for number, within_s in ((signal.SIGTERM, LEAVES_S), (signal.SIGKILL, OBEYS_S)):
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(within_s)

@@ -22,7 +22,7 @@ def login_of(
     known_hosts: StrPath | Sequence[StrPath] | None,
     config: bool | StrPath,
 ) -> Login:
-    """Return the login that a provider's options of these names say; a ValueError names the one that is wrong."""
+    """Return the login described by a provider's options with these names; a ValueError names the wrong option."""
     return Login(
         keys=() if key is None else (str(expanded(key)),),
         known_hosts=known_hosts_of(known_hosts, provider),
@@ -31,14 +31,14 @@ def login_of(
 
 
 def as_texts(login: Login) -> dict[str, str]:
-    """Return a login as texts for a journal, with absolute paths. What it leaves out is not among them."""
+    """Return a login as texts for a journal, with absolute paths. Unset fields are left out."""
     keys, config = map(os.path.abspath, login.keys), map(os.path.abspath, login.config)
     texts = {"key": "".join(keys), "known_hosts": path_list(login.known_hosts), "config": "".join(config)}
     return {name: text for name, text in texts.items() if text}
 
 
 def options_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options of a provider whose login `as_texts` has written."""
+    """Return the provider's options for a login that `as_texts` has written."""
     return {
         "key": texts.get("key"),
         "known_hosts": paths_of(texts.get("known_hosts", "")) or None,
@@ -47,17 +47,17 @@ def options_of(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def no_way(to: str, error: ValueError, otherwise: str) -> BadRequest:
-    """Return the error for options from a journal that do not lead to a host any more."""
+    """Return the error for login options from a journal that no longer work."""
     return BadRequest(f"The way to {to} is not there any more: {error}", advice=f"Put the file back, or {otherwise}.")
 
 
 def path_list(paths: Iterable[str]) -> str:
-    """Return paths as one text, absolute, with ":" between them, and with a backslash before a ":" of a path."""
+    """Join absolute paths with ":" into one text; a backslash escapes a ":" within a path."""
     return ":".join(re.sub(r"([\\:])", r"\\\1", os.path.abspath(each)) for each in paths)  # noqa: PTH100 - keeps links
 
 
 def paths_of(text: str) -> list[str]:
-    """Return the paths that `path_list` has joined."""
+    """Return the paths in a text from `path_list`."""
     parts = re.findall(r"(?:\\.|[^\\:])+", text)
     return [re.sub(r"\\(.)", r"\1", each) for each in parts]
 
@@ -77,7 +77,7 @@ def known_hosts_of(value: StrPath | Sequence[StrPath] | None, provider: str) -> 
 
 
 def config_of(option: bool | StrPath, provider: str) -> tuple[str, ...]:
-    """Return the configuration that is read: True is the usual one, if it is there."""
+    """Return the configuration files to read. True: the usual file, if it exists."""
     if option is False:
         return ()
     file = expanded(CONFIG if option is True else option)

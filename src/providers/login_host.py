@@ -1,4 +1,4 @@
-"""Run commands on a host by SSH, as its user would, or on this computer."""
+"""Run commands on a host over the user's SSH access, or on this computer."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from .ssh_stops import Passed
 
 AGAIN_S = 5.0
-COMMAND_S = 60.0  # a command ends itself after so long
-KILL_S = 5.0  # between SIGTERM and SIGKILL of a command that takes too long
-ANSWER_S = KILL_S + 10.0  # after a command should have ended itself
+COMMAND_S = 60.0  # seconds after which a command ends itself
+KILL_S = 5.0  # seconds between SIGTERM and SIGKILL for a command that exceeds its time
+ANSWER_S = KILL_S + 10.0  # seconds to wait for a reply after a command should have ended itself
 CONNECT_S = 10.0
 ALIVE_S = 15.0
-REFUSED_PAUSES_S = (0.2, 1.0, 3.0)  # when the login host opens no further session
-AT_ONCE = 6  # commands; sshd's MaxSessions is 10
+REFUSED_PAUSES_S = (0.2, 1.0, 3.0)  # pauses between tries when the login host refuses further sessions
+AT_ONCE = 6  # concurrent commands; sshd's MaxSessions is 10
 REQUEST_FAILED = 0xFFFFFFFF  # asyncssh's own OPEN_REQUEST_SESSION_FAILED
-TIMED_OUT = (124, 137)  # how timeout(1) ends
+TIMED_OUT = (124, 137)  # exit codes of timeout(1) for a command that it ended
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a command. ``status``: None: a signal ended it."""
+    """The end of a command. ``status``: its exit code; None: a signal ended it."""
 
     status: int | None
     stdout: str = ""
@@ -45,17 +45,17 @@ class Commands(Protocol):
     def where(self) -> str: ...
 
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = COMMAND_S) -> Ended:
-        """Run a command, which ends itself after ``within_s`` seconds. Cancelled, it may go on for as long.
+        """Run a command, which ends itself after ``within_s`` seconds. After a cancellation, it may run until then.
 
         Raises:
-            HostAway: nobody knows whether it ran.
-            NotAuthorized: the host lets nobody in, or is not the one that was known.
+            HostAway: Whether the command ran is unknown.
+            NotAuthorized: The host refuses the login, or its host key is not the known one.
         """
         ...
 
 
 class Here:
-    """The commands of this computer."""
+    """Runs commands on this computer."""
 
     where = "here"
 
@@ -80,7 +80,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A host as the user names it, and how to get in."""
+    """A host as the user names it, with the login."""
 
     host: str
     port: int | None = None
@@ -89,7 +89,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str, login: Login) -> Place:
-        """Read ``host``, ``user@host`` or ``user@host:port``; a ValueError has no name of an option."""
+        """Parse ``host``, ``user@host`` or ``user@host:port``. The text of a ValueError names no option."""
         user, _, rest = text.rpartition("@")
         name, port = rest, ""
         if rest.startswith("["):
@@ -103,7 +103,7 @@ class Place:
 
     @classmethod
     def of_option(cls, option: str, text: str, login: Login) -> Place:
-        """Read a host; a ValueError names the ``option``, such as ``"Slurm(host=...)"``."""
+        """Parse a host; a ValueError names the ``option``, such as ``"Slurm(host=...)"``."""
         try:
             return cls.parse(text, login)
         except ValueError as error:
@@ -116,7 +116,7 @@ class Place:
 
 
 class LoginHost:
-    """One SSH connection to a host, made when a command needs it, and made anew when it is lost."""
+    """One SSH connection to a host, opened when a command needs it, and reopened when it is lost."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -161,7 +161,7 @@ class LoginHost:
             return self._connection
 
     def _forget(self, connection: Passed) -> None:
-        """Close a connection that has failed, and not the one that others may have made since."""
+        """Close a connection that has failed, unless another task has already replaced it."""
         if self._connection is connection:
             self._connection = None
         connection.abort()
@@ -173,7 +173,9 @@ class LoginHost:
 
 @asynccontextmanager
 async def opened_commands(places: Sequence[Place]) -> AsyncIterator[Sequence[Commands]]:
-    """Open the commands of hosts, or without any those of this computer. Hosts are connected to when they are asked."""
+    """Open the commands of some hosts, or of this computer if there are none. Each host is connected to on first
+    use.
+    """
     hosts = [LoginHost(each) for each in places]
     try:
         yield hosts or [Here()]
@@ -184,18 +186,18 @@ async def opened_commands(places: Sequence[Place]) -> AsyncIterator[Sequence[Com
 
 
 def _nothing_ran(error: BaseException) -> bool:
-    """Return whether no session was opened. The connection is not to blame: other commands go on in it."""
+    """Return whether no session was opened. The connection itself is fine: other commands continue in it."""
     import asyncssh
 
-    # asyncssh says that a request failed also where the connection was lost after the command had been sent.
+    # asyncssh also reports a failed request if the connection was lost after the command had been sent.
     return isinstance(error, asyncssh.ChannelOpenError) and error.code != REQUEST_FAILED
 
 
 async def _connect(place: Place) -> Passed:
-    """Connect by the user's own access, as `SSH` does. Host keys are always checked.
+    """Connect with the user's own access, as `SSH` does. Host keys are always checked.
 
     Raises:
-        ProviderError: the host lets nobody in, is not the one that was known, or cannot be reached.
+        ProviderError: The host refuses the login, has another key than the known one, or cannot be reached.
     """
     import asyncssh
 

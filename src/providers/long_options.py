@@ -1,4 +1,6 @@
-"""Commands of users' own, and options that they pass on to one, such as ``{"shm-size": "16g"}`` for `docker run`."""
+"""Users' own commands, and options that users pass through to a command, such as ``{"shm-size": "16g"}`` for
+`docker run`.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ def long_options(
     ours: Mapping[str, str],
     abbreviated: bool = False,
 ) -> LongOptions:
-    """Check a provider's ``options=`` for a ``command``. A list of values is an option that is given several times.
+    """Check a provider's ``options=`` for a ``command``. A list of values repeats the option for each value.
 
-    ``example``: a name that the command has. ``ours``: options that Outrider needs as they are, and what to say instead
-    of each; empty: there is nothing to say. ``abbreviated``: the command takes the beginning of a name for the name.
+    ``example``: an option name of the command, for errors. ``ours``: options that Outrider sets itself, each with the
+    option to use instead; empty: there is none. ``abbreviated``: the command accepts abbreviated option names.
 
     Raises:
-        ValueError: an option can never work, or is one of ``ours``.
+        ValueError: An option can never work, or is one of ``ours``.
     """
     try:
         pairs = dict(options)
@@ -66,10 +68,10 @@ def as_words(options: Iterable[tuple[str, str | None]]) -> list[str]:
 
 
 def words_of(command: object) -> tuple[object, ...]:
-    """Return the words of a command that users give as a line or as a list of them; none: it is neither."""
+    """Return the words of a command that a user gives as a line or as a list; empty: the value is neither."""
     if not isinstance(command, str):
         return tuple(command) if isinstance(command, Sequence) else ()
     try:
         return tuple(shlex.split(command))
-    except ValueError:  # a quote that is not closed
+    except ValueError:  # an unclosed quote
         return ()

@@ -1,5 +1,5 @@
-"""Options that somebody does not have: which one was probably meant, also by names that similar libraries use; and
-values of another kind than an option takes.
+"""Errors for unknown options, with the option that the user probably meant, also by names from similar libraries; and
+errors for values of a wrong type.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-ALIKE = 0.75  # of a name and a misspelling of it, by difflib's measure: A40 is no A10, and counter no compute
+# Least similarity by difflib between a misspelling and a name; lower, A40 would match A10, and counter compute.
+ALIKE = 0.75
 
-SAME = {  # options of similar libraries, and ours that mean the same: the first of them that is an option here
+SAME = {  # names in similar libraries and in Outrider with one meaning; the first that is an option here is suggested
     "gpus": ("accelerator",),
     "gpu": ("accelerator",),
     "cpus": ("vcpus",),
@@ -53,7 +54,7 @@ _BUILD = "the build of a package for a version of CUDA comes by Image(pip=[...],
 _PACKAGE = 'the version of a package is said by Image(pip=["name==1.2"])'
 _MODEL = "a model is fetched by what loads it, as in @compute(setup=load_model); home= says where nodes keep it"
 _HEALTH = "silent nodes are replaced, and tasks report ill ones by a file: see the guide on lost nodes"
-MEANINGS = {  # what no option of ours means
+MEANINGS = {  # names without a counterpart in Outrider's options
     "cuda": _BUILD,
     "version": _PACKAGE,
     "models": _MODEL,
@@ -73,18 +74,21 @@ OF_IMAGE = frozenset({"pip", "apt", "requirements", "lock", "includes", "env", "
 
 
 def not_an_option(owner: str, name: str, known: Collection[str]) -> str:
-    """Return the sentence that refuses the option ``name``. ``owner``: the class or function that was called."""
+    """Return the error sentence for the unknown option ``name``. ``owner``: the class or function that was called."""
     return f"{owner} has no option {name!r}: {_meant(name, known)}"
 
 
 def checking_options(kind: type[T], error: Callable[[str], Exception], *, values: bool = True) -> type[T]:
-    """Have a class raise ``error`` for options that its ``__init__`` does not have, and, unless the class does it
-    itself (``values=False``), a ValueError for a value of another kind than is declared, as far as `wrong_kind` knows.
+    """Make a class raise ``error`` for options that its ``__init__`` does not have.
+
+    ``values``: also raise ValueError for a value of another type than declared, as far as `wrong_kind` can check.
+        False:
+    the class checks its values itself.
     """
     make = kind.__init__
 
     @cache
-    def known() -> list[str]:  # when it is needed: it takes long, and many programs name no option of a class
+    def known() -> list[str]:  # computed only when needed: it takes long, and many programs use no option of the class
         return list(signature(kind).parameters)
 
     @cache
@@ -110,8 +114,9 @@ def checking_options(kind: type[T], error: Callable[[str], Exception], *, values
 
 
 def wrong_kind(option: str, value: object, declared: str) -> str:
-    """Return the sentence that refuses a value, by the declaration of its option, such as ``int | None``. Empty: it is
-    of such a kind, or the declaration has a kind in it that is not in `_KINDS`. True and False are no numbers.
+    """Return the error sentence for a value that does not fit the declared type of its option, such as ``int | None``.
+
+    Empty: the value fits, or the declaration contains a type that is not in `_KINDS`. True and False are no numbers.
     """
     kinds = declared.split(" | ")
     if not _KINDS.keys() >= {*kinds}:
@@ -143,7 +148,7 @@ _WORDS = {
 
 
 def shown(value: object) -> str:
-    """Return a value as errors show it. Its own ``repr`` may raise, or be too long for a person or for Python."""
+    """Return a value's text for an error. The value's ``repr`` may raise, or be too long for a person or for Python."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001  of somebody else's class; or an integer of thousands of digits
@@ -168,7 +173,7 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 def _meant_of_hosts(name: str, known: Collection[str]) -> str:
-    """Return what was meant by an option about hosts of one's own, where it stands in a wrong place."""
+    """Return the suggestion for an option about the user's own hosts that was given to the wrong class."""
     if name in _OF_SSH and "nodes" in known and "provider" in known:
         return "hosts are the provider's: Pool(provider=SSH(hosts=[...]))."
     if name == "port" and "hosts" in known:
@@ -179,7 +184,7 @@ def _meant_of_hosts(name: str, known: Collection[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return which of the known names was probably meant; empty: none is like it."""
+    """Return the known name that was probably meant; empty: no name is similar."""
     from difflib import get_close_matches
 
     return "".join(get_close_matches(name, known, n=1, cutoff=ALIKE))

@@ -21,19 +21,21 @@ from .private import make_private
 
 Place = Mapping[str, str]
 
-# File systems on which a lock holds for all who see the file, as one kernel has the disk; NFS is not one of them.
+# File systems on which one kernel controls the disk, so a lock holds for every process that sees the file. Not NFS.
 ON_A_DISK = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-LOCK_TRIES, LOCK_AGAIN_S = 40, 0.005  # `is_taken` in another process holds a free lock for a moment
-CLOCKS_DIFFER_S = 60.0  # of two computers, or of one before and after it has set its clock
+# Tries and pause in seconds; `is_taken` in another process holds a free lock for a moment.
+LOCK_TRIES, LOCK_AGAIN_S = 40, 0.005
+# Largest clock difference, in seconds, of two computers, or of one computer after it sets its clock.
+CLOCKS_DIFFER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Computer:
-    """A computer as its programs see it; "" is what is not known."""
+    """A computer as its programs see it. Empty: unknown."""
 
     host: str
     boot: str  # the kernel's id of its present boot
-    machine: str  # of its system, the same after a reboot
+    machine: str  # id of the operating system's installation, equal after a reboot
     up_since: float  # unix time
 
     @classmethod
@@ -48,11 +50,11 @@ class Owner:
     user: str
     host: str
     pid: int
-    started: str  # clock ticks from boot to the process's start, as a pid may be reused
-    boot: str  # the kernel's id of that boot
+    started: str  # clock ticks from boot to the process's start, since a pid may be reused
+    boot: str  # the kernel's id of the boot in which the process started
     since: float  # unix time
-    inode: int = 0  # of its lock; a copy of the directory on another computer has another one
-    machine: str = ""  # of the system that it runs on, the same after a reboot; empty where it is unknown
+    inode: int = 0  # inode of the lock file; it differs in a copy of the directory on another computer
+    machine: str = ""  # id of the operating system's installation, equal after a reboot; empty: unknown
 
     @classmethod
     def this(cls, directory: Path) -> Owner:
@@ -62,7 +64,9 @@ class Owner:
         return cls(_user(), socket.gethostname(), os.getpid(), _started(), boot, since, inode, machine())
 
     def near(self, directory: Path) -> bool:
-        """Return whether the pool's lock can be trusted: it is this computer's, or on a disk of one computer only."""
+        """Return whether the pool's lock is reliable: it was made on this computer, or its disk belongs to one
+        computer.
+        """
         if self.was_on(Computer.this()):
             return True
         try:
@@ -72,17 +76,19 @@ class Owner:
         return same and _file_system(directory) in ON_A_DISK
 
     def was_on(self, here: Computer) -> bool:
-        """Decide whether the owner's computer is ``here``, perhaps in an earlier boot.
+        """Return whether the owner ran on the computer ``here``, perhaps in an earlier boot.
 
-        Names say little: a container's changes each time, a laptop's with the network, and many computers are called
-        localhost. After a reboot the system has to be the same, and the name too, for computers that start from one
-        image have one machine-id. The name alone decides only where the kernel tells of no boot.
+        Host names prove little: a container's changes each time, a laptop's changes with the network, and many
+        computers are called localhost. After a reboot, both the machine-id and the name have to match, because
+        computers that start from one image share a machine-id. The name alone decides only if the kernel reports no
+        boot id.
         """
         if not (self.boot and here.boot):
             return self.host == here.host
         if self.boot == here.boot:
             return True
-        if self.since > here.up_since + CLOCKS_DIFFER_S:  # it was in one boot while we were in another: they are two
+        # The owner ran in one boot while this computer was in another, so the computers differ.
+        if self.since > here.up_since + CLOCKS_DIFFER_S:
             return False
         return bool(self.machine) and (self.machine, self.host) == (here.machine, here.host)
 
@@ -91,7 +97,7 @@ class Owner:
 
 
 class Lock:
-    """A pool's lock, held once by this process for all of its users. A forked child does not hold it."""
+    """A pool's lock, held once by this process for all of its users. Forked children do not hold it."""
 
     _mutex = threading.RLock()
     _held: dict[Path, Lock] = {}  # noqa: RUF012
@@ -102,7 +108,7 @@ class Lock:
 
     @classmethod
     def take(cls, directory: Path) -> Lock | None:
-        """Take the lock; None where another living process holds it."""
+        """Take the lock; return None if another living process holds it."""
         with cls._mutex:
             held = cls._held.get(directory)
             if held is not None:
@@ -129,8 +135,8 @@ class Lock:
                 os.close(file)
 
     def discard(self) -> None:
-        """Remove the pool's files, the lock last: whoever waits for it notices that it is gone."""
-        from shutil import rmtree  # which takes long, and a pool begins without
+        """Remove the pool's files, the lock last. A process that waits for the lock then notices the removal."""
+        from shutil import rmtree  # imported here: the import is slow, and opening a pool does not need it
 
         for each in self.directory.iterdir():
             if each.name != "lock":
@@ -192,7 +198,8 @@ def flocked(path: Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
-        fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile has the file open as well
+        # Closing is not enough: a child forked in the meantime has the file open as well.
+        fcntl.flock(file, fcntl.LOCK_UN)
         os.close(file)
 
 
@@ -212,14 +219,14 @@ def make_directory(path: Path) -> None:
 def write(
     directory: Path, provider: str, places: Sequence[Place], owner: Owner, *, before: Mapping[str, Any] | None
 ) -> None:
-    """Write a pool's file. ``before``: the result of `read`; its owners' computers are kept, as tags may name them."""
+    """Write a pool's file. ``before``: the result of `read`. Its owners' computers are kept, as tags may name them."""
     hosts = dict.fromkeys([*hosts_of(before), owner.host])
     facts = {"provider": provider, "places": list(map(dict, places)), "owner": asdict(owner), "hosts": list(hosts)}
     write_whole(directory / "pool", json.dumps(facts))
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """The content that `write` wrote; None where there is none, or it cannot be parsed."""
+    """Return the content that `write` wrote; None if there is no file, or it cannot be parsed."""
     try:
         written = json.loads((directory / "pool").read_text())
         facts = {"provider": written["provider"], "places": list(written["places"]), "owner": written["owner"]}
@@ -229,7 +236,7 @@ def read(directory: Path) -> dict[str, Any] | None:
 
 
 def hosts_of(written: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The names of the computers of the pool's owners. Older files name only one."""
+    """Return the names of the computers of the pool's owners. Older files name only one."""
     owner = owner_of(written)
     hosts = [] if written is None else list(written["hosts"])
     return tuple(dict.fromkeys(hosts if owner is None else [*hosts, owner.host]))
@@ -254,7 +261,7 @@ def write_whole(path: Path, text: str) -> None:
             stream.flush()
             os.fsync(file)
         new.rename(path)
-    except BaseException:  # also an interrupt: no half of a file stays
+    except BaseException:  # also on KeyboardInterrupt, so that no partial file stays
         with suppress(OSError):
             new.unlink()
         raise
@@ -284,7 +291,7 @@ def _started() -> str:
 
 
 def _file_system(path: Path) -> str:
-    """The type of the file system that holds ``path``; empty where it is unknown."""
+    """Return the type of the file system that holds ``path``; empty: unknown."""
     try:
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]  # proc(5)
     except OSError:
@@ -302,13 +309,13 @@ def _boot() -> str:
 
 
 def machine() -> str:
-    """Return an id of this computer's system; empty where it has none, as in most containers. machine-id(5) asks that
-    the id itself is not shown to others.
+    """Return an id of this computer's system; empty if there is none, as in most containers. The id is derived from
+    machine-id, because machine-id(5) asks programs not to reveal machine-id itself.
     """
     try:
         written = Path("/etc/machine-id").read_text().strip()
     except (OSError, ValueError):
         return ""
-    if len(written) != 32:  # "uninitialized", for one
+    if len(written) != 32:  # some systems have the text "uninitialized"
         return ""
     return hashlib.sha256(f"outrider {written}".encode()).hexdigest()[:16]

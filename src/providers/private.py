@@ -19,11 +19,11 @@ class NotPrivate(PermissionError):
 
 
 def make_private(folder: Path) -> bool:
-    """Make sure that the folder exists and only this user, and root, may write in it. True if it was made just now.
+    """Create the folder if needed; check that only this user, and root, may write in it. Return whether it was created.
 
     Raises:
-        NotPrivate: it exists, and others may write in it.
-        OSError: it cannot be made.
+        NotPrivate: The folder exists, and others may write in it.
+        OSError: The folder cannot be created.
     """
     if not folder.parent.exists():
         make_private(folder.parent)
@@ -46,15 +46,17 @@ def check_private(folder: Path) -> None:
     status = folder.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    if status.st_uid not in ours or folder.lstat().st_uid not in ours:  # a symlink's owner can replace it
+    if status.st_uid not in ours or folder.lstat().st_uid not in ours:  # the owner of a symlink can replace it
         raise NotPrivate(folder, f"it belongs to another user (uid {status.st_uid})")
     if status.st_mode & OTHERS_WRITE:
         raise NotPrivate(folder, f"others may write in it (mode {stat.S_IMODE(status.st_mode):o})")
 
 
 def only_one_is_in_group(gid: int, uid: int) -> bool:
-    """Return whether a group is the private one of a user: his primary group, of his own name, with nobody else in it.
-    A umask of 002 is usual where each user has such a group. False where the system does not know them.
+    """Return whether a group is a user's private primary group: it has the user's name and no other members.
+
+    A umask of 002 is usual on systems where each user has such a group. False if the system does not know user or
+    group.
     """
     import grp
     import pwd
@@ -67,9 +69,9 @@ def only_one_is_in_group(gid: int, uid: int) -> bool:
 
 
 def cache_root() -> Path:
-    """The folder for caches of this computer, chosen by the same rule as on hosts.
+    """Return the folder for caches on this computer, chosen by the same rule as on hosts.
 
-    It may not exist, or may not be private.
+    The folder may not exist, or may not be private.
     """
     if named := os.environ.get("OUTRIDER_CACHE"):
         return _in_home(named)
@@ -77,10 +79,10 @@ def cache_root() -> Path:
 
 
 def state_root(path: str | os.PathLike[str] | None = None) -> Path:
-    """The folder for state that outlives a client: ``path``, or the environment's, or one below the home.
+    """Return the folder for state that outlives a client: ``path``, or the environment's, or one below the home folder.
 
     Raises:
-        FileNotFoundError: it is in a home folder, and there is none.
+        FileNotFoundError: The folder would be in the home folder, and there is none.
     """
     if path is not None:
         return _in_home(path).resolve()
@@ -92,7 +94,7 @@ def state_root(path: str | os.PathLike[str] | None = None) -> Path:
 
 def _in_home(folder: str | os.PathLike[str]) -> Path:
     path = Path(os.path.expanduser(folder))  # noqa: PTH111 - Path.expanduser raises a RuntimeError where there is none
-    if str(path).startswith("~"):  # as in a container whose user has no name, and without HOME
+    if str(path).startswith("~"):  # e.g. in a container whose user has no name and no HOME
         why = "no such home folder is known: set HOME, or OUTRIDER_STATE and OUTRIDER_CACHE"
         raise FileNotFoundError(errno.ENOENT, why, str(folder))
     return path

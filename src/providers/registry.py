@@ -1,6 +1,6 @@
-"""The providers of this project, by the names that the command line and outrider.toml have for them.
+"""The providers of this project, by their names on the command line and in outrider.toml.
 
-A new one has its row here, and its class in ``outrider/__init__.py``. Nothing else lists providers.
+A new provider needs a row here and its class in ``outrider/__init__.py``. No other list of providers exists.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ ProviderName = Literal["local", "ssh", "containers", "slurm", "aws", "gcp", "lam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """One provider. Its classes are written as ``"module:Class"``, as they are imported when they are needed.
+    """One provider. Classes are written as ``"module:Class"`` and imported when they are needed.
 
-    ``surveyor``: of one whose machines may be left behind by their client. ``rents``: it is a cloud, whose class needs
-    no arguments: `outrider offers` asks all of them.
+    ``surveyor``: only for providers whose machines may outlive their client. ``rents``: the provider is a cloud, and
+        its
+    class works without arguments: `outrider offers` queries all such providers.
     """
 
     provider: str
@@ -51,17 +52,17 @@ PROVIDERS: Mapping[str, Registered] = {
 
 
 def provider_class(name: str) -> Callable[..., Any]:
-    """The class that users configure, such as `AWS`."""
+    """Return the class that users configure, such as `AWS`."""
     return _imported(PROVIDERS[name].provider)
 
 
 def surveyors() -> dict[str, Surveyor]:
-    """A surveyor of each provider that has one, by the provider's name in the journal."""
+    """Return a surveyor for each provider that has one, by the provider's name in the journal."""
     return {name: _imported(each.surveyor)() for name, each in PROVIDERS.items() if each.surveyor}
 
 
 def clouds() -> list[str]:
-    """The names of the providers that rent machines."""
+    """Return the names of the providers that rent machines."""
     return [name for name, each in PROVIDERS.items() if each.rents]
 
 

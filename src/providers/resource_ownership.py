@@ -1,10 +1,10 @@
-"""Decide whose a resource in a cloud is: the pool's, a stranger's, or unknown. Each by itself. No I/O.
+"""Decide who owns a resource in a cloud: the pool, a stranger, or unknown. Each resource is decided alone. No I/O.
 
 WHOSE-1: a resource that the journal has, by its id or by the token of a call without an answer, is the pool's,
 whatever its other tags say, and also when they are gone.
-WHOSE-2: the pool's tag alone makes nothing the pool's: whoever launches "more like this" copies it.
+WHOSE-2: the pool's tag alone makes nothing the pool's: the console's "launch more like this" copies the tag.
 WHOSE-3: where a call's answer is known, a resource with its token that the answer does not name is such a copy.
-WHOSE-4: whoever has owned the pool once remains a known owner, even if the computer's name has changed.
+WHOSE-4: a past owner of the pool remains a known owner, even if the computer's name has changed.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The knowledge of a pool's owners about its resources in one place."""
+    """The journal's and the owner's knowledge of a pool's resources in one place."""
 
     pool: str
     ids: frozenset[str] = frozenset()  # created resources
-    answered: frozenset[str] = frozenset()  # tokens of calls whose resources are all among the ids
-    unanswered: frozenset[str] = frozenset()  # tokens of all other calls, whose resources are unknown
+    answered: frozenset[str] = frozenset()  # tokens of calls whose answer is known: all their resources are in ``ids``
+    # Tokens of calls without an answer: the ids of their resources are unknown.
+    unanswered: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()  # names of its owners' computers
 
     @classmethod
     def of(cls, pool: str, intents: Iterable[Intent], hosts: Iterable[str] = ()) -> Claim:
-        """The claim that follows from ``intents``. An answer outweighs a missing answer to the same token.
+        """Return the claim that follows from ``intents``. If one intent of a token has an answer, the token is
+        answered.
 
-        A refused call has created nothing. If a resource has its token all the same, it is the call's own: an earlier
-        try was carried out, and its answer was lost.
+        A refused call should have created nothing. A resource with its token is the pool's all the same: an earlier try
+        of the call was carried out, and its answer was lost.
         """
         book = list(intents)
         answered = frozenset(each.token for each in book if each.ids)
@@ -61,15 +63,15 @@ class Claim:
         )
 
     def has(self, thing: Thing) -> bool:
-        """Return whether ``thing`` is the pool's."""
+        """Return whether the resource is the pool's."""
         return whose(thing, self) in OURS
 
 
 def whose(thing: Thing, claim: Claim) -> Whose:
-    """Decide whose a resource is.
+    """Decide who owns a resource.
 
-    ``"journal"`` and ``"owner"`` mean the pool's, by the journal or by the tags of an owner of the pool. ``"unknown"``:
-    it has the pool's tag, and neither the journal nor an owner's tag says more.
+    ``"journal"`` and ``"owner"`` both mean the pool: by the journal, or by the tag of one of the pool's owners.
+    ``"unknown"``: the resource has the pool's tag, but neither the journal nor a known owner's tag.
     """
     if thing.id in claim.ids or thing.launch in claim.unanswered:
         return "journal"

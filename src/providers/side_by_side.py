@@ -1,4 +1,4 @@
-"""Calls that are made at the same time, with one error of all theirs."""
+"""Concurrent calls that raise a single error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AT_A_TIME = 8
 
 
 async def side_by_side(jobs: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Run the jobs concurrently; of several errors, raise the one that says most."""
+    """Run the jobs concurrently; of several errors, raise the most informative one."""
     try:
         async with anyio.create_task_group() as tasks:
             for job in jobs:
@@ -43,7 +43,7 @@ async def all_of(*asks: Callable[[], Awaitable[T]]) -> tuple[T, ...]: ...
 
 
 async def all_of(*asks: Callable[[], Awaitable[Any]]) -> tuple[Any, ...]:
-    """Make all calls at once; return the results in the order of the calls."""
+    """Make all calls concurrently; return the results in the order of the calls."""
     results: dict[int, Any] = {}
 
     async def one(place: int, ask: Callable[[], Awaitable[Any]]) -> None:
@@ -67,7 +67,7 @@ async def each_of(names: Collection[K], ask: Callable[[K], Awaitable[T]], *, at_
 
 
 async def answers_of(keys: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T | ProviderError]:
-    """Call ``ask`` for all at once. A ProviderError is the result of its own call and ends no other."""
+    """Call ``ask`` for all keys concurrently. A ProviderError becomes the result for its key; other calls continue."""
     results: dict[K, T | ProviderError] = {}
     names = list(keys)
 
@@ -82,7 +82,7 @@ async def answers_of(keys: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> dic
 
 
 def only(error: Exception) -> BaseException:
-    """Choose the one of several concurrent errors that says most to a user."""
+    """Choose the most informative one of several concurrent errors."""
     while isinstance(error, ExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, ProviderError)), error.exceptions[0])
     return error

@@ -1,4 +1,4 @@
-"""`SSH`: machines that one already has. Nothing is created; a pool borrows hosts and returns them as they were."""
+"""`SSH`: machines that the user already has. A pool creates nothing; it borrows hosts and returns them unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .login_files import known_hosts_of
 from .option_names import checking_options, shown
 
 CONNECT_TIMEOUT_S = 10.0
-LONGEST_S = 1e9  # which the system's calls take
+LONGEST_S = 1e9  # largest timeout in seconds that system calls accept
 CONFIG = "~/.ssh/config"
 WITNESSES_AT_MOST = 8
 
@@ -28,9 +28,9 @@ WITNESSES_AT_MOST = 8
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine. None means the provider's value, or that of the SSH configuration, or ssh's own default.
+    """One machine. None: the provider's value, or that of the SSH configuration, or ssh's own default.
 
-    The SSH configuration counts if the provider reads it (``SSH(config=...)``).
+    The SSH configuration is used if the provider reads it (``SSH(config=...)``).
 
     Args:
         name: The name or address, as in ``ssh name``.
@@ -202,7 +202,7 @@ class SSH:
 
 @dataclass(slots=True)
 class SSHFleet:
-    """The hosts of one pool, a `providers.base.Fleet`. The host that was used longest ago is lent first."""
+    """The hosts of one pool, a `providers.base.Fleet`. The host that was unused for the longest time is lent first."""
 
     provider: SSH
     pool: str
@@ -210,18 +210,19 @@ class SSHFleet:
     _lent: dict[MachineId, Host] = field(init=False, default_factory=dict)
     _unusable: dict[Host, str] = field(init=False, default_factory=dict)
     _down: dict[Host, str] = field(init=False, default_factory=dict)  # hosts that did not answer when last tried
-    _was_of_use: bool = field(init=False, default=False)  # whether a host that had been a node was returned
+    _was_of_use: bool = field(init=False, default=False)  # whether any host that became a node was returned
     _ended: anyio.Event = field(init=False, default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
         self._free = deque(self.provider.hosts)
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Lend up to ``count`` free hosts. Whether a host is down shows when it is connected to.
+        """Lend up to ``count`` free hosts. Whether a host is down shows only when the pool connects to it.
 
         Raises:
-            BadRequest: the pool needs more hosts than were given, or asks for properties of machines.
-            NoCapacity: none is free. Final where too few can be used, or as many as the pool needs never answered.
+            BadRequest: The pool needs more hosts than the provider has, or the request asks for properties of machines.
+            NoCapacity: No host is free. Final if too few hosts are usable, or if as many as the pool needs never
+                answered.
         """
         hosts = self.provider.hosts
         _refuse_what_nobody_can_choose(request)
@@ -241,7 +242,7 @@ class SSHFleet:
         return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """Take hosts back. Their executors have been told to end, or end with their lease."""
+        """Take hosts back. Their executors have received the request to end, or end with their lease."""
         for machine in ids:
             host = self._lent.pop(machine, None)
             if host is None or host in self._unusable:
@@ -305,9 +306,9 @@ def _causes(hosts: Mapping[Host, str]) -> str:
 
 
 def _refuse_what_nobody_can_choose(request: LaunchRequest) -> None:
-    """Refuse options that SSH hosts cannot be chosen by.
+    """Refuse options that cannot be matched against SSH hosts.
 
-    Accelerators, processors and memory are not checked here: hosts report them when they are reached.
+    Accelerators, processors and memory are not checked here: hosts report them after the connection.
     """
     for option in ("disk_gb", "architecture", "interconnect"):
         if getattr(request, option):

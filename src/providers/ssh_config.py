@@ -1,7 +1,7 @@
 """The effective SSH configuration of one host, as OpenSSH's own client computes it: ``ssh -G``.
 
-Without that client, or with several files, asyncssh's parser reads the configuration: it knows fewer forms. An option
-that has ssh's default value is left to asyncssh, whose defaults are other ones.
+Without that client, or with several files, asyncssh's parser reads the configuration, which supports fewer options. An
+option with ssh's default value is not passed to asyncssh, so that asyncssh's own default applies.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..lazy_dataclass import dataclass
 from .given_paths import expanded
 from .threads import in_thread
 
-KEPT_S = 30.0  # for the retries and the errors of a connection, and for a jump host that many hosts share
-READ_S = 20.0  # a `Match exec` or a DNS server may hang
-AT_ONCE = 8  # processes; one takes 7 ms
+KEPT_S = 30.0  # seconds: covers a connection's retries and errors, and a jump host that many hosts share
+READ_S = 20.0  # seconds; a `Match exec` or a DNS server may hang
+AT_ONCE = 8  # concurrent ssh processes; each takes 7 ms
 PORT = 22
-# A user whom no file names, a client before OpenSSH 6.8, and a jump host that is the host itself, to which it would
-# not connect: asyncssh reads the configuration then.
+# Errors after which asyncssh reads the configuration instead: a user without a name in the system, a client before
+# OpenSSH 6.8, and a jump host that would jump through itself.
 _UNUSABLE = re.compile(r"No user exists for uid|usage:|(unknown|illegal|invalid) option|jumphost loop", re.IGNORECASE)
 _MISTAKE = re.compile(r"line \d+|terminating, |Can't open user config|keyword|Bad ", re.IGNORECASE)
 _TOKEN = re.compile(r"%(.)")
@@ -38,11 +38,11 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 
 
 class ConfigMistake(ValueError):
-    """The user's configuration cannot work as it is; the text says which line or option, and what to do."""
+    """An error in the user's configuration; the text names the line or option, and what to do."""
 
 
 class Query(NamedTuple):
-    """A host whose configuration is wanted. None: the configuration decides."""
+    """A host whose configuration is requested. None: the configuration decides."""
 
     config: tuple[str, ...]
     host: str
@@ -58,23 +58,24 @@ class Effective:
     port: int | None = None
     user: str | None = None
     jump: str = ""
-    proxy_command: str = ""  # for a shell, with its tokens replaced
+    proxy_command: str = ""  # a command line for a shell, with its tokens replaced
     identity_files: tuple[str, ...] | None = None
     certificate_files: tuple[str, ...] = ()
     identities_only: bool = False
     agent: str | None = None  # the agent's socket; empty: use no agent
     known_hosts: tuple[str, ...] = ()
     revoked_keys: str = ""
-    more: Mapping[str, Any] = field(default_factory=dict)  # options of asyncssh's connections, by their names there
-    read_by_asyncssh: tuple[str, ...] = ()  # files from which asyncssh takes what is not named here
+    # Further options of asyncssh's connections, by asyncssh's names.
+    more: Mapping[str, Any] = field(default_factory=dict)
+    read_by_asyncssh: tuple[str, ...] = ()  # files for asyncssh to read; it uses only options not set here
 
 
 async def effective(query: Query) -> Effective:
-    """Return the configuration of a host; without any files, the host as it was given. Cancel-safe.
+    """Return the configuration of a host; without any files, only the given values. Cancel-safe.
 
     Raises:
-        ConfigMistake: the configuration cannot work.
-        OSError: it cannot be computed at present, as where the DNS does not answer.
+        ConfigMistake: The configuration cannot work.
+        OSError: The configuration cannot be computed at present, for example because DNS does not respond.
     """
     if not query.config:
         return Effective(query.host, query.port, query.user)
@@ -86,7 +87,7 @@ async def effective(query: Query) -> Effective:
 
 
 class _Reader:
-    """Runs ``ssh -G`` once for each host, and keeps the answer for `KEPT_S`. Belongs to one event loop."""
+    """Runs ``ssh -G`` once for each host, and keeps the result for `KEPT_S`. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -104,7 +105,7 @@ class _Reader:
         return await asyncio.shield(answer)
 
     def _over(self, key: object, over: asyncio.Future[Effective]) -> None:
-        """Keep no failure: the next connection asks anew."""
+        """Drop a failed result, so that the next connection runs ``ssh -G`` again."""
         if over.cancelled() or over.exception() is not None:
             self._answers.pop(key, None)
 
@@ -117,7 +118,7 @@ _readers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reader] = WeakKeyDiction
 
 
 def _version(path: str) -> tuple[int, int]:
-    """Return what changes when the file does."""
+    """Return a key that changes when the file changes."""
     try:
         state = os.stat(path)  # noqa: PTH116 - a text
     except OSError:
@@ -154,7 +155,7 @@ def _command(program: str, query: Query) -> list[str]:
 
 
 def _run(argv: Sequence[str]) -> tuple[int, str, str]:
-    """Return how a command ended, its output and its errors. An OSError: it takes too long, or cannot be started."""
+    """Return a command's exit status, output and error output. Raises OSError if it takes too long or cannot start."""
     with subprocess.Popen(  # noqa: S603
         argv,
         stdin=subprocess.DEVNULL,
@@ -176,7 +177,7 @@ def _run(argv: Sequence[str]) -> tuple[int, str, str]:
 
 @cache
 def _defaults(program: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the options that ssh has without any configuration."""
+    """Return ssh's options without any configuration."""
     return options_of(_run([program, "-G", "-T", "-F", "none", "localhost"])[1])
 
 
@@ -191,7 +192,7 @@ def options_of(output: str) -> dict[str, tuple[str, ...]]:
 
 
 def tokens_of(output: str, query: Query) -> dict[str, str]:
-    """Return the values of ssh_config(5)'s tokens for the host of an output of ``ssh -G``."""
+    """Return the values of ssh_config(5)'s tokens for the host in an output of ``ssh -G``."""
     options = options_of(output)
     host, port, user = (options[name][0] for name in ("hostname", "port", "user"))
     jump = options.get("proxyjump", ("",))[0]
@@ -224,12 +225,12 @@ def _local_user(otherwise: str) -> str:
 
 
 def of_output(output: str, base: Mapping[str, tuple[str, ...]], query: Query, tokens: Mapping[str, str]) -> Effective:
-    """Return the options that an output of ``ssh -G`` sets otherwise than ``base``. Pure, but for the environment."""
+    """Return the options in an output of ``ssh -G`` that differ from ``base``. Pure, except for the environment."""
     options = options_of(output)
     own = {name: values for name, values in options.items() if values != base.get(name)}
 
     def one(name: str) -> str:
-        """Return the value of an option that is set; empty: it is not, or to ``none``."""
+        """Return the value of an option; empty: it is not set, or set to ``none``."""
         value = own.get(name, ("",))[0]
         return "" if value.lower() == "none" else value
 
@@ -298,12 +299,14 @@ ALGORITHMS = {
     "macs": "mac_algs",
     "hostkeyalgorithms": "server_host_key_algs",
     "pubkeyacceptedalgorithms": "signature_algs",
-    "pubkeyacceptedkeytypes": "signature_algs",  # its name before OpenSSH 8.5
+    "pubkeyacceptedkeytypes": "signature_algs",  # the option's name before OpenSSH 8.5
 }
 
 
 def _agent(value: str) -> str | None:
-    """Return the socket of ``IdentityAgent``, which names a variable, a path or nothing; None: it is the usual one."""
+    """Return the socket of ``IdentityAgent``: from a variable, a path, or empty for no agent. None: the usual
+    socket.
+    """
     if value == "SSH_AUTH_SOCK":
         return None
     if value.lower() == "none":
@@ -321,7 +324,7 @@ def _replaced(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def _split_paths(text: str) -> list[str]:
-    """Return the paths of a line, which has spaces between them: names with spaces in them are known by their files."""
+    """Split a line of paths at spaces. A path that contains spaces is recognized because its file exists."""
     words, paths = text.split(" "), list[str]()
     while words:
         most = range(len(words), 1, -1)
@@ -331,7 +334,7 @@ def _split_paths(text: str) -> list[str]:
     return [path for path in paths if path and path.lower() != "none"]
 
 
-# --- without that client ----------------------------------------------------------------------------------------------
+# --- without OpenSSH's client -----------------------------------------------------------------------------------------
 
 
 def _read_by_asyncssh(query: Query) -> Effective:

@@ -1,4 +1,4 @@
-"""The way to a host by the user's own SSH access: the hosts on it, what is known of each, and the connections through.
+"""The connection to a host by the user's own SSH access: its jump hosts, their options, and the chained connections.
 
 Host keys are always checked, whatever the configuration says.
 """
@@ -26,8 +26,8 @@ from .ssh_config import ConfigMistake, Effective, Query
 from .threads import in_thread
 
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")  # ssh(1): UserKnownHostsFile, GlobalKnownHostsFile
-JUMPS_AT_MOST = 8  # a configuration may send a jump host through itself
-ENDS_S = 1.0  # for a ProxyCommand that carries nothing any more to end, and print why
+JUMPS_AT_MOST = 8  # limit, because a configuration may send a jump host through itself
+ENDS_S = 1.0  # seconds for a ProxyCommand to exit and print its error after the connection failed
 CIPHERS = (  # the first three are the fastest; hardened servers may have counter mode alone
     "aes128-gcm@openssh.com",
     "aes256-gcm@openssh.com",
@@ -36,21 +36,21 @@ CIPHERS = (  # the first three are the fastest; hardened servers may have counte
     "aes192-ctr",
     "aes256-ctr",
 )
-_NOBODY: Any = ([], [], [])  # never None, with which asyncssh would check nothing
-_KRL = b"SSHKRL\n"  # PROTOCOL.krl of OpenSSH
+_NOBODY: Any = ([], [], [])  # trusts no key; None would make asyncssh skip the check
+_KRL = b"SSHKRL\n"  # first bytes of a revocation list (PROTOCOL.krl of OpenSSH)
 _ITS_OWN = (asyncssh.HostKeyNotVerifiable, asyncssh.PermissionDenied, asyncssh.KeyImportError)
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One host on the way, the last of which is the machine itself."""
+    """One host on the way to the machine. The last stop is the machine itself."""
 
     host: str
     port: int
     options: asyncssh.SSHClientConnectionOptions
-    known_hosts: Any  # as asyncssh takes it
-    proxy_command: str = ""  # for a shell; used where nothing is passed before
-    skipped: tuple[str, ...] = ()  # keys of the configuration that are not used, each with the reason
+    known_hosts: Any  # in the form that asyncssh takes
+    proxy_command: str = ""  # a command line for a shell; used only for the first stop
+    skipped: tuple[str, ...] = ()  # keys in the configuration that are not used, each with the reason
 
     @property
     def place(self) -> str:
@@ -61,13 +61,13 @@ class Stop:
         return self.options.host_key_alias or self.host
 
     def knows(self) -> bool:
-        """Return whether a key is known for this host; then a key that does not fit has been changed."""
+        """Return whether a key is known for this host. If so, a different key means that the host's key has changed."""
         matching = asyncssh.match_known_hosts(self.known_hosts, self.known_name, "", self.port)
         return any(matching[:2])
 
 
 class JumpFailed(ConnectionError):
-    """A host on the way to the machine cannot be passed; its cause says why."""
+    """A connection to or through a jump host failed; the error's cause has the reason."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(f"jump host {stop.host}")
@@ -75,7 +75,7 @@ class JumpFailed(ConnectionError):
 
 
 class ProxyCommandFailed(ConnectionError):
-    """A ProxyCommand has carried no connection. ``futile``: the shell could not start it."""
+    """A ProxyCommand gave no connection. ``futile``: the shell could not start the command."""
 
     def __init__(self, text: str, *, futile: bool) -> None:
         super().__init__(text)
@@ -86,11 +86,11 @@ class ProxyCommandFailed(ConnectionError):
 
 
 async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: int = JUMPS_AT_MOST) -> Sequence[Stop]:
-    """Return the hosts on the way to the machine, which is the last of them, and how to log in to each.
+    """Return the hosts on the way to the machine, the machine last, with the login for each.
 
     Raises:
-        ConfigMistake: the configuration cannot work.
-        asyncssh.Error, OSError, ValueError: a key or a known_hosts file cannot be read; ``host_key`` is none.
+        ConfigMistake: The configuration cannot work.
+        asyncssh.Error, OSError, ValueError: A key or a known_hosts file cannot be read; ``host_key`` is not a key.
     """
     settings = await ssh_config.effective(Query(way.config, address.host, address.port, address.user))
     last = await in_thread(_stop, settings, way, host_key)
@@ -105,13 +105,13 @@ async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: i
         if way.jump or passed:
             settings = await ssh_config.effective(Query(way.config, hop.host, hop.port, hop.user))
             passed.append(await in_thread(_stop, settings, way, ""))
-        else:  # its own ProxyJump counts, as it does for ssh
+        else:  # without `jump`, the host's ProxyJump applies, as in ssh
             passed += await stops(hop, way, "", jumps_at_most=jumps_at_most - 1)
     return [*passed, last]
 
 
 async def jumps(way: Login) -> Sequence[Stop]:
-    """Return the hosts on the way of which the last one runs the command of an address. Errors are those of `stops`."""
+    """Return the jump hosts; the last of them runs the command of an address. Raises the same errors as `stops`."""
     assert way.jump
     before, _, last = way.jump.rpartition(",")
     return await stops(jump_address(last), replace(way, jump=before or None), "")
@@ -139,9 +139,9 @@ def _stop(settings: Effective, way: Login, host_key: str) -> Stop:
         "proxy_command": None,
         "agent_forwarding": False,
         "preferred_auth": "gssapi-with-mic,publickey",
-        "gss_kex": False,  # with it Kerberos would vouch for the host, and its key be compared with none
+        "gss_kex": False,  # with Kerberos key exchange, there would be no host key to check
         "gss_delegate_creds": False,
-        "request_pty": False,  # a terminal would change what comes
+        "request_pty": False,  # a terminal would change the received bytes
     }
     if settings.port is not None:
         wishes["port"] = settings.port
@@ -157,7 +157,7 @@ def _stop(settings: Effective, way: Login, host_key: str) -> Stop:
 
 
 def _supported(settings: Effective) -> dict[str, Any]:
-    """Return the options of the configuration, of algorithms those that asyncssh has."""
+    """Return the options of the configuration; algorithms are limited to those that asyncssh has."""
     options: dict[str, Any] = dict(settings.more)
     if not settings.read_by_asyncssh:
         options.setdefault("encryption_algs", CIPHERS)
@@ -186,19 +186,19 @@ def _supported(settings: Effective) -> dict[str, Any]:
 
 
 class _Keys(NamedTuple):
-    options: dict[str, Any]  # of asyncssh
+    options: dict[str, Any]  # asyncssh's options
     skipped: tuple[str, ...] = ()
 
 
 class _NoKeys(list[Any]):
-    """An empty list that is true: asyncssh takes the usual key files in place of one that is false."""
+    """An empty list that is true. For an empty list that is false, asyncssh would use the usual key files."""
 
     def __bool__(self) -> bool:
         return True
 
 
 def _keys(settings: Effective, way: Login) -> _Keys:
-    """Return the keys to log in with. Files of the configuration that are of no use are skipped, as ssh does."""
+    """Return the keys for the login. Unusable files named in the configuration are skipped, as ssh does."""
     if way.keys:
         return _Keys({"client_keys": list(way.keys), "agent_path": None})
     options: dict[str, Any] = {} if settings.agent is None else {"agent_path": settings.agent}
@@ -215,7 +215,7 @@ def _keys(settings: Effective, way: Login) -> _Keys:
         try:
             pairs += asyncssh.load_keypairs(path, certlist=certificates)
         except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError, asyncssh.KeyGenerationError, OSError) as error:
-            if not public or not _is_public(path):  # else the agent has the private key
+            if not public or not _is_public(path):  # for a public key file, the agent has the private key
                 skipped.append(f"{path} {objection(Path(path)) or f'cannot be read ({error})'}")
     identities += [pair.public_data for pair in pairs]
     if settings.identities_only:
@@ -231,7 +231,7 @@ def _readable(path: str, option: str, skipped: list[str]) -> bool:
 
 
 def _public(path: str) -> bytes:
-    """Return the public key of a file, or of the one beside it; empty: it is not known."""
+    """Return the public key in a file, or in the ``.pub`` file beside it; empty: unknown."""
     for each in (path, f"{path}.pub"):
         try:
             return asyncssh.read_public_key(each).public_data
@@ -252,7 +252,7 @@ def _is_public(path: str) -> bool:
 
 
 def _known_hosts(settings: Effective, way: Login) -> Any:
-    """Return the keys that are known. Lines that are none are skipped, as ssh does."""
+    """Return the known host keys. Invalid lines are skipped, as ssh does."""
     files = way.known_hosts or (settings.known_hosts if way.config else ()) or KNOWN_HOSTS
     paths = [path for path in (Path(each).expanduser() for each in files) if path.is_file()]
     lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
@@ -282,7 +282,7 @@ def _revoked(path: str) -> list[str]:
 
 
 class Dialling(asyncssh.SSHClient):
-    """A client that knows whether its connection has taken over the socket."""
+    """A client that records whether its connection has taken over the socket."""
 
     connected = False
 
@@ -292,10 +292,10 @@ class Dialling(asyncssh.SSHClient):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Connections to all hosts on a way, the last of which is to the machine."""
+    """Connections to all hosts on the way; the last is the connection to the machine."""
 
     connections: Sequence[asyncssh.SSHClientConnection]
-    command: LocalCommand | None  # carries the first of them
+    command: LocalCommand | None  # the ProxyCommand of the first connection, if any
 
     @property
     def connection(self) -> asyncssh.SSHClientConnection:
@@ -327,12 +327,12 @@ async def dial(
     client: Callable[[], Dialling] = Dialling,
     on_connection: Callable[[asyncssh.SSHClientConnection], object] = lambda _: None,
 ) -> Passed:
-    """Connect to each stop in turn. As ``ssh -J`` does, each host is dialled from the one before. Cancel-safe.
+    """Connect to each stop in turn. As with ``ssh -J``, each host is reached through the one before. Cancel-safe.
 
-    ``options``: of all connections. ``on_connection``: called with each of them.
+    ``options``: asyncssh's options for all connections. ``on_connection``: called with each connection.
 
     Raises:
-        JumpFailed: a stop cannot be passed. Of ``to`` its errors are raised as they are.
+        JumpFailed: The connection to a stop failed. Errors of the stop ``to`` are raised unchanged.
     """
     connections: list[asyncssh.SSHClientConnection] = []
     command: LocalCommand | None = None
@@ -359,14 +359,14 @@ async def dial(
                 raise JumpFailed(stop) from error
             on_connection(connection)
             connections.append(connection)
-    except BaseException:  # also a cancellation: no connection to a jump host and no ProxyCommand stays
+    except BaseException:  # also on cancellation: no connection to a jump host and no ProxyCommand is left open
         _abort(connections, command)
         raise
     return Passed(connections, command)
 
 
 def _started(stop: Stop) -> LocalCommand:
-    """Start a ProxyCommand as ssh does: by the user's shell, which it replaces."""
+    """Start a ProxyCommand as ssh does: the user's shell runs it by exec."""
     shell = os.environ.get("SHELL") or "/bin/sh"
     try:
         return LocalCommand([shell, "-c", f"exec {stop.proxy_command}"])

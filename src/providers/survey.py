@@ -1,8 +1,7 @@
-"""The part of a provider for `outrider ps` and `outrider gc`, which own none of the machines that they find.
+"""The surveyor protocol for `outrider ps` and `outrider gc`, which find machines that they do not own.
 
-A provider whose machines outlive their client has a `Surveyor`. `registry` has the list of them.
-Places are as its fleets have written them into the `journal`: texts by which the same provider finds them again, as in
-``{"region": "us-east-1"}``.
+A provider whose machines outlive their client has a `Surveyor`; `registry` lists them. A place is what the provider's
+fleets wrote into the `journal`: texts that let the provider find the place again, such as ``{"region": "us-east-1"}``.
 """
 
 from __future__ import annotations
@@ -20,53 +19,61 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoundMachine(Thing):
-    """A machine that exists, or waits in a queue. ``pool``, ``owner`` and ``launch`` are what it says of itself."""
+    """A machine that exists, or waits in a queue. ``pool``, ``owner`` and ``launch`` are from the machine's own
+    tags.
+    """
 
-    kind: str  # "g5.xlarge"; of several kinds in one pool each is counted
+    kind: str  # "g5.xlarge"; for a pool with several kinds, each kind with its count
     market: str  # "spot" or "on-demand"; empty: neither
     zone: str
-    state: str  # in the provider's words: "running", "pending: Priority, expected 14:20"
+    state: str  # the provider's own state: "running", "pending: Priority, expected 14:20"
     launched_at: float  # unix time
     address: str = ""
     hourly_usd: float | None = None  # None: unknown
-    until: float | None = None  # unix time at which its pool's max_lifetime is over, if the machine says so
+    until: float | None = None  # unix time at which the pool's max_lifetime ends; None: the machine has no such tag
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceAnswer:
-    """The answer of one place. ``error``: why it did not answer; nothing is known of it then."""
+    """The answer of one place. ``error``: why the place did not answer; if set, nothing is known about the place."""
 
     provider: str
     place: Place
     machines: tuple[FoundMachine, ...] = ()
-    others: tuple[Thing, ...] = ()  # security groups and the like, which cost nothing
+    others: tuple[Thing, ...] = ()  # resources that cost nothing, such as security groups
     error: str = ""
 
 
 class Surveyor(Protocol):
-    """One provider, for commands that know of its machines by the journal and by their tags alone.
+    """One provider, for commands that know of its machines only by the journal and by tags.
 
-    Each method raises `ProviderError` where the provider does not answer or refuses; `NotGone` says what may be left.
+    Each method raises `ProviderError` if the provider does not answer or refuses; `NotGone` names what may still exist.
     """
 
     def has(self, place: Place) -> bool:
-        """Return whether this may be one of its places: when a pool's files are gone, nobody else knows whose it is."""
+        """Return whether the place may belong to this provider. Needed if a pool's files, which name its provider, are
+        lost.
+        """
         ...
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
-        """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags."""
+        """Find every resource with any pool's tag in a place, and the machines of the ``known`` intents, which may lack
+        tags.
+        """
         ...
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> str | None:
-        """End everything of the pool in a place, confirmed, and mark it as settled in the journal. Return what is to be
-        said of it all the same, for people.
+        """End everything of the pool in a place, confirmed, and mark it as settled in the journal. Return a remark for
+        the user, or None.
 
-        ``lease_s``: the lease of its machines; None: not known.
+        ``lease_s``: the lease of the pool's machines; None: unknown.
         """
         ...
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> str | None:
-        """End everything in a place that has the pool's tag and yet is not the pool's, confirmed. As `sweep`."""
+        """End, confirmed, all resources in a place with the pool's tag that are not the pool's. Return as `sweep`
+        does.
+        """
         ...
 
     async def everywhere(self, place: Place) -> Sequence[Place]:

@@ -1,7 +1,7 @@
-"""Run the few blocking calls in daemon threads, off the event loop; they cannot keep a program from ending.
+"""Run the few blocking calls in daemon threads, off the event loop. Daemon threads never delay a program's exit.
 
-anyio's threads wait for the end of their loop's first task, and the interpreter waits for them. As a second and third
-Ctrl-C end the loop without that task, the program would never end. asyncio's threads are waited for as well.
+anyio's threads wait for the end of their loop's first task, and the interpreter waits for those threads. As a second
+and third Ctrl-C end the loop without that task, the program would never exit. It would wait for asyncio's threads, too.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from typing import Any, TypeVar
 import anyio
 
 T = TypeVar("T")
-THREADS = 32  # the maximum; further calls wait for a free one
-IDLE_S = 10.0  # a thread without work ends; to start another one takes 0.1 ms
+THREADS = 32  # maximum number of threads; further calls wait for a free one
+IDLE_S = 10.0  # seconds without work after which a thread ends; starting another takes 0.1 ms
 
 
 async def uninterrupted(run: Callable[[], T]) -> T:
-    """Run ``run`` in a thread to its end, uncancelled: a lock whose result is lost would be held for ever."""
+    """Run ``run`` in a thread to its end, uncancelled. For locks: a lock whose result is lost would be held for
+    ever.
+    """
     results: list[T] = []
     with anyio.CancelScope(shield=True):
         results.append(await in_thread(run))
@@ -34,7 +36,7 @@ async def uninterrupted(run: Callable[[], T]) -> T:
 async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = False) -> T:
     """Call ``function(*args)`` in a thread and return its result.
 
-    A cancelled caller waits for the end of the call, unless it may ``abandon`` it: then the thread goes on, and its
+    A cancelled caller waits for the end of the call, unless ``abandon`` is true: then the thread continues, and its
     result is dropped.
     """
     loop = asyncio.get_running_loop()
@@ -45,7 +47,7 @@ async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = Fals
         while not answer.done():
             try:
                 await asyncio.wait([answer])
-            except asyncio.CancelledError as native:  # which no scope keeps off
+            except asyncio.CancelledError as native:  # a native cancellation, from which anyio's scopes do not shield
                 if abandon:
                     raise
                 cancelled = native
@@ -56,12 +58,12 @@ async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = Fals
         try:
             raise error
         finally:
-            del error  # its traceback refers to this frame
+            del error  # the error's traceback refers to this frame
     return value  # type: ignore[return-value]
 
 
 def hand(work: Callable[[], None]) -> None:
-    """Have a thread do ``work``, which raises nothing and which nobody waits for."""
+    """Run ``work``, which must not raise, in a thread. The caller does not wait."""
     with suppress(RuntimeError):  # the system has no more threads
         _threads.hand(work)
 
@@ -89,8 +91,8 @@ def _set(answer: asyncio.Future[Any], outcome: object) -> None:
 class _Threads:
     """A thread pool. A thread is started when there is work and none is idle, and ends `IDLE_S` after its last work.
 
-    ``_idle`` counts idle threads that no work was handed to. One that ends takes itself out of that first: otherwise
-    work that is handed over meanwhile would wait for it.
+    ``_idle`` counts idle threads without assigned work. A thread that ends decrements ``_idle`` first; otherwise new
+    work would be assigned to the ending thread and never run.
     """
 
     def __init__(self) -> None:
@@ -124,7 +126,7 @@ class _Threads:
                 except Empty:
                     if self._may_end():
                         return
-                    continue  # there is work by now, or another thread has taken it
+                    continue  # work has arrived, or another thread has decremented ``_idle``
             work()
             del work  # releases the objects that it refers to
 

@@ -1,7 +1,7 @@
 """Decide when a watcher that fails warns. No clock: callers pass the time.
 
-WATCH-1: no failure ends a watcher: it is counted, and watching goes on.
-WATCH-2: a watcher that has seen nothing for `BLIND_S` warns once, and once more when it sees again.
+WATCH-1: no failure ends a watcher: the failure is counted, and watching continues.
+WATCH-2: a watcher without a success for `BLIND_S` warns once, and once more at its next success.
 WATCH-3: an error that is not the provider's is a defect of the watcher: each kind warns when it first occurs.
 """
 
@@ -25,7 +25,7 @@ class Watching:
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next try after a failure."""
+        """Return the seconds until the next try after a failure."""
         return min(LONGEST_S, 2.0 ** min(self.failures - 1, 10))
 
     def failed(self, error: Exception, now: float) -> Warned | None:

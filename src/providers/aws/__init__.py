@@ -1,7 +1,7 @@
-"""Amazon EC2.
+"""The provider for Amazon EC2.
 
-`cloud` and `launcher` are the two halves of the port that every cloud implements, `network` makes a pool's security
-group, `catalogue` and `prices` say what machines cost, `api` calls EC2 and repeats calls.
+`cloud` and `launcher` implement the two protocols of `providers.cloud.port`, `network` creates a pool's security group,
+`catalogue` and `prices` provide the prices of machines, `api` calls EC2 with retries.
 
 Public names: `provider.AWS`.
 Open first: `launcher.py`.

@@ -17,16 +17,16 @@ _ROOT = re.compile(rb"(?:\s|\xef\xbb\xbf|<\?.*?\?>|<!--.*?-->)*<(?:\w+:)?(\w+)",
 
 
 class Unreadable(Exception):
-    """The response does not have the contents of an answer to that action."""
+    """The response is not a complete answer to its action."""
 
 
 def check_root(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
     """Check the root of an XML answer, on botocore's event ``before-parse``.
 
-    botocore's parser takes any well-formed XML, such as a proxy's page, for an answer without contents.
+    botocore's parser accepts any well-formed XML, such as a proxy's page, as an answer without contents.
 
     Raises:
-        Unreadable: the document is not this action's.
+        Unreadable: The document does not belong to this action.
     """
     if not _is_xml(operation_model) or response_dict["status_code"] >= MULTIPLE_CHOICES:
         return
@@ -38,12 +38,12 @@ def check_root(operation_model: Any, response_dict: Mapping[str, Any], **_: Any)
 
 
 def check_contents(operation_model: Any, answer: Mapping[str, Any]) -> None:
-    """Check that a parsed answer has contents: botocore takes a truncated JSON text for an answer without any.
+    """Check that a parsed answer has contents: for truncated JSON, botocore returns an empty answer.
 
-    AWS never sends such an answer: it has at least a list, which may be empty.
+    AWS never sends an empty answer: each has at least a list, which may be empty.
 
     Raises:
-        Unreadable: the answer is empty.
+        Unreadable: The answer is empty.
     """
     shape = operation_model.output_shape
     if _is_xml(operation_model) or shape is None or not shape.members:
@@ -53,9 +53,9 @@ def check_contents(operation_model: Any, answer: Mapping[str, Any]) -> None:
 
 
 def lost_code(error: Exception) -> str:
-    """The code of a failure without an error answer: the names of botocore's own errors, or else `UNREADABLE`.
+    """Return the code of a failure without an error answer: the names of botocore's own errors, or else `UNREADABLE`.
 
-    The latter stands for everything that goes wrong while an answer is parsed, such as a truncated date.
+    `UNREADABLE` stands for every error while an answer is parsed, such as a truncated date.
     """
     from botocore.exceptions import BotoCoreError
 

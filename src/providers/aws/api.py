@@ -31,7 +31,7 @@ Service = Literal["ec2", "pricing", "ssm", "sts"]
 CONNECT_S = 5.0
 CONNECTIONS = 64
 CLOSE_S = 5.0
-LAG_PAUSE_S = (0.1, 0.9)  # the shortest pause, and its jitter
+LAG_PAUSE_S = (0.1, 0.9)  # seconds: the shortest pause for a resource that is not known everywhere yet, and its jitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Credentials:
 class Api:
     """One region's services with one set of credentials: ``async with Api.open(region=...) as api``.
 
-    Any number of tasks may use it at the same time; they share its connections and rate limits.
+    Any number of tasks may use an instance at the same time; they share its connections and rate limits.
     """
 
     region: str
@@ -76,13 +76,14 @@ class Api:
         """Open an API; nothing is sent to AWS yet. ``luck``: a number in [0, 1), for the jitter of pauses.
 
         Raises:
-            BadRequest: no region is given or configured, the endpoint is no URL, or aiobotocore is not installed.
-            NotAuthorized: there is no such profile.
+            BadRequest: No region is given or configured, the endpoint is not a URL, or aiobotocore is not installed.
+            NotAuthorized: The profile does not exist.
         """
-        # Values of the environment are stored: another client that takes over the pool may have other ones.
+        # The environment's values are stored in the place, as another client that takes over the pool may have other
+        # values.
         profile = profile or os.environ.get("AWS_PROFILE")
         for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL_SSM"):
-            if os.environ.get(name, "-").strip() == "":  # which botocore would take for a URL
+            if os.environ.get(name, "-").strip() == "":  # botocore would take an empty value for a URL
                 raise BadRequest(f"the variable {name} is empty: unset it, or give it the URL of another cloud")
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
         session = await in_thread(new_session, profile)
@@ -120,14 +121,14 @@ class Api:
         """Call an operation such as ``"describe_instances"`` with AWS's own parameters and return the answer.
 
         Transient failures (throttling, failures of AWS, lost answers) are retried for ``timeout_s`` seconds in all.
-        After a lost answer only idempotent calls are repeated: those that read, delete or set, and creates with a
-        ``ClientToken``; ``idempotent`` overrides that. For ``lag_s`` seconds ``....NotFound`` is retried too, as
+        After a lost answer only idempotent calls are repeated: calls that read, delete or set, and creates with a
+        ``ClientToken``; ``idempotent`` overrides this rule. For ``lag_s`` seconds ``....NotFound`` is retried too, as
         resources that were just created may not be known everywhere yet.
 
-        Cancelling is safe, and leaves open whether the call was carried out.
+        Cancellation is safe, but the call may have been carried out.
 
         Raises:
-            ProviderError: a subclass for what can be done about it, with AWS's ``code``.
+            ProviderError: A subclass by what can be done about the failure, with AWS's ``code``.
         """
         token = "ClientToken" in parameters
         safe = api_retries.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
@@ -161,10 +162,10 @@ class Api:
         return await every_page(page)
 
     async def _client(self, service: Service) -> Any:
-        """The client for a service. It is closed with this Api."""
+        """Return the client for a service. It is closed with this Api."""
         async with self._opening:
             if service not in self._clients:
-                # Reading EC2's model takes a quarter of a second, which would stop the event loop.
+                # Reading EC2's model takes 0.25 s, which would block the event loop.
                 loader = self._session.get_component("data_loader")
                 await in_thread(loader.load_service_model, service, "service-2")
                 client = await self._open.enter_async_context(self._new_client(service))
@@ -175,7 +176,7 @@ class Api:
     # --- one try ------------------------------------------------------------------------------------------------------
 
     async def _try(self, call: _Call) -> Failure | None:
-        """Try once; None where ``call.answer`` is set."""
+        """Try once. None: success, and ``call.answer`` is set."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         call.tries += 1
@@ -186,7 +187,7 @@ class Api:
             return self._failure(call, type(error).__name__, str(error))
         call.action = client.meta.method_to_api_mapping[call.operation]
         await self._wait_for_token(call)
-        call.failure = None  # if the time is up during this try, its outcome is unknown
+        call.failure = None  # if this try exceeds the time, its outcome is unknown
         try:
             with anyio.move_on_after(call.try_s):
                 answer = await getattr(client, call.operation)(**call.parameters)
@@ -217,7 +218,8 @@ class Api:
             return LAG_PAUSE_S[0] + self.luck() * LAG_PAUSE_S[1]
         if failure.trouble == "throttled" and call.service == "ec2":
             self._bucket(call).throttled(anyio.current_time())
-        reads = api_retries.idempotent(failure.operation, token=False)  # or sets what is set already
+        # Includes calls that set a value which may be set already.
+        reads = api_retries.idempotent(failure.operation, token=False)
         return call.pause_s(failure.trouble, reads=reads, luck=self.luck())
 
     # --- failures -----------------------------------------------------------------------------------------------------
@@ -241,14 +243,14 @@ class Api:
     def _answered(self, call: _Call, response: Mapping[str, Any]) -> Failure:
         error, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
         code, message = str(error.get("Code", "")), str(error.get("Message", ""))
-        if not code.strip("0123456789"):  # the answer had no code, and botocore made one of the status
+        if not code.strip("0123456789"):  # the answer had no code, so botocore used the status
             code = code if api_retries.trouble(code, int(code or 0)) else answers.UNREADABLE
         now, theirs = time(), date_of(metadata.get("HTTPHeaders", {}).get("date", ""))
         skew_s = 0.0 if theirs is None else now - theirs
         return self._failure(call, code, message, int(metadata.get("HTTPStatusCode", 0)), skew_s)
 
     async def _decoded(self, failure: Failure) -> Failure:
-        """Decode EC2's description of what is not allowed, if the account may do that."""
+        """Decode EC2's description of the missing permission, if the account may call the decoder."""
         _, mark, encoded = failure.message.partition("Encoded authorization failure message:")
         if failure.code not in DENIED or not mark:
             return failure
@@ -283,12 +285,13 @@ class Api:
         )
         config = AioConfig(
             connect_timeout=CONNECT_S,
-            read_timeout=3600,  # each call has a deadline of its own
+            read_timeout=3600,  # each call has its own deadline
             max_pool_connections=CONNECTIONS,
-            retries={"mode": "standard", "total_max_attempts": 1},  # `call` retries, as it knows what is idempotent
+            # `call` itself retries, as it knows which calls are idempotent.
+            retries={"mode": "standard", "total_max_attempts": 1},
             user_agent_extra="outrider",
         )
-        # Prices are served from few regions, all the same: "Price List Query API endpoints".
+        # Few regions serve prices, and they serve those of all regions: "Price List Query API endpoints".
         prices_at = "cn-northwest-1" if self.region.startswith("cn-") else "us-east-1"
         region = prices_at if service == "pricing" else self.region
         return self._session.create_client(
@@ -296,9 +299,9 @@ class Api:
         )
 
     async def _renew(self, session: Any) -> None:
-        """Read the credentials anew, in case the files have changed. Clients that are in use stay open."""
+        """Read the credentials again, in case the files have changed. Clients in use stay open."""
         async with self._opening:
-            if self._session is session:  # otherwise another call has renewed it
+            if self._session is session:  # otherwise, another call has already renewed it
                 self._session = await in_thread(new_session, self.profile)
                 self._clients.clear()
 
@@ -315,7 +318,7 @@ class _Call(Tries):
 
 
 def page_of(token: str) -> dict[str, Any]:
-    """The parameter for the page that a ``NextToken`` stands for; none for the first."""
+    """Return the parameter for the page of a ``NextToken``; empty for the first page."""
     return {"NextToken": token} if token else {}
 
 
@@ -324,14 +327,14 @@ def _camel(operation: str) -> str:
     return "".join(word.capitalize() for word in operation.split("_"))
 
 
-# --- sessions of botocore, which send nothing -------------------------------------------------------------------------
+# --- sessions of botocore, without requests ---------------------------------------------------------------------------
 
 
 def choose_region(option: str | None, environment: Mapping[str, str], configured: str | None) -> str:
-    """Choose the first of: the parameter, ``AWS_REGION``, ``AWS_DEFAULT_REGION``, the profile's region.
+    """Choose the region: the parameter, else ``AWS_REGION``, ``AWS_DEFAULT_REGION``, or the profile's region.
 
     Raises:
-        BadRequest: none is set.
+        BadRequest: None of these is set.
     """
     chosen = option or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or configured
     if not chosen:
@@ -353,7 +356,7 @@ def new_session(profile: str | None) -> Any:
 
 @cache
 def _loader(data_path: str | None) -> Any:
-    """botocore's models of the services, read once for all sessions of this process."""
+    """Return botocore's models of the services, read once for all sessions of this process."""
     from botocore.loaders import create_loader
 
     return create_loader(data_path)

@@ -1,4 +1,4 @@
-"""Decide when AWS may be called, and called again: EC2's limits, transient failures, idempotent calls. No I/O."""
+"""Decide when AWS may be called, and when a call is repeated: rate limits, transient failures, idempotency. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ THROTTLED = frozenset({
     "RequestThrottledException", "SlowDown", "Throttling", "ThrottlingException", "ThrottledException",
     "TooManyRequestsException",
 })  # fmt: skip
-# Names of classes of botocore and ours: there was no connection, so nothing was asked ...
+# Class names of exceptions of botocore and this package: without a connection, no request was sent ...
 UNREACHED = frozenset({"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "ConnectionError"})
 # ... or the call was sent, perhaps carried out, and the answer is missing.
 LOST = frozenset({"ConnectionClosedError", "HTTPClientError", "IncompleteReadError", "ReadTimeoutError",
@@ -25,13 +25,14 @@ _SETS = ("Authorize", "Cancel", "Delete", "Modify", "Revoke", "CreateTags", "Sto
 # "Request throttling for the Amazon EC2 API", EC2 Developer Guide: each action has its own bucket.
 NON_MUTATING = (100.0, 20.0)  # (capacity in tokens, tokens refilled per second)
 UNFILTERED = (50.0, 10.0)  # the same actions without filters
-MUTATING = (50.0, 5.0)  # also for those that the page calls resource-intensive
-_UNCATEGORIZED = {"RunInstances": (5.0, 2.0), "TerminateInstances": (100.0, 5.0)}  # others are not called
+MUTATING = (50.0, 5.0)  # also for the actions that the page calls resource-intensive
+# Outrider calls no other uncategorized actions.
+_UNCATEGORIZED = {"RunInstances": (5.0, 2.0), "TerminateInstances": (100.0, 5.0)}
 _UNFILTERED_ACTIONS = frozenset({"DescribeInstances", "DescribeSecurityGroups", "DescribeVolumes"})
 
 
 def bucket_for(operation: str, *, filtered: bool) -> tuple[str, Bucket]:
-    """The bucket for an EC2 action (``"DescribeInstances"``), and the key under which callers share it."""
+    """Return the bucket for an EC2 action (``"DescribeInstances"``), and the key under which callers share it."""
     if not filtered and operation in _UNFILTERED_ACTIONS:
         return f"{operation}, unfiltered", Bucket(*UNFILTERED)
     size = _UNCATEGORIZED.get(operation) or (NON_MUTATING if operation.startswith(READS) else MUTATING)
@@ -39,19 +40,19 @@ def bucket_for(operation: str, *, filtered: bool) -> tuple[str, Bucket]:
 
 
 def idempotent(operation: str, *, token: bool) -> bool:
-    """Return whether the call is idempotent. ``token``: it has a ClientToken, an idempotency key."""
+    """Return whether the call is idempotent. ``token``: it has a ClientToken, which is an idempotency key."""
     return token or operation.startswith(READS + _SETS)
 
 
 def trouble(code: str, status: int) -> Trouble | None:
-    """The kind of transient failure of an answer; None: it is a real answer."""
+    """Return the kind of a transient failure; None: a permanent failure."""
     if code in THROTTLED or status == 429:
         return "throttled"
     if code in UNREACHED:
         return "unreached"
     if code in LOST:
         return "lost"
-    # Missing capacity has status 500 or 503 too, but does not pass soon.
+    # Missing capacity has status 500 or 503 too, but lasts longer than a transient failure.
     if code in BROKEN or (status >= 500 and "Capacity" not in code):
         return "broken"
     return None

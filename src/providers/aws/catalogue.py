@@ -1,4 +1,4 @@
-"""Read a region's catalogue from EC2: its instance types, the zones that have them, and prices."""
+"""A region's catalogue, read from EC2: its instance types, their zones, and prices."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from .api import Api
 from .tags import batches, where
 from .vendor import VENDOR
 
-TYPES_S: Final = 600.0  # how long types and their zones are cached
-SPOT_S: Final = 60.0  # how long spot prices are cached; they change a few times a day
-CLOCK_AHEAD: Final = timedelta(minutes=10)  # a clock that is off by more than five invalidates every signature
-TYPES_AT_MOST: Final = 100  # of the suitable types, those that cost least
-# Families by the beginnings of their names. Each list is one chain of pages; chains are read concurrently.
+TYPES_S: Final = 600.0  # seconds for which types and their zones are cached
+SPOT_S: Final = 60.0  # seconds for which spot prices are cached; they change a few times a day
+# Largest error of this computer's clock; more than five minutes invalidate every signature.
+CLOCK_AHEAD: Final = timedelta(minutes=10)
+TYPES_AT_MOST: Final = 100  # of the suitable types, only so many cheapest ones are used
+# Name patterns of type families. Each tuple is read as one chain of pages; the chains are read concurrently.
 ACCELERATED: Final = (("g*",), ("p*", "trn*", "inf*", "dl*", "f*", "vt*"))
 GENERAL: Final = (("m*",), ("c*",), ("r*",), ("x*", "u*"))
 
-# The numbers of vCPUs that EC2's machines have.
+# The numbers of vCPUs of EC2's machines.
 VCPUS: Final = (1, 2, 4, 8, 10, 12, 14, 16, 20, 24, 28, 32, 36, 40, 48, 64, 72, 96, 128, 192, 224, 256, 384, 448, 896)
 
-# EC2's names of devices, where Outrider's is not the same without blanks.
+# EC2's device names that differ from Outrider's names by more than spaces.
 NAMES: Final[Mapping[str, str]] = {
     "T4g": "T4G",
     "A100-80GB": "A100",
@@ -42,12 +43,12 @@ NAMES: Final[Mapping[str, str]] = {
 async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[str] | None = None) -> Catalogue:
     """Return the part of the region's catalogue that this request can use. ``instance_types``: consider only these.
 
-    Cached: types, zones and on-demand prices for 10 minutes, spot prices for 1 minute; for AWS itself in the whole
-    process. Cancelling is safe.
+    The cache keeps types, zones and on-demand prices for 10 minutes, and spot prices for 1 minute. For AWS itself, the
+    whole process shares it. Cancellation is safe.
 
     Raises:
-        BadRequest: no type in the region fits the request.
-        ProviderError: EC2 did not answer.
+        BadRequest: No type in the region fits the request.
+        ProviderError: EC2 did not respond.
     """
     types = await _types(api, request, instance_types)
     names = _shortlist(suitable(request, types, VENDOR, api.region, instance_types), api.region)
@@ -60,7 +61,7 @@ async def load(api: Api, request: LaunchRequest, *, instance_types: Collection[s
 
 
 def parse(answer: Mapping[str, Any]) -> InstanceType | None:
-    """Parse an entry of DescribeInstanceTypes' ``InstanceTypes``. None: it runs no Linux (a Mac)."""
+    """Parse an entry of DescribeInstanceTypes' ``InstanceTypes``. None: the type does not run Linux (a Mac)."""
     architectures = answer.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
     architecture: Architecture | None = next((each for each in get_args(Architecture) if each in architectures), None)
     if architecture is None:
@@ -92,7 +93,9 @@ def parse(answer: Mapping[str, Any]) -> InstanceType | None:
 
 
 def _accelerators(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The accelerators, which EC2 lists in five places. FPGAs and media accelerators count, as they cost money too."""
+    """Return the accelerators, which EC2 lists in five fields. FPGAs and media accelerators count, since they cost
+    money.
+    """
     places = (
         ("GpuInfo", "Gpus"),
         ("NeuronInfo", "NeuronDevices"),
@@ -127,12 +130,14 @@ def _gbps(network: Mapping[str, Any]) -> float:
 
 
 def _place(api: Api) -> Hashable:
-    """The cache key of a cloud. With an endpoint of one's own each `Api` has its own key, as ports are reused."""
+    """Return the cache key of a cloud. With the user's own endpoint, each `Api` has its own key, as ports are
+    reused.
+    """
     return api.region, api.profile, None if api.endpoint_url is None else id(api)
 
 
 async def _types(api: Api, request: LaunchRequest, instance_types: Collection[str] | None) -> list[InstanceType]:
-    """Describe the types concurrently, a chain of pages for each list of names."""
+    """Describe the types concurrently, with one chain of pages for each tuple of name patterns."""
     if instance_types is not None:
         chains: Sequence[Sequence[str]] = batches(sorted(set(instance_types)))
         usual: list[dict[str, Any]] = []
@@ -153,9 +158,10 @@ async def _described(api: Api, names: Sequence[str], usual: Sequence[dict[str, A
 
 
 def _sizes(request: LaunchRequest) -> list[dict[str, Any]]:
-    """A filter for sizes that can be chosen: larger machines cost more than `SPAN` times as much as the smallest.
+    """Return a filter for sizes that can be chosen: larger machines cost more than `SPAN` times the smallest one's
+    price.
 
-    It saves time: parsing a page of 100 types takes a tenth of a second, and without it there are nine pages.
+    The filter saves time: parsing a page of 100 types takes 0.1 s, and there are nine pages without it.
     """
     if request.max_hourly_cost is not None:
         return []
@@ -180,14 +186,14 @@ async def _zones(api: Api, names: Sequence[str]) -> dict[str, frozenset[str]]:
 
 @kept_for(SPOT_S, by=_place)
 async def spot_prices(api: Api, names: Sequence[str]) -> dict[tuple[str, str], float]:
-    if not names:  # EC2 would tell those of all types
+    if not names:  # without names, EC2 would return all types
         return {}
     answers = await api.pages(
         "describe_spot_price_history",
         "SpotPriceHistory",
         InstanceTypes=list(names),
         ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
-        StartTime=datetime.now(UTC) - CLOCK_AHEAD,  # gives the prices valid at that time, and all changes since
+        StartTime=datetime.now(UTC) - CLOCK_AHEAD,  # returns the prices valid at that time, and all later changes
     )
     return latest(answers)
 
@@ -198,13 +204,14 @@ async def on_demand_prices(api: Api, names: Sequence[str]) -> dict[str, float]:
 
 
 def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
-    """The latest price of each type and zone in DescribeSpotPriceHistory's answer, which comes in no certain order."""
-    changes = sorted(history, key=lambda each: (each["Timestamp"], float(each["SpotPrice"])))  # later ones prevail
+    """Return the latest price of each type and zone in DescribeSpotPriceHistory's answer, which is unordered."""
+    # In the result, later changes replace earlier ones.
+    changes = sorted(history, key=lambda each: (each["Timestamp"], float(each["SpotPrice"])))
     return {(each["InstanceType"], each["AvailabilityZone"]): float(each["SpotPrice"]) for each in changes}
 
 
 def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
-    """The types that cost least on demand. Others are never chosen, so their zones and spot prices are not read."""
+    """Return the cheapest types on demand. Others are never chosen, so their zones and spot prices are not read."""
     known = {each.name: prices.bundled(each.name, region) for each in types}
     unknown = max((price.usd for price in known.values() if price is not None), default=0.0)
     cost = {name: unknown if price is None else price.usd for name, price in known.items()}

@@ -1,4 +1,4 @@
-"""EC2 in one region, as far as machines are found and ended: the port of `providers.cloud`."""
+"""EC2 in one region: the implementation of `providers.cloud.port.Cloud`, which finds and ends machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .vendor import VENDOR
 
 
 def place_of(api: Api) -> dict[str, str]:
-    """The place of a pool, as the journal stores it."""
+    """Return the place of a pool, as the journal stores it."""
     place = {"region": api.region, "endpoint_url": api.endpoint_url, "profile": api.profile}
     return {key: value for key, value in place.items() if value}
 
@@ -24,7 +24,7 @@ class EC2Cloud:
     """Implements `providers.cloud.port.Cloud`."""
 
     vendor = VENDOR
-    end_at_most = 500  # "TerminateInstances", EC2 API Reference: at most 1000, and fewer are faster
+    end_at_most = 500  # "TerminateInstances", EC2 API Reference: at most 1000; smaller calls are faster
 
     def __init__(self, api: Api) -> None:
         self.api, self.leftovers = api, leftovers(api)

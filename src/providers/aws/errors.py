@@ -1,4 +1,4 @@
-"""Translate AWS's error codes into errors that say what to do. No I/O; `api` makes the calls."""
+"""Translation of AWS's error codes into errors with the next step. No I/O; `api` makes the calls."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _WRONG = frozenset({
     "AuthFailure", "IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignatureException",
     "InvalidToken", "MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException",
 })  # fmt: skip
-# EC2 says that only this zone lacks the type, permanently or today.
+# A part of EC2's message when only this zone lacks the type, permanently or today.
 _OF_THE_ZONE = re.compile("Availability Zone|requested configuration is currently not supported")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failed call. ``code``: AWS's, or the name of botocore's exception if AWS did not answer."""
+    """A failed call. ``code``: AWS's, or the name of botocore's exception if AWS did not respond."""
 
     code: str
     message: str = ""
-    operation: str = ""  # "RunInstances"
+    operation: str = ""  # such as "RunInstances"
     service: str = "ec2"
     region: str = ""
-    status: int = 0  # of HTTP; 0 without an answer
+    status: int = 0  # HTTP status; 0 without a response
     skew_s: float = 0.0  # seconds by which this computer's clock is ahead of AWS's
     instance_type: str = ""
     zone: str = ""
     spot: bool = False
     endpoint_url: str = ""  # the user's own, if any
     regions: tuple[str, ...] = ()  # known to botocore
-    retry_after_s: float = 0.0  # AWS never says it
+    retry_after_s: float = 0.0  # always 0, as AWS never sends it
 
     @property
     def trouble(self) -> Trouble | None:
@@ -72,14 +72,14 @@ class Failure:
 
 
 def translate(failure: Failure, *, unsure: bool = False) -> ProviderError:
-    """The error for the caller, whose class says what can be done about it; with AWS's own ``code``.
+    """Return the error for the caller, with AWS's own ``code``. Its class says what can be done about it.
 
     ``unsure``: an earlier try of the same call may have been carried out.
     """
     error = (
         _access(failure)
         or _unreached(failure, unsure=unsure)
-        # An answer says nothing of the tries before it.
+        # A response says nothing about earlier tries.
         or passing("AWS", failure, f"in {failure.region}", unsure=unsure or failure.trouble != "unreached")
         or _limit(failure)
         or _meant(failure)
@@ -230,7 +230,7 @@ def _unreached(failure: Failure, *, unsure: bool) -> ProviderError | None:
 
 
 def redacted(text: str) -> str:
-    """Remove what may be a credential (AWS repeats a signed request that it refuses), and shorten the text."""
+    """Remove texts that may be credentials (AWS repeats a signed request that it refuses), and shorten the rest."""
     text = re.split(r"\s*(?:The Canonical String|Encoded authorization failure)", text)[0]
     return failures.redacted(re.sub(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", "(key)", text))
 

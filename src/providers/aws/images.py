@@ -1,4 +1,4 @@
-"""Choose the AMI that machines start from: its maker's current one, or the user's."""
+"""The choice of the AMI for machines: the publisher's current image, or the user's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _USERS: tuple[tuple[str, str], ...] = (
     (r"\bfedora", "fedora"),
     (r"amazon linux|amazon-e[ck]s|\bamzn|\bal20\d\d|\brhel|red hat|\bsuse|\bsles|\balma", "ec2-user"),
 )
-ANY_USER = "outrider"  # for unknown images: cloud-init makes this user
+ANY_USER = "outrider"  # login name for unknown images; cloud-init creates this user
 
 _PARAMETER = re.compile(r"(?:resolve:)?ssm:(?P<name>.+)|(?P<path>/.+)")
 
@@ -38,9 +38,9 @@ _PARAMETER = re.compile(r"(?:resolve:)?ssm:(?P<name>.+)|(?P<path>/.+)")
 @dataclass(frozen=True, slots=True)
 class Ami:
     id: str
-    user: str  # may log in, and become root
-    root_device: str  # "/dev/sda1"
-    root_gb: int  # the least size of its volume
+    user: str  # login name; the user may become root
+    root_device: str  # such as "/dev/sda1"
+    root_gb: int  # least size of the root volume
     architecture: Architecture = "x86_64"
     name: str = ""
     volumes: tuple[tuple[str, int], ...] = ()  # (device, GB) of each volume besides the root
@@ -49,14 +49,15 @@ class Ami:
 async def find(
     api: Api, *, architecture: Architecture | None, accelerator: bool, ami: str | None = None, user: str | None = None
 ) -> Ami:
-    """Find the image: Ubuntu, and with an ``accelerator`` one with the drivers of NVIDIA and EFA.
+    """Find the image: Ubuntu; with an ``accelerator``, an image that also has the drivers of NVIDIA and EFA.
 
-    ``ami``: an AMI's id instead, or the name of a Systems Manager parameter that holds one (``/my/ami``). ``user``: who
-    logs in, by default derived from the image's name. ``architecture`` None: that of ``ami``, otherwise x86_64.
+    ``ami``: the id of an AMI to use instead, or the name of a Systems Manager parameter that holds one (``/my/ami``).
+    ``user``: the login name; by default derived from the image's name. ``architecture``: None: that of ``ami``, or
+        x86_64.
 
     Raises:
-        BadRequest: there is no such image, or such machines cannot start from it.
-        ProviderError: as `Api.call` does.
+        BadRequest: The image does not exist, or such machines cannot start from it.
+        ProviderError: As in `Api.call`.
     """
     if ami is None:
         image_id = await _current(api, names(architecture or "x86_64", accelerator=accelerator))
@@ -69,7 +70,7 @@ async def find(
 
 
 def names(architecture: Architecture, *, accelerator: bool) -> list[str]:
-    """The parameters that name such an image, the best first."""
+    """Return the parameters that name such an image, the best first."""
     form = _WITH_DRIVER if accelerator else _UBUNTU
     return [
         form.format(release=release, volume=volume, long=architecture, short=_SHORT[architecture])
@@ -81,7 +82,7 @@ def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: s
     """Parse an image in DescribeImages' answer.
 
     Raises:
-        BadRequest: no machine could start from it.
+        BadRequest: No machine could start from the image.
     """
     image_id, name, built_for = image["ImageId"], image.get("Name", ""), image["Architecture"]
     if built_for not in get_args(Architecture):
@@ -103,7 +104,7 @@ def read(image: Mapping[str, Any], *, architecture: Architecture | None, user: s
 
 
 def login(text: str) -> str:
-    """The user who logs in to an image with this description."""
+    """Return the login name for an image with this description."""
     return next((user for pattern, user in _USERS if re.search(pattern, text, re.IGNORECASE)), ANY_USER)
 
 

@@ -1,8 +1,8 @@
-"""Build the requests to EC2 for a launch, and parse their answers. No I/O.
+"""EC2 requests for a launch, and the parsing of their answers. No I/O.
 
-A launch is one launch template (the properties of every machine) and one CreateFleet of type instant (the number, and
-several types and zones to choose from): EC2 looks for capacity, and answers with machines and with what it could not
-provide. Equal `Shape`s share a template.
+A launch is one launch template (the properties of every machine) and one CreateFleet call of type instant (the number
+of machines, and several types and zones to choose from). EC2 looks for capacity, and its answer has the machines and
+the reasons for missing ones. Equal `Shape`s share a template.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from .images import Ami
 
 HOURS_PER_MONTH = 730.0
-BILLED_S = 60.0  # Linux is billed by the second, for at least a minute: https://aws.amazon.com/ec2/pricing/on-demand
-GP3_GB_MONTH_USD = 0.08  # "Amazon EBS pricing", us-east-1; up to half as much again elsewhere
+# Seconds. Linux is billed by the second, for at least a minute: https://aws.amazon.com/ec2/pricing/on-demand
+BILLED_S = 60.0
+GP3_GB_MONTH_USD = 0.08  # "Amazon EBS pricing", us-east-1; up to 1.5 times as much in other regions
 IPV4_HOUR_USD = 0.005  # "Amazon VPC pricing", every region
-MACHINES_ALIKE = "1"  # the only version of a template; a different shape is another template
+MACHINES_ALIKE = "1"  # the only version of a template; each shape has its own template
 
-# "Get started with EFA and NCCL", EC2 User Guide; the last one keeps NCCL's own connections off unusable interfaces.
+# "Get started with EFA and NCCL", EC2 User Guide. The last variable keeps NCCL's own connections off unusable
+# interfaces.
 EFA = {
     "FI_PROVIDER": "efa",
     "FI_EFA_USE_DEVICE_RDMA": "1",
@@ -37,7 +39,7 @@ EFA = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The contents of a launch template, except for the host key that its machines start with."""
+    """The contents of a launch template, except for the machines' initial host key."""
 
     ami: Ami
     market: Market
@@ -53,7 +55,7 @@ class Shape:
 
     @property
     def hourly_usd(self) -> float:
-        """USD per hour on top of the machine's own price."""
+        """Return USD per hour in addition to the machine's own price."""
         return extras_usd(self.ami, self.disk_gb, public=self.public)
 
 
@@ -63,7 +65,7 @@ class LaunchTemplate:
 
     id: str
     shape: Shape
-    host_key: str  # the public half of the key that its machines start with
+    host_key: str  # public key of the machines' initial host key
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Answer:
 
 
 def extras_usd(ami: Ami, disk_gb: int, *, public: bool) -> float:
-    """USD per hour of the disks and the public address of a machine."""
+    """Return USD per hour of the disks and the public address of a machine."""
     disks_gb = max(ami.root_gb, disk_gb) + sum(size_gb for _, size_gb in ami.volumes)
     return disks_gb * GP3_GB_MONTH_USD / HOURS_PER_MONTH + (IPV4_HOUR_USD if public else 0.0)
 
@@ -91,16 +93,18 @@ def extras_usd(ami: Ami, disk_gb: int, *, public: bool) -> float:
 
 
 def is_together(request: LaunchRequest) -> bool:
-    """Return whether machines belong in a placement group: with EFA, or several ones with several accelerators."""
+    """Return whether machines belong in a placement group: with EFA, or several machines with several accelerators
+    each.
+    """
     several = request.accelerator is not None and request.accelerator.count > 1
     return request.interconnect == "efa" or (several and request.nodes > 1)
 
 
 def cards(offer: Offer, *, together: bool, public: bool) -> int:
-    """The number of EFA interfaces of a machine: one per network card that supports it. ``together``: `is_together`.
+    """Return the number of a machine's EFA interfaces: one for each network card with EFA. ``together``: `is_together`.
 
-    EC2 gives no public address to a machine with several interfaces ("Assign a public IPv4 address at launch"), so
-    with public addresses it is one; all of them need ``address="private"``.
+    EC2 gives no public address to a machine with several interfaces ("Assign a public IPv4 address at launch"), so with
+    public addresses the number is one; using all cards needs ``address="private"``.
     """
     if not (together and offer.type.interconnect == "efa"):
         return 0
@@ -111,10 +115,10 @@ def cards(offer: Offer, *, together: bool, public: bool) -> int:
 
 
 def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Parameters of CreateLaunchTemplate."""
-    kinds = ["network-interface"]  # the fleet tags instances and volumes, with the token of its launch
+    """Return the parameters of CreateLaunchTemplate."""
+    kinds = ["network-interface"]  # the fleet call tags instances and volumes, with the token of its launch
     if shape.market == "spot":
-        kinds.append("spot-instances-request")  # only for spot, as EC2 refuses to tag what is not created
+        kinds.append("spot-instances-request")  # only for spot, as EC2 refuses tags for resources that are not created
     data: dict[str, Any] = {
         "ImageId": shape.ami.id,
         "UserData": b64encode(user_data.encode()).decode(),
@@ -142,9 +146,9 @@ def template(shape: Shape, *, name: str, token: str, user_data: str, labels: Map
 
 
 def _volumes(shape: Shape) -> list[dict[str, Any]]:
-    """The disks, including the image's further volumes.
+    """Return the disks, including the image's further volumes.
 
-    For volumes that a launch does not name, the image decides about encryption and deletion with the machine.
+    For a volume that the launch does not name, the image would decide on encryption and on deletion with the machine.
     """
     every = {"Encrypted": True, "DeleteOnTermination": True}
     root = {"VolumeType": "gp3", "VolumeSize": max(shape.ami.root_gb, shape.disk_gb), **every}
@@ -171,10 +175,10 @@ def fleet(
     labels: Mapping[str, str],
     max_usd: float | None,
 ) -> dict[str, Any]:
-    """Parameters of CreateFleet: up to ``count`` machines of any of the offers, all of one market.
+    """Return the parameters of CreateFleet: up to ``count`` machines of any of the offers, all in one market.
 
-    ``subnets``: by zone. ``max_usd``: per hour for a machine with its disks, also later: EC2 interrupts a spot machine
-    whose price rises above it.
+    ``subnets``: by zone. ``max_usd``: the most per hour for a machine with its disks. It applies later as well: EC2
+    interrupts a spot machine whose price rises above it.
     """
     market = lots[0][0].shape.market
 
@@ -205,7 +209,7 @@ def fleet(
 
 
 def read(answer: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[str, str]) -> Answer:
-    """Parse CreateFleet's answer, or an entry of DescribeFleets, to a request for these offers."""
+    """Parse the answer of CreateFleet, or an entry of DescribeFleets, for a request with these offers."""
     machines = [
         (MachineId(machine), _which(group, offers, subnets)[0])
         for group in answer.get("Instances") or ()
@@ -219,7 +223,7 @@ def read(answer: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 
 
 def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[str, str]) -> tuple[Offer, ...]:
-    """The offers that a part of the answer is about; all of them where it names none."""
+    """Return the offers to which a part of the answer refers; all of them if it names none."""
     override = (part.get("LaunchTemplateAndOverrides") or {}).get("Overrides") or {}
     kind = part.get("InstanceType") or override.get("InstanceType")
     subnet = part.get("SubnetId") or override.get("SubnetId")
@@ -235,7 +239,7 @@ def _which(part: Mapping[str, Any], offers: Sequence[Offer], subnets: Mapping[st
 def machine(
     name: MachineId, offer: Offer, of: LaunchTemplate, *, region: str, notices: tuple[str, ...], lease: str
 ) -> Machine:
-    """The machine as it is known before it has an address."""
+    """Return the machine as it is known before it has an address."""
     shape = of.shape
     cards = {"efa": f"{shape.cards} of {max(1, offer.type.interconnect_cards)} interfaces"} if shape.cards else {}
     return new_machine(

@@ -1,4 +1,4 @@
-"""A pool's launches on EC2: how they are planned, and the half of the port of `providers.cloud` that makes machines."""
+"""Launches of a pool on EC2: plans, and the implementation of `providers.cloud.port.Launcher`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from .network import Network
     from .provider import AWS
 
-LAG_S = 15.0  # after so long, a new resource is known everywhere in EC2
+LAG_S = 15.0  # seconds after which every part of EC2 has seen a new resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EC2Plan(Plan):
-    """A plan for one region. ``together``: in one placement group."""
+    """A plan for one region. ``together``: the machines go into one placement group."""
 
     network: Network
     together: bool
@@ -126,7 +126,7 @@ class EC2Launcher:
         self._templates.forget(order.of.values())
 
     async def _shape(self, plan: EC2Plan, offer: Offer, cluster: str) -> Shape:
-        """The shape of machines of this offer. ``cluster``: the name of their placement group, or ""."""
+        """Return the shape of this offer's machines. ``cluster``: the name of their placement group, or ""."""
         request, provider = plan.request, self._provider
         cards = launch.cards(offer, together=plan.together, public=provider.public)
         place = await self._efa_network.get() if cards else plan.network
@@ -145,7 +145,7 @@ class EC2Launcher:
         )
 
     async def _prepared(self, *, efa: bool) -> Network:
-        """The pool's network, whose group is made if it is missing. ``efa``: for machines with EFA interfaces."""
+        """Return the pool's network, and create its group if missing. ``efa``: for machines with EFA interfaces."""
         provider = self._provider
         return await network.prepare(
             self._api,
@@ -161,7 +161,7 @@ class EC2Launcher:
         )
 
     async def _read_again(self, fleet: str, token: str) -> dict[str, Any]:
-        """Ask for the machines of a fleet: a repeated CreateFleet may be answered with the fleet's id alone."""
+        """Query the machines of a fleet, because a repeated CreateFleet may return only the fleet's id."""
         answer = await self._api.call("describe_fleets", lag_s=LAG_S, FleetIds=[fleet])
         for described in answer.get("Fleets") or ():
             ids = machines_in(described)
@@ -201,7 +201,7 @@ async def make_plan(
     """Make a plan. ``living``: (type, zone) of the pool's machines.
 
     Raises:
-        ProviderError: there are no offers, or the network or image cannot be had.
+        ProviderError: There are no offers, or the network or image is not available.
     """
     if provider.ami is not None and request.architecture is None:
         request = replace(request, architecture=(await find_image(request, None)).architecture)
@@ -210,7 +210,7 @@ async def make_plan(
     async def extras_usd(architecture: Architecture) -> float | None:
         try:
             ami = await find_image(request, architecture)
-        except BadRequest:  # there is no such image; an offer that needs it raises that
+        except BadRequest:  # the image is missing; an offer that needs it raises this error later
             return None
         return launch.extras_usd(ami, request.disk_gb, public=provider.public)
 
@@ -237,7 +237,7 @@ async def make_plan(
 
 
 def images_of(provider: AWS, api: Api) -> Callable[[LaunchRequest, Architecture | None], Awaitable[Ami]]:
-    """The images of a pool, each found when it is first needed. The user's own is of whatever architecture it is."""
+    """Return the finder of a pool's images, each found on first use. The user's own image decides its architecture."""
 
     async def find(key: tuple[Architecture | None, bool]) -> Ami:
         architecture, accelerator = key

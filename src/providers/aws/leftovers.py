@@ -1,4 +1,4 @@
-"""The things that a pool makes on EC2 besides machines, and that cost nothing: how they are listed and deleted."""
+"""The resources, besides machines, that a pool creates on EC2, and that cost nothing: how to list and delete them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..side_by_side import all_of
 from . import tags
 from .api import Api
 
-IN_USE_S = 120.0  # a terminated machine's things stay in use for a while
+IN_USE_S = 120.0  # seconds for which resources of a terminated machine stay in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of things. ``key``: of the list in `describe`'s answer. ``id``: of the name that the journal has of each.
+    """A kind of resources. ``key``: of the list in `describe`'s answer. ``id``: the field that the journal has as name.
 
-    ``unshown_s``: for so long, one that was made and cannot be found counts as new, not as deleted.
+    ``unshown_s``: seconds after its creation for which an unlisted resource counts as new, not as deleted.
     """
 
     name: str
@@ -57,7 +57,7 @@ SECURITY_GROUPS = Kind(
     has_machines=True,
     unshown_s=10.0,
 )
-KINDS = (TEMPLATES, PLACEMENT_GROUPS, SECURITY_GROUPS)  # in the order in which they are removed
+KINDS = (TEMPLATES, PLACEMENT_GROUPS, SECURITY_GROUPS)  # in the order of their removal
 
 
 def leftovers(api: Api) -> Sequence[Leftover]:
@@ -76,17 +76,17 @@ def leftovers(api: Api) -> Sequence[Leftover]:
 
 
 async def shown(api: Api, kind: Kind, which: dict[str, Any]) -> list[Thing]:
-    """List the things of a kind. ``which``: a filter."""
+    """List the resources of a kind. ``which``: a filter."""
     return [tags.thing(each[kind.id], each) for each in await api.pages(kind.describe, kind.key, Filters=[which])]
 
 
 async def all_shown(api: Api, which: dict[str, Any]) -> list[Thing]:
-    """List the things of all kinds. ``which``: a filter."""
+    """List the resources of all kinds. ``which``: a filter."""
     return [each for things in await all_of(*(partial(shown, api, kind, which) for kind in KINDS)) for each in things]
 
 
 async def shown_of(api: Api, kind: Kind, pool: str) -> list[Thing]:
-    """List the things of a kind with the pool's tag."""
+    """List the resources of a kind with the pool's tag."""
     return await shown(api, kind, tags.of(pool))
 
 

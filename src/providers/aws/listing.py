@@ -1,4 +1,4 @@
-"""List a region's resources: those with Outrider's tags, and machines known to be a pool's. Judges nothing."""
+"""Lists of a region's resources: those with Outrider's tags, and known machines. It does not decide on ownership."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .tags import batches, where
 class Survey:
     """All resources of all pools in a region."""
 
-    machines: tuple[FoundMachine, ...] = ()  # without terminated ones
+    machines: tuple[FoundMachine, ...] = ()  # without terminated machines
     others: tuple[Thing, ...] = ()  # security groups, launch templates, placement groups: they cost nothing
 
 
@@ -40,9 +40,9 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
 
 
 async def instances(api: Api, which: dict[str, Any], *, also: Collection[str] = ()) -> list[dict[str, Any]]:
-    """The instances that a filter lets through, as DescribeInstances shows them.
+    """Return the instances that a filter selects, as DescribeInstances shows them.
 
-    Includes those of ``also``, by id, whose tags are not set yet or have been removed.
+    The result includes the instances in ``also``, by id, whose tags are not set yet or have been removed.
     """
     described = await _described(api, which)
     shown = {instance["InstanceId"] for instance in described}
@@ -57,12 +57,12 @@ async def _described(api: Api, which: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def views_of(instances: Iterable[Mapping[str, Any]], of: Claim | Others | None = None) -> list[InstanceView]:
-    """The sightings in a describe call's answer that belong to ``of``; None: all."""
+    """Return the views of instances that belong to ``of``; None: all instances."""
     return [each.view for each in map(read, instances) if of is None or of.has(each.whose)]
 
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
-    """An instance as DescribeInstances shows it."""
+    """Convert an instance from DescribeInstances."""
     reason, state, launched = instance.get("StateReason") or {}, instance["State"]["Name"], instance.get("LaunchTime")
     return ListedMachine(
         tags.thing(instance["InstanceId"], instance),

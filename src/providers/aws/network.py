@@ -1,4 +1,4 @@
-"""Prepare the network of a pool's machines: a subnet per zone, and a security group that is open to its client."""
+"""The network of a pool's machines: a subnet per zone, and a security group that is open to the pool's client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .api import Api
 from .errors import Failure, translate
 from .tags import where
 
-LAG_S = 30.0  # EC2 knows new resources by then: "Ensure idempotency / eventual consistency", EC2 Developer Guide
+LAG_S = 30.0  # seconds until EC2 knows new resources: "Ensure idempotency / eventual consistency", EC2 Developer Guide
 
 AWS_HOSTS = (".amazonaws.com", ".amazonaws.com.cn", ".aws")
 SSH = 22
@@ -30,7 +30,7 @@ Direction = Literal["ingress", "egress"]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The prepared network. ``group`` is empty where the user gave groups, as the pool has none of its own then."""
+    """The prepared network. ``group`` is empty if the user gave groups, because the pool has none of its own then."""
 
     vpc: str
     subnets: Mapping[str, str]  # by zone
@@ -51,22 +51,22 @@ async def prepare(
     ssh_from: str | Sequence[str] = "auto",
     efa: bool = False,
 ) -> Network:
-    """Find the subnets and make the pool's security group, tagged with ``labels`` from its creation.
+    """Find the subnets and create the pool's security group, tagged with ``labels`` from its creation.
 
-    Without ``vpc`` and ``subnets``: the default VPC. Given subnets are used as they are; of a VPC's, with a public
-    ``address``, only those that give public addresses. ``ssh_from``: CIDRs, or ``"auto"``: this computer's address as
-    AWS sees it, or with private addresses the VPC's own. ``efa``: the group also lets all traffic among its members
-    out, which EFA needs.
+    Without ``vpc`` and ``subnets``, the default VPC is used. Given subnets are used as they are; of a VPC's subnets,
+    with a public ``address``, only those that assign public addresses. ``ssh_from``: CIDRs, or ``"auto"``: this
+    computer's address as AWS sees it, or with private addresses the VPC's own CIDRs. ``efa``: the group also allows all
+    outgoing traffic among its members, which EFA needs.
 
     ``claim``: decides which resources are the pool's. An existing group of the pool is updated, so that port 22 is open
-    to this client and nobody else. EC2 may not know a new group everywhere for some seconds, so its users retry
+    only to this client. EC2 may not know a new group everywhere for some seconds, so calls that use the group retry on
     ``InvalidGroup.NotFound``.
 
     Raises:
-        ValueError: ``ssh_from`` is no address.
-        BadRequest: the network does not exist, does not fit, or this computer's address is not to be found out.
-        NoCapacity: its subnets have no free addresses.
-        ProviderError: as `Api.call` does.
+        ValueError: ``ssh_from`` is not an address.
+        BadRequest: The network does not exist or does not fit, or this computer's address cannot be determined.
+        NoCapacity: The subnets have no free addresses.
+        ProviderError: As in `Api.call`.
     """
     named = () if ssh_from == "auto" else sources("AWS", ssh_from)
     place = await _vpc_subnets(api, vpc, subnets)
@@ -84,17 +84,17 @@ async def prepare(
 async def look(
     api: Api, vpc: str | None, subnets: Collection[str] | None, *, zones: Collection[str] | None, public: bool
 ) -> Network:
-    """Return the network that `prepare` would use, without a group. Nothing is made.
+    """Return the network that `prepare` would use, without a group. Nothing is created.
 
     Raises:
-        ProviderError: there is none, or EC2 did not answer.
+        ProviderError: There is no such network, or EC2 did not respond.
     """
     place = await _vpc_subnets(api, vpc, subnets)
     return Network(place.vpc, choose(place, zones=zones, public=public), "", ())
 
 
 async def _own_address(endpoint_url: str | None) -> str:
-    """The address by which AWS itself, or another cloud with its interface, sees this computer."""
+    """Return this computer's address as seen by AWS, or by another cloud with the interface of EC2."""
     host = urlsplit(endpoint_url or "").hostname or ""
     return await own_address("AWS", None if host.endswith(AWS_HOSTS) else endpoint_url)
 
@@ -104,7 +104,7 @@ async def _own_address(endpoint_url: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VpcSubnets:
-    """A VPC, and those of its subnets that may be used."""
+    """A VPC and its usable subnets."""
 
     vpc: str
     cidrs: tuple[str, ...]
@@ -136,8 +136,8 @@ def choose(place: VpcSubnets, *, zones: Collection[str] | None, public: bool) ->
     """Choose the subnet for each zone: the one with the most free addresses.
 
     Raises:
-        BadRequest: there is none, or none in one of the ``zones``.
-        NoCapacity: all are full.
+        BadRequest: There is no subnet, or none in one of the ``zones``.
+        NoCapacity: All subnets are full.
     """
     usable = [each for each in place.subnets if place.are_chosen or _is_usable(each, public=public)]
     if not usable:
@@ -156,12 +156,13 @@ def choose(place: VpcSubnets, *, zones: Collection[str] | None, public: bool) ->
     roomy = [each for each in usable if each["AvailabilityZone"] in wanted_zones and _free(each) > 0]
     if not roomy:
         raise NoCapacity(f"the subnets of {place.vpc} in {', '.join(sorted(wanted_zones))} have no free address")
-    roomy.sort(key=lambda each: (each["AvailabilityZone"], _free(each), each["SubnetId"]))  # the last of a zone wins
+    # In the result, the last subnet of a zone replaces the others.
+    roomy.sort(key=lambda each: (each["AvailabilityZone"], _free(each), each["SubnetId"]))
     return {each["AvailabilityZone"]: each["SubnetId"] for each in roomy}
 
 
 def _is_usable(subnet: Mapping[str, Any], *, public: bool) -> bool:
-    """Return whether a subnet may be used unasked. Outposts are a customer's own hardware, used only if named."""
+    """Return whether a subnet may be used without being named. Outposts, the customer's own hardware, must be named."""
     ready = subnet.get("State", "available") == "available" and not subnet.get("OutpostArn")
     return ready and not subnet.get("Ipv6Native") and (not public or bool(subnet.get("MapPublicIpOnLaunch")))
 
@@ -174,7 +175,11 @@ def _free(subnet: Mapping[str, Any]) -> int:
 
 
 async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) -> tuple[str, set[Rule]]:
-    """The pool's own group and its rules. It is created first and looked for only if it exists, as it rarely does."""
+    """Return the pool's own group and its rules.
+
+    The group is created without a search before, as it rarely exists. If EC2 reports that its name is taken, search for
+    it.
+    """
     name = marks.name_of(claim.pool)
     try:
         created = await api.call(
@@ -200,7 +205,7 @@ async def _group(api: Api, claim: Claim, labels: Mapping[str, str], vpc: str) ->
 
 
 async def _named(api: Api, name: str, vpc: str) -> dict[str, Any]:
-    """Find the security group ``name``. EC2 has said that it exists, but may not show it everywhere yet."""
+    """Find the security group ``name``. EC2 reported that it exists, but lists may lack it for some seconds."""
     deadline, pauses = anyio.current_time() + LAG_S, teardown.pauses()
     while True:
         filters = [where("group-name", name), where("vpc-id", vpc)]
@@ -213,7 +218,7 @@ async def _named(api: Api, name: str, vpc: str) -> dict[str, Any]:
 
 
 async def _permit(api: Api, group: str, have: set[Rule], want: set[Rule]) -> None:
-    """Add missing rules, and remove outdated ones for port 22."""
+    """Add missing rules, and remove obsolete ones for port 22."""
     for direction in ("ingress", "egress"):
         missing = sorted(rule for rule in want - have if rule.direction == direction)
         if missing:
@@ -224,7 +229,7 @@ async def _permit(api: Api, group: str, have: set[Rule], want: set[Rule]) -> Non
 
 
 async def _authorize(api: Api, group: str, direction: str, rules: Sequence[Rule]) -> None:
-    """Add rules in one call; one by one if EC2 refuses all because one exists already (a lost answer)."""
+    """Add rules in one call. If EC2 refuses because one exists already (after a lost answer), add them one by one."""
     permissions = [rule.permission() for rule in rules]
     try:
         await api.call(f"authorize_security_group_{direction}", lag_s=LAG_S, GroupId=group, IpPermissions=permissions)
@@ -259,7 +264,7 @@ class Rule:
         return self.direction == "ingress" and self.port == SSH and not self.peer.startswith("sg-")
 
     def permission(self) -> dict[str, Any]:
-        """The rule in the form of EC2's calls."""
+        """Return the rule in the form of EC2's calls."""
         protocol: dict[str, Any] = {"IpProtocol": "-1"}
         if self.port is not None:
             protocol = {"IpProtocol": "tcp", "FromPort": self.port, "ToPort": self.port}
@@ -274,7 +279,7 @@ OUT: frozenset[Rule] = frozenset({Rule("egress", "0.0.0.0/0")})  # present in ev
 
 
 def wanted(group: str, ssh_from: Iterable[str], *, efa: bool) -> set[Rule]:
-    """The rules of a pool's group.
+    """Return the rules of a pool's group.
 
     EFA is not IP, so a rule "to everywhere" does not cover it: it needs an egress rule to the group itself ("Get
     started with EFA", EC2 guide).

@@ -1,7 +1,8 @@
-"""Prices of machines on demand: a bundled table, and AWS's own price list where it answers. See decision 20.
+"""On-demand prices of machines: a bundled table, and AWS's own price list if it responds. See decision 20.
 
-The table (``prices.json``) has the prices in us-east-1, and for other regions a family's price relative to that, which
-all sizes of a family share. A general-purpose family has one size; the prices of others are proportional to it.
+The table (``prices.json``) has the prices in us-east-1. For other regions it has a family's price relative to
+us-east-1, which all sizes of the family share. The table has one size of each general-purpose family; the prices of
+other sizes are proportional.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from ..private import cache_root
 from .api import Api, page_of
 
 PATIENCE_S: Final = 5.0
-TYPES_IN_A_QUESTION: Final = 40  # a filter's value has at most 1024 characters
+TYPES_IN_A_QUESTION: Final = 40  # types per query; a filter's value has at most 1024 characters
 FRACTIONS_OF_LARGE: Final = {"nano": 1 / 16, "micro": 1 / 8, "small": 1 / 4, "medium": 1 / 2, "large": 1.0}
 
 
 async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path | None = None) -> dict[str, float]:
-    """USD per hour of these types in the API's region. Types without a known price are left out.
+    """Return USD per hour of these types in the API's region. Types without a known price are left out.
 
-    Prices older than a month are asked for, and stored in the file ``kept``; those of a user's own endpoint are not
-    stored. If the price list does not answer in 5 s, or this account may not read it, old prices are used; nothing is
-    raised. ``now``: seconds since 1970.
+    Prices older than a month are requested again, and stored in the file ``kept``; prices from the user's own endpoint
+    are not stored. If the price list does not respond in 5 s, or this account may not read it, old prices are used;
+    nothing is raised. ``now``: seconds since 1970.
     """
     known = {name: price for name in types if (price := bundled(name, api.region)) is not None}
     return await price_table.current(
@@ -45,7 +46,7 @@ async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path 
 
 
 def cache_file(region: str) -> Path:
-    """The file that keeps this region's prices between processes."""
+    """Return the file that caches this region's prices between processes."""
     return cache_root() / "aws" / f"prices-{region}.json"
 
 
@@ -53,7 +54,7 @@ def cache_file(region: str) -> Path:
 
 
 def bundled(type_: str, region: str) -> Price | None:
-    """The price in the bundled table; None where it has none."""
+    """Return the price in the bundled table; None: not in the table."""
     table = bundled_table(__file__)
     family, _, size = type_.partition(".")
     entry = table["families"].get(family)
@@ -68,7 +69,7 @@ def bundled(type_: str, region: str) -> Price | None:
 
 
 def regions_with(accelerator: str) -> list[str]:
-    """Regions with types that have the accelerator, according to the table; the lowest prices first."""
+    """Return the regions with types that have the accelerator, according to the table; the lowest prices first."""
     families = bundled_table(__file__)["families"].values()
     having = [each for each in families if each.get("accelerator", "").lower() == accelerator.lower()]
     return cheapest_first(price for each in having for price in each["regions"].items())
@@ -83,7 +84,7 @@ def _times_large(size: str) -> float | None:
 
 
 def question(types: Collection[str], region: str) -> dict[str, Any]:
-    """The parameters of GetProducts: Linux on shared hardware, without licences, per hour."""
+    """Return the parameters of GetProducts: Linux on shared hardware, without licences, per hour."""
     wanted = {
         "regionCode": region,
         "operatingSystem": "Linux",
@@ -99,7 +100,7 @@ def question(types: Collection[str], region: str) -> dict[str, Any]:
 
 
 def understand(products: Iterable[str], region: str) -> dict[str, float]:
-    """Parse GetProducts' answer, whose items are JSON texts: USD per hour by type."""
+    """Parse GetProducts' answer, whose items are JSON texts, into USD per hour by type."""
     prices: dict[str, float] = {}
     for text in products:
         product = json.loads(text)

@@ -13,7 +13,9 @@ from ...lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A quota, named as in the Service Quotas console and ``aws service-quotas``. ``code`` empty: not listed there."""
+    """A quota, named as in the Service Quotas console and ``aws service-quotas``. ``code``: empty if not listed
+    there.
+    """
 
     name: str
     code: str
@@ -23,15 +25,15 @@ class Quota:
         return f"the quota {self.name!r}" + (f" ({self.service} {self.code})" if self.code else "")
 
     def console(self, region: str) -> str:
-        """The place to request an increase: a URL, or AWS Support."""
+        """Return where to request an increase: a URL, or AWS Support."""
         if not self.code:
             return "AWS Support"
         place = f"{region}." if region else ""
         return f"https://{place}console.aws.amazon.com/servicequotas/home/services/{self.service}/quotas/{self.code}"
 
 
-# By the beginning of a type's name, up to its generation: the types' part of the names of two quotas in vCPUs, and the
-# codes of these, on demand and spot. An empty code: there is no such quota.
+# By the first letters of a type's name, before its generation: the name of the types in two vCPU quotas, and the codes
+# of these quotas, on demand and spot. An empty code: there is no such quota.
 _STANDARD = ("Standard (A, C, D, H, I, M, R, T, Z)", "L-1216C47A", "L-34B43A08")
 _G_AND_VT = ("G and VT", "L-DB2E81BA", "L-3819A6DF")
 _FAMILIES = {
@@ -62,7 +64,7 @@ OF_VCPUS = frozenset({"InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "
 
 
 def of_type(instance_type: str, *, spot: bool) -> Quota | None:
-    """The vCPU quota of ``"g5.xlarge"``; None: its family has none for that market, or the type is unknown."""
+    """Return the vCPU quota of ``"g5.xlarge"``; None: its family has none for that market, or the type is unknown."""
     letters = re.match(r"[a-z]+", instance_type)
     if letters is None:
         return None
@@ -74,7 +76,7 @@ def of_type(instance_type: str, *, spot: bool) -> Quota | None:
 
 
 def of_code(code: str, instance_type: str, *, spot: bool) -> Quota | None:
-    """The quota that an EC2 error is about; None where that is unknown."""
+    """Return the quota that an EC2 error is about; None: unknown."""
     if code in OF_VCPUS:
         return of_type(instance_type, spot=spot or code.startswith("MaxSpot"))
     return _OTHERS.get(code)

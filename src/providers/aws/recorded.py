@@ -1,4 +1,4 @@
-"""An `Api` that records in the journal what it is about to create, before it asks for it.
+"""An `Api` that records each creation in the journal before its request.
 
 RECORDED-3: everything that is created has its intent's token among its tags from the first moment.
 """
@@ -17,7 +17,7 @@ from .api import Api
 
 
 def machines_in(answer: Mapping[str, Any]) -> list[str] | None:
-    """The machines in CreateFleet's answer. None: a repeated call was answered with the fleet's id alone."""
+    """Return the machines in CreateFleet's answer. None: the answer to a repeated call has only the fleet's id."""
     if not (answer.get("Instances") or answer.get("Errors")):
         return None
     return [machine for group in answer.get("Instances") or () for machine in group.get("InstanceIds") or ()]
@@ -32,23 +32,24 @@ _MAKES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str] | None]]
 
 
 class RecordedApi(Api):
-    """An `Api` that creates things only once it has a recorder."""
+    """An `Api` that can create resources only if it has a recorder."""
 
     recorder: Recorder
 
     async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
-        """Call AWS like `Api.call`. A create call is shielded from cancellation, and recorded in the journal before.
+        """Call AWS like `Api.call`. A create call is recorded in the journal first, and shielded from cancellation.
 
         Raises:
-            JournalError: the intent could not be recorded, so nothing was created.
-            ProviderError: as `Api.call` does.
+            JournalError: The intent could not be recorded, so nothing was created.
+            ProviderError: As in `Api.call`.
         """
         if not operation.startswith("create_"):
             return await Api.call(self, operation, **parameters)
         kind, ids_in = _MAKES[operation]
         token = str(parameters.get("ClientToken") or uuid4().hex)
         count = (parameters.get("TargetCapacitySpecification") or {}).get("TotalTargetCapacity")
-        facts = {} if count is None else {"count": str(count)}  # once so many are seen, there are no more
+        # Once this many machines are listed, no others can appear.
+        facts = {} if count is None else {"count": str(count)}
         arguments = {**parameters, "TagSpecifications": _with_token(parameters.get("TagSpecifications", ()), token)}
         return await self.recorder.create(kind, token, facts, partial(Api.call, self, operation, **arguments), ids_in)
 

@@ -1,4 +1,4 @@
-"""Amazon EC2, as `outrider ps` and `outrider gc` ask it which machines there are, and where `gc` ends them."""
+"""The surveyor of Amazon EC2: lists machines for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AWSSurveyor(CloudSurveyor["EC2Cloud"]):
 
 
 async def _prices(api: Api, machines: Sequence[FoundMachine]) -> dict[tuple[str, str], float]:
-    """USD per hour by (type, zone) for spot and (type, "") on demand. Empty where prices are not to be had."""
+    """Return USD per hour by (type, zone) for spot and (type, "") on demand. Empty if prices are not available."""
     from .catalogue import on_demand_prices, spot_prices
 
     prices: dict[tuple[str, str], float] = {}

@@ -1,4 +1,4 @@
-"""A pool's launch templates, one per shape of machine, and its placement group, made when first needed."""
+"""A pool's launch templates, one per shape of machine, and its placement group, created on first use."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .vendor import VENDOR
 class Templates:
     """Launch templates by shape.
 
-    Later launches of a shape use its template again, and with it the host key that machines start with: each machine
-    replaces that at first contact, and who can read one template's user data can read all of them.
+    Later launches of a shape reuse its template, and with it the machines' initial host key. Each machine replaces that
+    key at the first contact, because anyone who can read one template's user data can read all of them.
     """
 
     def __init__(self, api: RecordedApi, pool: str, labels: Mapping[str, str]) -> None:
@@ -30,20 +30,20 @@ class Templates:
         self._clusters = OncePerKey(self._make_cluster)
 
     async def of(self, shape: Shape) -> LaunchTemplate:
-        """The template for a shape.
+        """Return the template for a shape.
 
         Raises:
-            ProviderError: it could not be made.
+            ProviderError: The template could not be created.
         """
         return await self._templates.get(shape)
 
     def forget(self, templates: Iterable[LaunchTemplate]) -> None:
-        """Forget templates that EC2 does not know any more."""
+        """Drop cached templates that no longer exist in EC2."""
         for template in templates:
             self._templates.forget(template.shape, template)
 
     async def cluster(self) -> str:
-        """The name of the pool's placement group."""
+        """Return the name of the pool's placement group."""
         return await self._clusters.get(self._name)
 
     async def _make(self, shape: Shape) -> LaunchTemplate:
@@ -62,15 +62,15 @@ class Templates:
         return LaunchTemplate(created["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
 
     async def _make_cluster(self, name: str) -> str:
-        """Make the pool's placement group and return its name: another one if somebody else's group has ``name``."""
+        """Create the pool's placement group; return its name, another one if a stranger's group has ``name``."""
         if await self._makes_cluster(name) or await self._has_cluster(name):
             return name
         other = f"{name}-{uuid4().hex[:8]}"
-        await self._makes_cluster(other)  # if it exists, an earlier try of this call made it
+        await self._makes_cluster(other)  # if that group exists, an earlier try of this call created it
         return other
 
     async def _makes_cluster(self, name: str) -> bool:
-        """Create a placement group; False where one of that name exists."""
+        """Create a placement group; return False if one of that name exists."""
         try:
             await self._api.call(
                 "create_placement_group",
@@ -86,7 +86,7 @@ class Templates:
         return True
 
     async def _has_cluster(self, name: str) -> bool:
-        """Return whether the group is the pool's: made by a try whose answer was lost, or by an earlier owner."""
+        """Return whether the group is the pool's: created by a try whose answer was lost, or by an earlier owner."""
         claim = await self._api.recorder.claim()
         shown = await leftovers.shown_of(self._api, leftovers.PLACEMENT_GROUPS, claim.pool)
         return any(each.id == name and claim.has(each) for each in shown)

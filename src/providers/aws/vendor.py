@@ -1,4 +1,4 @@
-"""The words and codes of Amazon EC2 that the layer of all clouds must know."""
+"""The terms and error codes of Amazon EC2 that the modules of `providers.cloud` need."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ VENDOR = Vendor(
     lasting=frozenset({"Unsupported", "InstanceTypeNotSupported", "InvalidAvailabilityZone", "OptInRequired"}),
     general_purpose=("m", "c", "r"),
     price_advice="allow pricing:GetProducts",
-    usual_zone=lambda region, zone: zone.startswith(region) and len(zone) == len(region) + 1,  # no local ones
+    usual_zone=lambda region, zone: zone.startswith(region) and len(zone) == len(region) + 1,  # excludes local zones
     regions_with=regions_with,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Clouds that are opened with the API key of an account, which has the machines of all regions: `AccountCloud`."""
+"""`AccountCloud`: a cloud that is opened with an account's API key and lists the machines of all its regions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .vendor import Vendor
 
 
 class AccountCloud(ABC):
-    """Implements `port.Cloud` but for what a cloud's own class says. It has the ``api``.
+    """Implements `port.Cloud`, except for the methods of a cloud's own class. ``api`` is the opened interface.
 
     ``place``: an ``account``, and optionally a ``key_file`` and an ``endpoint_url``.
     """
@@ -35,11 +35,11 @@ class AccountCloud(ABC):
 
     @abstractmethod
     async def machines(self) -> Sequence[ListedMachine]:
-        """List all machines of the account. What only `outrider ps` shows may be missing, so that no stranger's machine
-        is in the way of a pool.
+        """List all machines of the account. Details that only `outrider ps` displays may be missing, so that an error
+        in a stranger's machine does not stop a pool.
 
         Raises:
-            ProviderError: the cloud does not answer.
+            ProviderError: The cloud does not respond.
         """
 
     @abstractmethod
@@ -52,14 +52,14 @@ class AccountCloud(ABC):
 
     @abstractmethod
     async def unlisted(self, machine: str) -> InstanceView | None:
-        """Return what is known of a pool's machine that the list lacks; None: nothing, as it may be listed again.
+        """Return the state of a pool's machine that the list lacks; None: unknown, as the machine may be listed later.
 
         Raises:
-            ProviderError: the cloud does not answer.
+            ProviderError: The cloud does not respond.
         """
 
     async def others(self) -> Sequence[Thing]:
-        """List what pools have made in the account besides machines."""
+        """List the resources, other than machines, that pools have created in the account."""
         return ()
 
     @property
@@ -80,7 +80,7 @@ class AccountCloud(ABC):
         return views + [each for each in await each_of(hidden, self.unlisted) if each is not None]
 
     async def launched(self, token: str) -> list[str]:
-        """Return the ids of the machines that are listed with the token of a launch."""
+        """Return the ids of the listed machines with a launch's token."""
         return [each.id for each in await self.machines() if each.whose.launch == token]
 
 
@@ -96,13 +96,13 @@ async def reached(
     *,
     scheme: str = "Bearer",
 ) -> AsyncIterator[A]:
-    """Open a cloud in a place: of a pool's, with an ``account``, or as a provider's options say it (`place_of`).
+    """Open a cloud in a place: a pool's place, with an ``account``, or the place of a provider's options (`place_of`).
 
-    ``scheme``: what comes before the key in the header.
+    ``scheme``: the text before the key in the header.
 
     Raises:
-        NotAuthorized: there is no key, or it is another than the one that the place was made with.
-        BadRequest: the cloud's extra is not installed, or the endpoint is no URL.
+        NotAuthorized: There is no key, or the key belongs to another account than the place.
+        BadRequest: The cloud's extra is not installed, or the endpoint is not a URL.
     """
     key, account = await keys.of(place)
     async with HttpApi.open(service, Key(key, scheme=scheme)) as api:
@@ -110,6 +110,6 @@ async def reached(
 
 
 def place_of(key_file: StrPath | None, endpoint_url: str | None) -> dict[str, str]:
-    """The place in a provider's options, without the account: the key tells that."""
+    """Return the place of a provider's options. It has no account, as only the key determines the account."""
     options = {"key_file": key_file, "endpoint_url": endpoint_url}
     return {name: os.fspath(value) for name, value in options.items() if value}

@@ -1,4 +1,4 @@
-"""The addresses from which users let themselves in, as CIDRs."""
+"""The network addresses, as CIDRs, from which machines accept SSH connections."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 
 def sources(owner: str, addresses: str | Sequence[str]) -> tuple[str, ...]:
-    """``ssh_from`` as CIDRs: ``"203.0.113.7"`` becomes ``"203.0.113.7/32"``. ``owner``: the provider, such as ``AWS``.
+    """Return ``ssh_from`` as CIDRs: ``"203.0.113.7"`` becomes ``"203.0.113.7/32"``. ``owner``: the provider, such as
+    ``AWS``.
 
     Raises:
-        ValueError: it is empty, or contains something that is no address.
+        ValueError: It is empty, or contains a text that is not an address.
     """
     texts = (
         [addresses]
@@ -28,10 +29,10 @@ def sources(owner: str, addresses: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def reached_by(owner: str, address: str, ssh_from: str | Sequence[str]) -> str | tuple[str, ...]:
-    """Check the options ``address`` and ``ssh_from``; return the latter: ``"auto"``, or as `sources` has it.
+    """Check the options ``address`` and ``ssh_from``; return the latter: ``"auto"``, or the result of `sources`.
 
     Raises:
-        ValueError: ``address`` is neither ``"public"`` nor ``"private"``, or ``ssh_from`` is no address.
+        ValueError: ``address`` is neither ``"public"`` nor ``"private"``, or ``ssh_from`` is not an address.
     """
     if address not in ("public", "private"):
         raise ValueError(f"{owner}(address=...) is 'public' or 'private', not {address!r}")
@@ -39,7 +40,7 @@ def reached_by(owner: str, address: str, ssh_from: str | Sequence[str]) -> str |
 
 
 def as_cidr(text: object) -> str:
-    """The CIDR of an address or a network; raises ValueError for anything else."""
-    if not isinstance(text, str):  # a number would be an address, too
+    """Return the CIDR of an address or a network; raise ValueError for anything else."""
+    if not isinstance(text, str):  # `ipaddress` would accept a number, too
         raise ValueError(f"{text!r} is no address")
     return str(ipaddress.ip_network(text.strip(), strict=False))

@@ -1,4 +1,4 @@
-"""Answers of clouds that hold for a while, kept for all pools of this process."""
+"""A cache of clouds' responses that stay valid for a while, shared by all pools of this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _cache: dict[Hashable, _Kept] = {}
 
 
 async def cached(key: Hashable, seconds: float, find: Callable[[], Awaitable[T]]) -> T:
-    """The answer under ``key``: what ``find`` has returned in the last ``seconds``, or returns now. Errors are not."""
+    """Return the cached result of ``find`` if it is younger than ``seconds``; else call ``find``. Errors are not
+    cached.
+    """
     kept = _cache.get(key)
     if kept is None or kept.until <= monotonic():
         kept = _cache[key] = _Kept(await find(), monotonic() + seconds)
@@ -35,9 +37,9 @@ async def cached(key: Hashable, seconds: float, find: Callable[[], Awaitable[T]]
 def kept_for(
     seconds: float, by: Callable[[Api], Hashable]
 ) -> Callable[[Callable[Concatenate[Api, P], Awaitable[T]]], Callable[Concatenate[Api, P], Coroutine[Any, Any, T]]]:
-    """Decorate a question ``ask(api, ...)``: its answer to equal arguments, by their `repr`, holds for some seconds.
+    """Cache the results of a query ``ask(api, ...)`` for some seconds, by the `repr` of its arguments.
 
-    ``by``: what tells the clouds apart that may be asked. Errors are not kept.
+    ``by``: returns a key that differs for clouds with different results. Errors are not cached.
     """
 
     def decorated(

@@ -1,6 +1,6 @@
-"""The API key of a cloud's user, where it is the only credential: its file or variable, and the account that it opens.
+"""The API key of a cloud whose users have no other credentials: where it is stored, and the account it belongs to.
 
-A pool's place names the account, so that nobody looks for its machines with the key of another one.
+A pool's place names the account, so that no program searches for the pool's machines with another account's key.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from ...lazy_dataclass import dataclass
 from ..errors import NotAuthorized
 from ..threads import in_thread
 
-ANY = "any"  # the account of whatever key there is
+ANY = "any"  # stands for the account of whichever key is found
 _KEY = re.compile(r"^\s*(?:api_key\s*=\s*)?(\S+)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeys:
-    """The places in which users of one cloud have their keys.
+    """The places in which users of one cloud store their keys.
 
-    ``provider``: the class with the option ``key_file``, such as ``Lambda``. ``name``: of the provider in the journal.
-    ``variable``: of the environment. ``page``: the address at which keys are made. ``usual``: the file in which the
-    cloud's own client leaves it; empty: it leaves none.
+    ``provider``: the class with the option ``key_file``, such as ``Lambda``. ``name``: the provider's name in the
+        journal.
+    ``variable``: the environment variable. ``page``: the web page on which users create keys. ``usual``: the file in
+        which
+    the cloud's own client stores the key; empty: it stores none.
     """
 
     provider: str
@@ -35,10 +37,10 @@ class ApiKeys:
     usual: str = ""
 
     async def of(self, place: Mapping[str, str]) -> tuple[str, str]:
-        """Return the key for a pool's place, and the account's name, by which places tell accounts apart.
+        """Return the key for a pool's place, and the name of the key's account.
 
         Raises:
-            NotAuthorized: there is no key, or it is another than the one that the place was made with.
+            NotAuthorized: There is no key, or the key belongs to another account than the place.
         """
         key = await in_thread(self.read, place.get("key_file"), os.environ)
         mine, account = account_of(key), place.get("account", ANY)
@@ -52,12 +54,12 @@ class ApiKeys:
         return key, mine
 
     def read(self, key_file: str | None, environment: Mapping[str, str]) -> str:
-        """Return the key of ``key_file``, or else of the variable, or else of the ``usual`` file where it exists.
+        """Return the key in ``key_file``, or else in the variable, or else in the ``usual`` file if it exists.
 
-        A file has it as a line of its own, or after ``api_key =``.
+        The key is a line of its own in the file, or follows ``api_key =``.
 
         Raises:
-            NotAuthorized: there is none.
+            NotAuthorized: There is no key.
         """
         named = environment.get(self.variable, "").strip()
         if key_file is None and named:
@@ -78,5 +80,5 @@ class ApiKeys:
 
 
 def account_of(key: str) -> str:
-    """A name for a key's account, where the cloud has no call that tells it: a hash of the key stands for it."""
+    """Return a name for a key's account, for clouds without a call that returns the account: a hash of the key."""
     return hashlib.sha256(key.encode()).hexdigest()[:8]

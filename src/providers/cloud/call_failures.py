@@ -1,6 +1,6 @@
-"""Errors of failed calls, for all clouds and whatever their interfaces speak: what passes, and what codes mean. No I/O.
+"""Errors of failed calls, for every cloud and protocol: which failures are transient, and what codes mean. No I/O.
 
-CALL-1: a call that may have been carried out is told as one whose answer is lost (`failures.is_lost`), unless the
+CALL-1: a call that may have been carried out is reported as one whose answer is lost (`failures.is_lost`), unless the
 cloud has said what became of it.
 """
 
@@ -19,40 +19,43 @@ class Failed(Protocol):
 
     @property
     def code(self) -> str:
-        """The cloud's own code, or the name of what went wrong if there is no answer."""
+        """Return the cloud's own code, or the name of the failure if there is no response."""
         ...
 
     @property
     def words(self) -> str:
-        """The cloud's own, without secrets."""
+        """Return the cloud's own message, without secrets."""
         ...
 
     @property
     def call(self) -> str:
-        """The call in words: ``GET /machines``."""
+        """Return the call for display: ``GET /machines``."""
         ...
 
     @property
     def reads(self) -> bool:
-        """True: the call changes nothing."""
+        """Return whether the call changes nothing in the cloud."""
         ...
 
     @property
     def trouble(self) -> Trouble | None:
-        """The kind of a transient failure; None: a real answer, which another try would not change."""
+        """Return the kind of a transient failure; None: a permanent failure, which a retry would not change."""
         ...
 
     @property
     def retry_after_s(self) -> float:
-        """The seconds for which the cloud asks to be left alone; 0: it has not asked."""
+        """Return the seconds for which the cloud asks for no further calls; 0: not given."""
         ...
 
 
 def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> ProviderError | None:
-    """The error of a transient failure; None for others. ``cloud``: its name; ``where``: it was looked for, as in
-    ``at sky.example``. ``unsure``: the same call was made before, and may have been carried out then.
+    """Return the error for a transient failure; None for other failures.
+
+    ``cloud``: its name. ``where``: the address of the service, as in ``at sky.example``. ``unsure``: an earlier try of
+        the
+    same call may have been carried out.
     """
-    # Only a `CallRefused` that may be made again counts as lost.
+    # Only a `CallRefused` with `retry_after_s` counts as a lost call (`failures.is_lost`).
     kind = CallRefused if unsure or failure.trouble in {"broken", "lost"} else ProviderError
     match failure.trouble:
         case None:
@@ -73,9 +76,11 @@ def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> Provide
 def meant(
     failure: Failed, meanings: Meanings, again_after_s: Mapping[str, float], *, code: str = "", **facts: str
 ) -> ProviderError | None:
-    """The error that a table has for a failure's code, or for another ``code``; None: it has none.
+    """Return the error that a table has for a failure's code, or for another ``code``; None: the table has no entry.
 
-    ``again_after_s``: by the table's codes. ``facts``: for the places in its sentences.
+    ``again_after_s``: seconds until a retry, by the table's codes. ``facts``: values for the placeholders in the
+        table's
+    sentences.
     """
     match = meaning(code or failure.code, meanings)
     if match is None:
@@ -85,15 +90,15 @@ def meant(
 
 
 def settled(cloud: str, failure: Failed, error: ProviderError, *, unsure: bool) -> ProviderError:
-    """The error as its caller gets it: with the code, and with advice. ``unsure``: as `passing` has it."""
-    if unsure and isinstance(error, NotAuthorized):  # says nothing about the earlier call
+    """Return the error for the caller: with its code and with advice. ``unsure``: as in `passing`."""
+    if unsure and isinstance(error, NotAuthorized):  # the refusal of this try says nothing about the earlier try
         error = CallRefused(f"{_unanswered(cloud, failure)}, and now {error}", retry_after_s=AGAIN_S)
     error.code = failure.code
     return advised(error, cloud)
 
 
 def with_reply(failure: Failed, sentence: str) -> str:
-    """The sentence, with the cloud's reply in brackets."""
+    """Return the sentence with the cloud's message in brackets."""
     return quoting(sentence, failure.code, failure.words)
 
 

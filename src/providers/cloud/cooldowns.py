@@ -1,4 +1,4 @@
-"""The offers that a cloud refused or took back recently, and for how long they are avoided. No I/O, no clock."""
+"""The offers that a cloud recently refused or interrupted, and how long to avoid them. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 FIRST_WAIT_S = 15.0
 LONGEST_WAIT_S = 600.0
-FORGET_AFTER_S = 900.0  # after so long without a failure, the next one counts as the first
-INTERRUPTED_S = 600.0  # a new machine in the same zone would probably be interrupted too
+FORGET_AFTER_S = 900.0  # seconds without a failure after which the next failure counts as the first
+INTERRUPTED_S = 600.0  # seconds; a new machine in the same zone would probably be interrupted too
 LASTING_S = 3600.0
 
 
@@ -37,36 +37,38 @@ class Cooldowns:
     _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
 
     def failed(self, offer: Offer, error: ProviderError, now: float) -> None:
-        """Note that this offer was refused. Each cooldown is twice as long; an exhausted quota applies to all zones."""
+        """Record that this offer was refused. Each cooldown is twice as long as the last; a quota error covers all
+        zones.
+        """
         key = (offer.type.name, "" if error.code in self.vendor.quotas else offer.zone, offer.market)
         first = LASTING_S if error.code in self.vendor.lasting else FIRST_WAIT_S
         _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S), error=error)
 
     def worked(self, offer: Offer) -> None:
-        """Note that a machine came of this offer: its failures are forgotten."""
+        """Record that this offer gave a machine, which clears the offer's failures."""
         for zone in ("", offer.zone):
             self._failed.pop((offer.type.name, zone, offer.market), None)
 
     def interrupted(self, type: str, zone: str, now: float) -> None:  # noqa: A002 (clouds' own word)
-        """Note that a spot machine of this type in this zone was interrupted, or will be."""
+        """Record that a spot machine of this type in this zone was interrupted, or will be."""
         _extend(self._interrupted, (type, zone), now, INTERRUPTED_S, 8 * INTERRUPTED_S)
 
     def refused_until(self, offer: Offer) -> float:
-        """The time from which on the offer may be asked for; minus infinity without a cooldown."""
+        """Return the time from which the offer may be requested; minus infinity without a cooldown."""
         wait = self._wait(offer)
         return -inf if wait is None else wait.until
 
     def refusal(self, offer: Offer) -> ProviderError | None:
-        """The error that put the offer into cooldown; None without a cooldown."""
+        """Return the error that caused the offer's cooldown; None without a cooldown."""
         wait = self._wait(offer)
         return None if wait is None else wait.error
 
     def wait_s(self, offers: Iterable[Offer], now: float) -> float:
-        """Seconds until the first of these offers may be asked for."""
+        """Return the seconds until the first of these offers may be requested."""
         return max(0.0, min(map(self.refused_until, offers)) - now)
 
     def interrupted_until(self, offer: Offer) -> float:
-        """The time until which other offers are preferred; minus infinity without an interruption."""
+        """Return the time until which other offers are preferred; minus infinity without an interruption."""
         wait = self._interrupted.get((offer.type.name, offer.zone)) if offer.market == "spot" else None
         return -inf if wait is None else wait.until
 

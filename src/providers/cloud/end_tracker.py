@@ -1,7 +1,7 @@
-"""Decide when all machines of a pool have ended, and when to give up waiting for that. No I/O, no clock.
+"""Decide when all machines of a pool have ended, and when to stop waiting for that. No I/O, no clock.
 
 TEARDOWN-1: giving up names every machine that is known and whose end the cloud has not shown.
-TEARDOWN-2: a transient error is waited out as long as patience lasts: until the machines' lease has ended them.
+TEARDOWN-2: transient errors are tolerated as long as patience lasts: until the machines' lease has ended them.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from ...lazy_dataclass import dataclass
 from ..errors import NotGone, ProviderError
 from .instance_inventory import GRACE_S, InstanceView
 
-CONFIRM_S = 900.0  # large machines with many devices take minutes from shutting-down to terminated
-LEASE_MORE_S = 60.0  # a lease is checked every few seconds, has 30 s more at the first boot; then comes the shutdown
+CONFIRM_S = 900.0  # seconds; large machines with many devices take minutes from shutting-down to terminated
+# Seconds: the lease is checked every few seconds, the first one is 30 s longer, and the shutdown takes time.
+LEASE_MORE_S = 60.0
 
-AGAIN_S = 1.0  # the shortest pause after an error
+AGAIN_S = 1.0  # seconds, the shortest pause after an error
 
 
 def patience_s(lease_s: float) -> float:
-    """The number of seconds for which transient errors are waited out at a pool's end."""
+    """Return for how many seconds a pool's end tolerates transient errors."""
     return min(CONFIRM_S, lease_s + LEASE_MORE_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """A launch without an answer: for so many seconds its machines may still appear, ``count`` at most."""
+    """A launch without a response: for ``seconds`` its machines may still appear, ``count`` at most."""
 
     seconds: float
     count: float = inf
@@ -35,8 +36,9 @@ class Unsure:
 class EndTracker:
     """The state of a pool's end.
 
-    ``known``: machines that must have existed, with the time when they were last known to. ``all_known``: there are no
-    others, except those that may appear after ``began``, of the launches in ``unsure``, by their tokens.
+    ``known``: machines that must have existed, each with the latest time at which they are known to have existed.
+    ``all_known``: no others exist, except the machines of the launches in ``unsure`` (by token), which may appear after
+    ``began``.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class EndTracker:
     ) -> None:
         self._began, self._unsure, self._patience_s, self._lease_s = began, unsure or {}, patience_s, lease_s
         self._answered = all_known
-        self._at = dict(known)  # by machine: when it was last shown
+        self._at = dict(known)  # for each machine, the time of the last response that listed it
         self._shown: set[str] = set()
         self._ending: set[str] = set()  # machines whose end the cloud has confirmed to begin
         self._terminated: set[str] = set()
@@ -60,7 +62,9 @@ class EndTracker:
 
     @property
     def _unsure_s(self) -> float:
-        """Seconds after which no further machine can appear; 0 once all machines of every launch have been seen."""
+        """Return the seconds after which no further machine can appear; 0 if all machines of every launch were
+        listed.
+        """
         open_s = [
             each.seconds for token, each in self._unsure.items() if len(self._launches.get(token, ())) < each.count
         ]
@@ -76,7 +80,7 @@ class EndTracker:
 
     @property
     def hidden(self) -> list[str]:
-        """The machines that are left and were not in the last list."""
+        """Return the remaining machines that the last list did not have."""
         return sorted(self.left - self._shown)
 
     @property
@@ -94,11 +98,12 @@ class EndTracker:
         self._vanished = {each for each, at in self._at.items() if sent_at - at >= GRACE_S}
 
     def partial_answer(self, some: Sequence[InstanceView]) -> None:
-        """Process an answer about some machines. An end is final: an answer that denies it is outdated."""
+        """Process an answer about some machines. An end is final: a later answer that shows the machine is outdated."""
         self._ending |= {view.id for view in some if view.ends}
         self._terminated |= {view.id for view in some if view.state == "terminated"}
 
-    # --- for how long -------------------------------------------------------------------------------------------------
+        # --- patience
+        # ---------------------------------------------------------------------------------------------------
 
     def done(self, now: float) -> bool:
         return not self.left and now - self._began >= self._unsure_s
@@ -108,13 +113,13 @@ class EndTracker:
         return now - self._began > CONFIRM_S + self._unsure_s
 
     def again_s(self, error: ProviderError, now: float) -> float | None:
-        """The seconds to wait after ``error`` before the next request; None: give up."""
+        """Return the seconds to wait after ``error`` before the next request; None: give up."""
         if error.retry_after_s is None or now - self._began >= self._patience_s:
             return None
         return max(AGAIN_S, error.retry_after_s)
 
     def not_gone_error(self, why: str, now: float, wall: float, *, code: str = "") -> NotGone:
-        """The error at the end of the patience. ``wall``: the unix time of ``now``."""
+        """Return the error for the end of the patience. ``wall``: the unix time of ``now``."""
         by = None
         if self._lease_s is not None:
             by = wall - (now - self._began) + self._lease_s + LEASE_MORE_S

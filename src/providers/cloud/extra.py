@@ -1,4 +1,4 @@
-"""Packages that come with an extra of Outrider's, which may not be installed."""
+"""Imports of packages that belong to one of Outrider's extras, which may not be installed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..errors import BadRequest
 
 @contextmanager
 def from_extra(cloud: str, extra: str, *packages: str) -> Iterator[None]:
-    """Import ``packages``, or what needs them, in this context.
+    """Wrap imports of ``packages``, or of modules that need them, in this context.
 
     Raises:
-        BadRequest: one of them is missing; says how to install the extra.
+        BadRequest: A package is missing; the error says how to install the extra.
     """
     try:
         yield

@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from .offers import Offer
     from .recorder import Recorder
 
-LAG_S = 15.0  # after so long, a new resource is known everywhere in a cloud
+LAG_S = 15.0  # seconds after which every part of a cloud has seen a new resource
 AGAIN_S = 1.0
 RESEND_S = 0.5
 LEASE_S = 120.0  # the default lease of machines
-REPEAT_S = 120.0  # a launch without an answer is repeated for so long; a pool pauses at most a minute between two
+# Seconds for which a launch without a response is repeated; a pool pauses at most 60 s between launches.
+REPEAT_S = 120.0
 
 
 class CloudFleet(Generic[P, O]):
-    """A pool's machines, a `providers.base.Fleet`. `start` it; `close` it, shielded, before its tasks end.
+    """A pool's machines, a `providers.base.Fleet`. `start` it; `close` it, shielded, before its task group ends.
 
-    ``public``: its machines are reached at their public addresses.
+    ``public``: the machines are reached at their public addresses.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class CloudFleet(Generic[P, O]):
         self._instances = InstanceInventory(cloud.vendor, public=public)
         self._poller = Poller(cloud, self._pool, self._instances, self._on_changes)
         self._cooldowns = Cooldowns(cloud.vendor)
-        self._places: dict[MachineId, tuple[str, str]] = {}  # type and zone
+        self._places: dict[MachineId, tuple[str, str]] = {}  # type and zone of each machine
         self._to_end: set[MachineId] = set()
         self._unanswered: dict[str, O] = {}
         self._repeating = anyio.Lock()
@@ -68,14 +69,13 @@ class CloudFleet(Generic[P, O]):
     # --- called by the pool -------------------------------------------------------------------------------------------
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Make one call after another until one gives machines, and return these, even if they are fewer.
+        """Make create calls until one gives machines. Return these, even if there are fewer than ``count``.
 
-        A call that got no answer is repeated with its own token first, by the next launch.
-
-        Cancelled, it ends after the call that is under way.
+        If an earlier launch got no response, this call first repeats that launch with its own token.
+        A cancellation takes effect after the current create call.
 
         Raises:
-            ProviderError: nothing was created; the most telling error of all tries.
+            ProviderError: Nothing was created; the most useful error of all tries.
         """
         self._lease_s = max(self._lease_s or 0.0, request.lease_s)
         repeated = await self._repeat(count)
@@ -92,16 +92,17 @@ class CloudFleet(Generic[P, O]):
                 break
         assert failed, "the cloud gave no machine and no reason"
         error = most_telling(failed)
-        if error.retry_after_s is not None:  # offers in cooldown would not even be asked for
+        # A retry is due only after the cooldown, so offers in cooldown would not be requested.
+        if error.retry_after_s is not None:
             tried = [offer for chosen in plan.rounds for offer in chosen]
             error.retry_after_s = max(error.retry_after_s, self._cooldowns.wait_s(tried, anyio.current_time()))
         raise error
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End machines of this pool; others are ignored. Concurrent callers share calls.
+        """End machines of this pool; ids of others are ignored. Concurrent callers share calls.
 
         Raises:
-            ProviderError: the cloud refused, or did not confirm within `CONFIRM_S`.
+            ProviderError: The cloud refused, or did not confirm within `CONFIRM_S`.
         """
         mine = self._instances.ending(ids)
         if not mine:
@@ -120,7 +121,7 @@ class CloudFleet(Generic[P, O]):
         raise ProviderError(f"{service} has not confirmed the end of {left}: it is asked again", retry_after_s=5.0)
 
     def warn(self, text: str) -> None:
-        """Tell the user something about these machines, as an event."""
+        """Send the user a warning about these machines, as an event."""
         self._tell(Warned(text))
 
     def _warn_once(self, request: LaunchRequest) -> None:
@@ -131,7 +132,7 @@ class CloudFleet(Generic[P, O]):
         self._warned = True
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next machine is another one anyway
+        pass  # the next machine is a different one anyway
 
     async def events(self) -> AsyncIterator[MachineEvent]:
         """Yield events until the fleet is closed."""
@@ -144,10 +145,12 @@ class CloudFleet(Generic[P, O]):
             await self._news.wait()
 
     async def quote(self, request: LaunchRequest) -> float | None:
-        """USD per hour of the cheapest offer of the first round, with disk and address; None: none is available now.
+        """Return the price in USD per hour of the cheapest offer of the first round, with disk and address.
+
+        None: no machine is available now.
 
         Raises:
-            ProviderError: there never will be one, or the cloud does not answer.
+            ProviderError: No machine can ever fit, or the cloud does not respond.
         """
         try:
             plan = await self._plan(request)
@@ -156,15 +159,15 @@ class CloudFleet(Generic[P, O]):
         return min(offer.hourly_usd + plan.extras_usd.get(offer.type.architecture, 0.0) for offer in plan.rounds[0])
 
     async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
-        """Take over what a dead client left, before the first launch.
+        """Take over the machines that a dead client left, before the first launch.
 
-        The first ``most`` of the ``known`` machines that had been reached and still run belong to this fleet from now.
-        Every other machine of the pool is ended, also those that appear later. ``lease_s``: the longest lease of any of
-        them in seconds; None: unknown.
+        Of the ``known`` machines, the first ``most`` that had been reached and still run now belong to this fleet. All
+        other machines of the pool are ended, including those that appear later. ``lease_s``: the longest lease of these
+        machines in seconds; None: unknown.
 
         Raises:
-            BadRequest: the pool's machines are in another place; they are left as they are.
-            ProviderError: the cloud did not answer; the machines are still there.
+            BadRequest: The pool's machines are in another place; they are left as they are.
+            ProviderError: The cloud did not respond; the machines still exist.
         """
         self._lease_s = lease_s
         cloud, journal = self._cloud, self._recorder.journal
@@ -197,10 +200,11 @@ class CloudFleet(Generic[P, O]):
         return mine
 
     async def close(self) -> None:
-        """End everything of the pool; return when the cloud confirms it. Transient errors are waited out for the lease.
+        """End everything of the pool; return when the cloud confirms it. Transient errors are retried for the lease's
+        length.
 
         Raises:
-            NotGone: something may be left; says what.
+            NotGone: Something may still exist; the error names it.
         """
         self._open.cancel()
         try:
@@ -236,8 +240,8 @@ class CloudFleet(Generic[P, O]):
         except ProviderError as error:
             if FLEET in kinds or isinstance(error, NotGone):
                 raise
-            # If no machine was ever asked for, what is left costs nothing, and the pool's closer has seen the error.
-            # The journal knows it, so `outrider gc` removes it.
+            # If no machine was ever requested, the remaining resources cost nothing, and the pool's closer has seen the
+            # error. The journal lists the resources, so `outrider gc` removes them.
 
     # --- one call -----------------------------------------------------------------------------------------------------
 
@@ -256,7 +260,7 @@ class CloudFleet(Generic[P, O]):
             except ProviderError:
                 if not machines_so_far:
                     raise
-                break  # the next launch meets it
+                break  # the next launch repeats the failing call and raises its error
             machines_so_far += machines
             if len(machines) < requested:
                 break
@@ -265,12 +269,12 @@ class CloudFleet(Generic[P, O]):
     async def _take(
         self, plan: P, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
     ) -> tuple[list[Machine], int]:
-        """Create machines of these offers by one call; return them, and how many the call asked for.
+        """Create machines of these offers by one call. Return the machines, and the number that the call requested.
 
-        The reasons why there are none, or fewer, are added to ``failed``.
+        Reasons for missing machines are appended to ``failed``.
 
         Raises:
-            ProviderError: the same would happen with other offers.
+            ProviderError: Other offers would fail in the same way.
         """
         began = anyio.current_time()
         while True:
@@ -290,20 +294,22 @@ class CloudFleet(Generic[P, O]):
             if machines or lasted_s >= LAG_S or not any(map(self._launcher.is_unknown_yet, errors)):
                 failed += errors
                 return machines, order.count
-            if lasted_s >= LAG_S / 3:  # what it needs is not new any more: somebody has deleted it
+            # The prepared resources are no longer new, so they are unknown because they were deleted.
+            if lasted_s >= LAG_S / 3:
                 self._launcher.forget(order)
             await anyio.sleep(min(AGAIN_S, max(AGAIN_S / 5, lasted_s)))
 
     async def _ask(self, order: O) -> tuple[list[Machine], list[ProviderError]]:
-        """Make a call. It is shielded, and nothing is awaited after its answer, so its machines are known."""
+        """Make a call, shielded. Nothing is awaited between its response and the registration of its machines."""
         order.carried_out = False
         try:
             answer = await self._launcher.create(order)
-        except BaseException as error:  # also of a cancellation nobody knows what the call has made
+        except BaseException as error:  # after a cancellation, too, the result of the call is unknown
             unknown = not isinstance(error, ProviderError) or is_lost(error) or order.carried_out
-            if unknown or (order.lost and isinstance(error, NotAuthorized)):  # says nothing about an earlier try
+            # A refusal of this try says nothing about an earlier try.
+            if unknown or (order.lost and isinstance(error, NotAuthorized)):
                 self._lost(order, error)
-            elif order.lost:  # not repeated any more: machines that it made are ended when they appear
+            elif order.lost:  # the order will not be repeated: machines that it created are ended when they appear
                 self._unanswered.pop(order.token, None)
                 self._instances.launch_lost(order.token, anyio.current_time(), count=order.count)
             raise
@@ -311,9 +317,10 @@ class CloudFleet(Generic[P, O]):
         return self._record_created(answer), [self._refused(offers, error) for offers, error in answer.refusals]
 
     def _lost(self, order: O, error: BaseException) -> None:
-        """Note that a launch got no answer.
+        """Record that a launch got no response.
 
-        Its machines may exist: they are looked for, count as cost, and are spared while the launch may be repeated.
+        Its machines may exist. They are searched for, count as cost, and are not ended while the launch may be
+        repeated.
         """
         now = anyio.current_time()
         self._instances.launch_lost(order.token, now, count=order.count, spare_s=REPEAT_S)
@@ -328,16 +335,16 @@ class CloudFleet(Generic[P, O]):
             )
 
     async def _repeat(self, count: int) -> list[Machine]:
-        """Repeat the launches without an answer until one gave machines; return ``count`` of them at most.
+        """Repeat the launches without a response until one gives machines; return at most ``count`` of them.
 
-        Further machines are ended. The next launch repeats the launches that are left: what one gave is told before
-        another one can fail, and until it is told the lost launch counts as cost in its place.
+        Surplus machines are ended. The remaining launches are repeated by the next launch, so that machines of one
+        launch are reported before another launch can fail. Until then, the lost launch counts as cost in their place.
 
         Raises:
-            ProviderError: there is still no answer, so nothing else may be asked for.
+            ProviderError: There is still no response, so nothing else may be requested.
         """
         async with self._repeating:
-            while self._unanswered:  # one may be lost while another is repeated
+            while self._unanswered:  # a launch may be lost while another one is repeated
                 order = next(iter(self._unanswered.values()))
                 self._instances.launch_repeated(order.token)
                 try:
@@ -356,7 +363,7 @@ class CloudFleet(Generic[P, O]):
 
     async def _end_surplus(self, machines: Sequence[Machine]) -> None:
         if machines:
-            with suppress(ProviderError):  # the next call ends them
+            with suppress(ProviderError):  # if this fails, the next call ends the machines
                 await self._end(self._instances.ending([machine.id for machine in machines]))
 
     def _record_created(self, answer: Answer) -> list[Machine]:
@@ -378,7 +385,8 @@ class CloudFleet(Generic[P, O]):
             for offer in refused:
                 self._cooldowns.failed(offer, error, anyio.current_time())
 
-    # --- following the machines --------------------------------------------------------------------------------------
+        # --- polling the machines
+        # ----------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         with self._open:
@@ -400,10 +408,10 @@ class CloudFleet(Generic[P, O]):
                 self._cooldowns.interrupted(*self._places[machine], anyio.current_time())
 
     async def _end(self, machines: Sequence[MachineId]) -> None:
-        """End machines. Callers that come while a call is under way share the next one.
+        """End machines. Callers that arrive during a call share the next call.
 
         Raises:
-            ProviderError: the call failed; the next one includes these machines.
+            ProviderError: The call failed; the next one includes these machines.
         """
         self._to_end.update(machines)
         async with self._ending:
@@ -412,7 +420,7 @@ class CloudFleet(Generic[P, O]):
                 if batch:
                     changes = await teardown.end(self._cloud, sorted(batch))
                     self._on_changes(self._instances.partial_answer(changes, anyio.current_time()))
-            except BaseException:  # also a cancellation: the next turn ends them
+            except BaseException:  # also on cancellation: the next call ends these machines
                 self._to_end |= batch
                 raise
         self._poller.begun()

@@ -49,14 +49,20 @@ SAFE = READS | {"PUT", "DELETE"}  # idempotent by RFC 9110, 9.2.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One cloud's interface. ``name``: of the cloud. ``extra``: of Outrider, which httpx comes with.
+    """One cloud's interface.
 
-    ``limits``: by name, how many requests may come at once, and how many a second after that. ``limits_of``: the names
-    that a request (method, path) counts for. ``meanings``: errors by their codes; others are told by their status.
-    ``again_after_s``: for the codes of ``meanings``, after how many seconds another try may go better. ``words_of``:
-    code and message of an error's body. ``refuses``: whether an answer with a status of success is an error all the
-    same. ``troubles``: codes of transient failures that their status does not show. ``credentials``: what to check when
-    they are not accepted. ``header``: the one that they are sent in.
+    Args:
+        name: The name of the cloud.
+        extra: The extra of Outrider that installs httpx.
+        limits: Rate limits by name: the size of a burst, and the requests per second after it.
+        limits_of: Returns the names of the limits that apply to a request (method, path).
+        meanings: Errors by code; errors with other codes are classified by HTTP status.
+        again_after_s: Seconds until a retry may succeed, by the codes of ``meanings``.
+        words_of: Returns the code and message in an error's body.
+        refuses: Returns whether an answer is an error in spite of a status of success.
+        troubles: Codes of transient failures whose status does not show that they are transient.
+        credentials: What the user should check if the credentials are refused.
+        header: The header that carries the credentials.
     """
 
     name: str
@@ -78,24 +84,24 @@ class Service:
 
 
 class Access(Protocol):
-    """Credentials as a header. A key that does not change is a `Key`."""
+    """Credentials, sent as a header. A key that does not change is a `Key`."""
 
     async def header(self) -> str:
-        """The value of ``Service.header``.
+        """Return the value of ``Service.header``.
 
         Raises:
-            NotAuthorized: there are no credentials.
+            NotAuthorized: There are no credentials.
         """
         ...
 
     async def renew(self) -> bool:
-        """Get another value, as this one was refused; return whether there is one."""
+        """Get another value after a refusal of this one; return whether there is one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key. ``scheme``: what comes before it in the header; empty: nothing."""
+    """An API key. ``scheme``: the text before the key in the header; empty: nothing."""
 
     text: str = field(repr=False)
     scheme: str = "Bearer"
@@ -108,7 +114,7 @@ class Key:
 
 
 class Expiring(ABC):
-    """Credentials that expire, as `Access`. Tasks that wait for another token at the same time get it one by one."""
+    """Credentials that expire, an `Access`. Tasks that need a new token at the same time share one refresh."""
 
     def __init__(self) -> None:
         self._renewing = anyio.Lock()
@@ -116,20 +122,20 @@ class Expiring(ABC):
     @property
     @abstractmethod
     def token(self) -> str:
-        """The last token; empty: there was none."""
+        """Return the last token; empty: there was none."""
 
     @property
     @abstractmethod
     def expired(self) -> bool:
-        """Return whether the token is over, or soon will be."""
+        """Return whether the token has expired or is about to."""
 
     @abstractmethod
     async def refresh(self) -> None:
         """Get another token.
 
         Raises:
-            NotAuthorized: the credentials are not valid any more.
-            ProviderError: the service that gives tokens does not answer.
+            NotAuthorized: The credentials are no longer valid.
+            ProviderError: The token service does not respond.
         """
 
     async def header(self) -> str:
@@ -147,7 +153,7 @@ class Expiring(ABC):
 class HttpApi:
     """One service with one set of credentials: ``async with HttpApi.open(service, access) as api``.
 
-    Any number of tasks may use it at the same time; they share its connections and rate limits. Proxies and
+    Any number of tasks may use an instance at the same time; they share its connections and rate limits. Proxies and
     certificates are those of the environment, as httpx reads them.
     """
 
@@ -163,18 +169,19 @@ class HttpApi:
         self.service = service
         self._access, self._client, self._luck = access, client, luck
         self._buckets = {name: Bucket(*limit) for name, limit in service.limits.items()}
-        self._with_several = anyio.Lock()  # requests under several limits wait one at a time
+        # Requests under several limits wait one at a time, so that none holds tokens while it waits.
+        self._with_several = anyio.Lock()
 
     @classmethod
     @asynccontextmanager
     async def open(cls, service: Service, access: Access) -> AsyncIterator[HttpApi]:
-        """Open an interface; nothing is sent yet.
+        """Open an interface. No request is sent yet.
 
         Raises:
-            BadRequest: httpx is not installed, or the address is no URL.
+            BadRequest: httpx is not installed, or the address is not a URL.
         """
         check_url(service.base_url)
-        client = await in_thread(_new_client, service)  # it reads the certificates, the first time
+        client = await in_thread(_new_client, service)  # the first call reads the certificates
         try:
             yield cls(service, access, client)
         finally:
@@ -182,9 +189,10 @@ class HttpApi:
                 await client.aclose()
 
     async def turn(self, method: str, path: str) -> None:
-        """Wait for what the rate limits leave to such a request, for a `call` that has its ``turn``. Safe to cancel.
+        """Wait until the rate limits allow such a request, for a `call` with ``turn=True``. Safe to cancel.
 
-        A caller that is not to be interrupted by then waits here first.
+        For a caller whose `call` must not be interrupted: it waits here, where a cancellation is harmless, and then
+        calls.
         """
         buckets = [self._buckets[name] for name in self.service.limits_of(method, path)]
         if len(buckets) < 2:
@@ -199,7 +207,7 @@ class HttpApi:
             for bucket in buckets:
                 await wait_for_token(bucket)
                 taken.append((bucket, anyio.current_time()))
-        except BaseException:  # also a cancellation: no request counts for what it has taken
+        except BaseException:  # also on cancellation: return the tokens, as no request was sent
             for bucket, _ in taken:
                 bucket.give_back()
             raise
@@ -218,17 +226,25 @@ class HttpApi:
         turn: bool = False,
         lost_before: bool = False,
     ) -> Any:
-        """Send a request and return the JSON of its answer; None: the answer is empty.
+        """Send a request and return the JSON of the response; None: the response is empty.
 
-        Transient failures are retried for ``timeout_s`` seconds in all, longer only while this side's rate limits make
-        it wait. After a lost answer only idempotent requests are repeated: those of `SAFE`, or as ``idempotent`` says.
-        ``turn``: the first try has had its `turn`. ``lost_before``: this is a repetition of a call that had no answer.
+        Transient failures are retried for ``timeout_s`` seconds in all; waits for this client's own rate limits are
+        added. After a lost response only idempotent requests are repeated: the methods in `SAFE`, unless ``idempotent``
+        is given. Cancellation is safe, but the call may have been carried out.
 
-        Cancelling is safe, and leaves open whether the call was carried out.
+        Args:
+            method: The HTTP method.
+            path: The path below the service's base URL.
+            body: The JSON to send.
+            params: The query.
+            timeout_s: Seconds for all tries together.
+            idempotent: Whether the request may be repeated after a lost response. None: by its method.
+            turn: The caller has awaited `turn` for the first try.
+            lost_before: This call repeats an earlier one that got no response.
 
         Raises:
-            ProviderError: a subclass for what can be done about it, with the service's ``code``. `failures.is_lost`
-                says whether it may have been carried out.
+            ProviderError: A subclass by what can be done about the failure, with the service's ``code``.
+                `failures.is_lost` says whether the call may have been carried out.
         """
         safe = method in SAFE if idempotent is None else idempotent
         call = _Call(method, path, body, params, turn, left_s=timeout_s, safe=safe, timeout_s=timeout_s)
@@ -244,10 +260,10 @@ class HttpApi:
             await anyio.sleep(pause_s)
 
     def part(self, answer: object, kind: type[Any], *names: str) -> Any:
-        """Return the part of an answer that these names lead to, the answer itself without any, if it is of this kind.
+        """Return the part of a response at the path ``names`` (none: the whole response), checked to be of this type.
 
         Raises:
-            CallRefused: it is no answer of this service's.
+            CallRefused: The response does not have this form, so it is not from this service.
         """
         part = answer
         for name in names:
@@ -258,14 +274,14 @@ class HttpApi:
         return part
 
     async def _try(self, call: _Call) -> HttpFailure | None:
-        """Try once; None where ``call.answer`` is set."""
+        """Try once. None: success, and ``call.answer`` is set."""
         call.tries += 1
         if not call.turn:
             await self.turn(call.method, call.path)
         call.turn = False
         header = await self._access.header()
         began = anyio.current_time()
-        failure: HttpFailure | None = HttpFailure(code=TIMED_OUT)  # unless it ends in time
+        failure: HttpFailure | None = HttpFailure(code=TIMED_OUT)  # replaced if the try ends in time
         with anyio.move_on_after(min(call.try_s, call.left_s)):
             failure = await self._ask(call, header)
         call.left_s -= anyio.current_time() - began
@@ -311,7 +327,8 @@ class HttpApi:
             return self.service.words_of(json.loads(response.content))
         except ValueError:
             text = response.text.strip()
-            return "", "" if text.startswith("<") else text[:MOST_WORDS]  # a page says nothing in a sentence
+            # An HTML page is of no use in an error's sentence.
+            return "", "" if text.startswith("<") else text[:MOST_WORDS]
 
     async def _pause(self, call: _Call, failure: HttpFailure) -> float | None:
         """Return the seconds to wait before the next try; None: do not retry."""
@@ -331,13 +348,13 @@ class _Call(retries.Tries):
     path: str
     body: object
     params: Mapping[str, str] | None
-    turn: bool  # the next try has waited for the rate limits
+    turn: bool  # the next try has already waited for the rate limits
     left_s: float
     answer: Any = None
 
 
 def check_url(url: str, also: Callable[[str], object] = lambda url: True) -> None:  # noqa: ARG005
-    """Raise BadRequest for an address that is no URL of HTTP. ``also``: what else a cloud's client asks of it."""
+    """Raise BadRequest for an address that is not an HTTP URL. ``also``: a further check of the cloud's client."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0 and bool(also(url))
@@ -352,7 +369,7 @@ def _new_client(service: Service) -> httpx.AsyncClient:
         import httpx
     return httpx.AsyncClient(
         base_url=service.base_url.rstrip("/"),
-        timeout=httpx.Timeout(None, connect=CONNECT_S),  # each call has a deadline of its own
+        timeout=httpx.Timeout(None, connect=CONNECT_S),  # each call has its own deadline
         headers={"User-Agent": "outrider", "Accept": "application/json"},
         verify=_certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
     )
@@ -360,7 +377,7 @@ def _new_client(service: Service) -> httpx.AsyncClient:
 
 @cache
 def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # noqa: ARG001 - httpx looks by itself
-    """The certificates that are trusted, read once for what the variables say of them: it takes some 25 ms."""
+    """Return the trusted certificates, cached by the environment variables for them: reading takes some 25 ms."""
     import httpx
 
     return httpx.create_ssl_context()

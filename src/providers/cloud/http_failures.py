@@ -1,4 +1,4 @@
-"""Meanings of failed calls over HTTP, for all clouds that speak JSON. No I/O, no clock; `http` makes the calls."""
+"""Meanings of failed calls over HTTP, for all clouds with JSON interfaces. No I/O, no clock; `http` makes the calls."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from .retries import Trouble
 if TYPE_CHECKING:
     from .http import Service
 
-# Codes of failures without an answer of the service, besides the names of httpx's exceptions.
+# Codes of failures without a response, in addition to the names of httpx's exceptions.
 TIMED_OUT: Final = "TimedOut"
 UNREADABLE: Final = "UnreadableAnswer"
 NO_TRUST: Final = "CertificateError"
-# httpx: there was no connection, so nothing was asked. All its other exceptions leave open what was carried out.
+# httpx exceptions before a connection existed: nothing was sent. After all others, the call may have been carried out.
 _UNREACHED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"})
-MOST_WORDS = 1000  # characters of a body that is no JSON
+MOST_WORDS = 1000  # characters kept of a body that is not JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpFailure:
-    """A failed call. ``code``: the service's own, or the name of what went wrong if there is no answer.
+    """A failed call. ``code``: the service's own, or the name of the failure if there is no response.
 
-    ``path`` is without its query. ``retry_after_s``: for so long the service wants to be left alone.
+    ``path`` is without its query. ``retry_after_s``: seconds for which the service asks for no further calls.
     """
 
     code: str
     message: str = ""
     method: str = "GET"
     path: str = ""
-    status: int = 0  # 0 without an answer
+    status: int = 0  # 0: no response
     retry_after_s: float = 0.0
     trouble: Trouble | None = None
 
@@ -55,7 +55,7 @@ class HttpFailure:
 
 
 def trouble_of(code: str, status: int) -> Trouble | None:
-    """The kind of transient failure that a status or, without an answer, a code stands for."""
+    """Return the kind of transient failure for a status or, without a response, for a code; None: not transient."""
     if status == 0:
         return None if code == NO_TRUST else "unreached" if code in _UNREACHED else "lost"
     if status == 429:
@@ -66,13 +66,13 @@ def trouble_of(code: str, status: int) -> Trouble | None:
 
 
 def code_of(error: Exception) -> str:
-    """The code of what httpx has raised."""
+    """Return the code for an exception of httpx."""
     text = f"{error} {error.__cause__ or ''}"
     return NO_TRUST if "CERTIFICATE_VERIFY_FAILED" in text else type(error).__name__
 
 
 def retry_after_s(value: str, now: float) -> float:
-    """Seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date), 0 without. ``now``: since 1970."""
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date), else 0. ``now``: unix time."""
     if value.strip().isdigit():
         return float(value)
     at = date_of(value)
@@ -80,7 +80,7 @@ def retry_after_s(value: str, now: float) -> float:
 
 
 def date_of(value: str) -> float | None:
-    """The time of a header's date (RFC 9110, 5.6.7) in seconds since 1970; None where there is none."""
+    """Return the date in a header (RFC 9110, 5.6.7) in seconds since 1970; None: the value is not a date."""
     with suppress(ValueError, TypeError):
         date = parsedate_to_datetime(value)
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
@@ -88,9 +88,9 @@ def date_of(value: str) -> float | None:
 
 
 def translate(service: Service, failure: HttpFailure, *, unsure: bool) -> ProviderError:
-    """The error for the caller, whose class says what can be done about it; with the service's own ``code``.
+    """Return the error for the caller, with the service's own ``code``. Its class says what can be done about it.
 
-    ``unsure``: the same call was made before, and may have been carried out then.
+    ``unsure``: an earlier try of the same call may have been carried out.
     """
     error = (
         passing(service.name, failure, f"at {service.host}", unsure=unsure)
@@ -122,14 +122,14 @@ def _by_status(service: Service, failure: HttpFailure) -> ProviderError:
 
 
 def without(secret: str, text: str) -> str:
-    """The text without the header's value, or what of it follows its scheme ("Bearer")."""
+    """Return the text without the header's value, and without the part after its scheme ("Bearer")."""
     for each in (secret, secret.rpartition(" ")[2]):
         text = text.replace(each, "(secret)") if each else text
     return text
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Code and message of a usual error body, ``{"error": {"code": "x", "message": "y"}}``; empty where it has none."""
+    """Return code and message of a usual error body, ``{"error": {"code": "x", "message": "y"}}``; empty if missing."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return "", ""

@@ -4,7 +4,7 @@ Clouds are eventually consistent: a list may lack a machine that was just create
 
 SEEN-1: a machine becomes reachable at most once and gone at most once, and has no events after that.
 SEEN-2: an older answer changes nothing: states only go forward.
-SEEN-3: a missing machine is gone only if it was neither created nor seen for `GRACE_S`, whatever its tags.
+SEEN-3: a missing machine is gone only if it was neither created nor listed for `GRACE_S`, whatever its tags.
 SEEN-4: a machine that the pool itself is ending has no events.
 SEEN-5: a call without an answer is settled when all its machines have ended, and no further one can appear.
 """
@@ -21,7 +21,8 @@ from ..base import Address, Machine, MachineEvent, MachineGone, MachineId, Machi
 from .vendor import Vendor
 
 SSH_PORT = 22
-GRACE_S = 60.0  # EC2 speaks of seconds, and of backing off up to a few minutes: "Eventual consistency in the EC2 API"
+# Seconds. EC2's "Eventual consistency in the EC2 API" mentions seconds, and retries for up to a few minutes.
+GRACE_S = 60.0
 
 State = Literal["pending", "running", "stopping", "stopped", "shutting-down", "terminated"]
 _STEPS: dict[State, int] = {
@@ -36,16 +37,16 @@ _STEPS: dict[State, int] = {
 
 @dataclass(frozen=True, slots=True)
 class InstanceView:
-    """One instance in one answer."""
+    """One instance in one response."""
 
     id: MachineId
     state: State
     public: str = ""
     private: str = ""
-    reason: str = ""  # a code, or empty
+    reason: str = ""  # a code; empty: none
     message: str = ""
     launch: str = ""  # the token of the call that created it
-    port: int = SSH_PORT  # of its SSH server, at those addresses
+    port: int = SSH_PORT  # of the SSH server at those addresses
 
     @property
     def step(self) -> int:
@@ -57,37 +58,40 @@ class InstanceView:
 
     @property
     def ends(self) -> bool:
-        """Return whether the cloud is removing it. A stopped machine is still there, and costs money."""
+        """Return whether the cloud is removing the machine. A stopped machine is not: it still exists and costs
+        money.
+        """
         return self.step >= _STEPS["shutting-down"]
 
 
 @dataclass(slots=True)
 class InventoryChanges:
-    """The consequences of one answer."""
+    """The consequences of one response."""
 
     events: list[MachineEvent] = field(default_factory=list)
-    interrupted: list[MachineId] = field(default_factory=list)  # taken by the cloud: avoid the same offer for now
-    unwanted: list[MachineId] = field(default_factory=list)  # machines that nobody will use: end them
-    settled: list[tuple[str, list[MachineId]]] = field(default_factory=list)  # (lost call, the machines that it made)
+    interrupted: list[MachineId] = field(default_factory=list)  # taken by the cloud; similar offers are avoided for now
+    unwanted: list[MachineId] = field(default_factory=list)  # unused machines to be ended
+    # (lost call, the machines that it created).
+    settled: list[tuple[str, list[MachineId]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Known:
     machine: Machine
     user: str
-    seen_at: float  # at first, when it was created
+    seen_at: float  # time of the creation or of the last response that listed the machine
     step: int = 0
     reachable: bool = False
-    gone: bool = False  # whether that event was sent
+    gone: bool = False  # whether the event was sent
     ending: bool = False  # whether the pool is ending it
 
 
 @dataclass(slots=True)
 class _Lost:
-    at: float  # when the call was given up
-    count: float  # machines that it asked for
-    spare_s: float  # for so long its machines are not ended, as the call may be repeated and use them
-    looked_since: float = inf  # the first list that could show its machines
+    at: float  # time at which the call was given up
+    count: float  # number of machines requested
+    spare_s: float  # seconds during which its machines are not ended, as a repeated call may return them
+    looked_since: float = inf  # time of the first list that could show its machines
     machines: set[MachineId] = field(default_factory=set)
     ended: set[MachineId] = field(default_factory=set)
 
@@ -101,7 +105,7 @@ class _Lost:
         return self.machines == self.ended and (self.whole or now >= self.until(now))
 
     def until(self, now: float) -> float:
-        """The time by which the cloud would have shown all machines of the call."""
+        """Return the time by which a list would have shown all machines of the call."""
         return min(self.looked_since, now) + GRACE_S
 
 
@@ -111,33 +115,34 @@ class InstanceInventory:
     def __init__(self, vendor: Vendor, *, public: bool) -> None:
         self._vendor, self._public = vendor, public
         self._known: dict[MachineId, _Known] = {}
-        self._lost_launches: dict[str, _Lost] = {}  # calls whose answers never came
+        self._lost_launches: dict[str, _Lost] = {}  # calls without a response, by token
 
     # --- actions of the pool ----------------------------------------------------------------------------------------
 
     def created(self, machine: Machine, user: str, now: float) -> None:
-        """Add a created machine. ``user`` may log in there. One that has an address already causes no event."""
+        """Add a created machine. ``user`` is its login. A machine that already has an address causes no event."""
         self._known[machine.id] = _Known(machine, user, now, reachable=machine.address is not None)
 
     def launch_lost(self, token: str, now: float, *, count: float = inf, spare_s: float = 0.0) -> None:
-        """Note a call without an answer, of which up to ``count`` machines may exist, with unknown ids.
+        """Record a call without a response. Up to ``count`` machines of it may exist, with unknown ids.
 
-        For ``spare_s`` seconds they are not unwanted: until then the call may be repeated, and answered.
+        For ``spare_s`` seconds these machines are not ended, since the call may be repeated and return them.
         """
         self._lost_launches[token] = _Lost(now, count, spare_s)
 
     def launch_repeated(self, token: str) -> None:
-        """Note that the call is being repeated: unless it is lost again, its machines come with the answer."""
+        """Record that the call is being repeated: unless it is lost again, the response names its machines."""
         self._lost_launches.pop(token, None)
 
     def ending(self, machines: Iterable[MachineId]) -> list[MachineId]:
-        """Note that the pool ends these machines; return those that are its own and not known to have ended."""
+        """Record that the pool ends these machines. Return those that belong to the pool and have not ended."""
         mine = [machine for machine in machines if machine in self._known]
         for machine in mine:
             self._known[machine].ending = True
         return mine
 
-    # --- answers of the cloud -----------------------------------------------------------------------------------------
+        # --- responses of the cloud
+        # ---------------------------------------------------------------------------------------
 
     def full_answer(self, views: Sequence[InstanceView], sent_at: float, now: float) -> InventoryChanges:
         """Process a complete list of the pool's machines. ``sent_at``: time of the request."""
@@ -153,7 +158,7 @@ class InstanceInventory:
         return news
 
     def partial_answer(self, views: Sequence[InstanceView], now: float) -> InventoryChanges:
-        """Take in what another call says about some machines; nothing follows for others."""
+        """Process a response about some machines. It implies nothing about other machines."""
         news = InventoryChanges()
         for view in views:
             self._update(view, now, news)
@@ -163,12 +168,12 @@ class InstanceInventory:
 
     @property
     def machines(self) -> list[MachineId]:
-        """The machines that are not confirmed to have ended."""
+        """Return the machines that are not confirmed to have ended."""
         return list(self._known)
 
     @property
     def idle(self) -> bool:
-        """Return whether there is nothing to ask about."""
+        """Return whether no request to the cloud is needed."""
         return not self._known and not self._lost_launches
 
     @property
@@ -186,15 +191,15 @@ class InstanceInventory:
         return [each for each in machines if each in self._known and self._known[each].step < _STEPS["shutting-down"]]
 
     def unsure_for(self, now: float) -> float:
-        """Seconds until all machines of calls without an answer would have been seen."""
+        """Return the seconds until lists would have shown all machines of calls without a response."""
         return max((lost.until(now) - now for lost in self._lost_launches.values() if not lost.whole), default=0.0)
 
     def lost_launches(self, now: float) -> dict[str, float]:
-        """The calls without an answer, each with the seconds until its machines would have been seen."""
+        """Return the calls without a response, each with the seconds until lists would have shown its machines."""
         return {token: 0.0 if lost.whole else lost.until(now) - now for token, lost in self._lost_launches.items()}
 
     def forget_lost(self, now: float) -> InventoryChanges:
-        """Drop settled calls (SEEN-5): all machines that they asked for, or that the cloud has shown, have ended."""
+        """Drop settled calls (SEEN-5): all machines that they requested, or that the cloud has listed, have ended."""
         settled = {token: lost for token, lost in self._lost_launches.items() if lost.settled(now)}
         for token in settled:
             del self._lost_launches[token]
@@ -254,7 +259,7 @@ class InstanceInventory:
 
 
 def cause(vendor: Vendor, view: InstanceView) -> str:
-    """The reason in words why the machine ended."""
+    """Return, for display, why the machine ended."""
     known = vendor.causes.get(view.reason)
     if known is not None and view.state in {"stopping", "stopped"}:
         return known.replace("terminated", "stopped")
@@ -262,9 +267,9 @@ def cause(vendor: Vendor, view: InstanceView) -> str:
 
 
 def pause_s(*, busy: bool, requests: int) -> float:
-    """Seconds until the next request. ``requests``: those since a change was expected.
+    """Return the seconds until the next request. ``requests``: their number since a change was expected.
 
-    Fast at first, because users wait for their machines' first seconds; then steady.
+    Requests are frequent at first, since users wait for new machines; later their rate is constant.
     """
     if not busy:
         return 5.0

@@ -1,4 +1,4 @@
-"""Make a machine's host key on this computer, so that it is pinned before the first connection."""
+"""Generation of a machine's host key on this computer, so that the key is pinned before the first connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class HostKey:
 
 
 def host_key() -> HostKey:
-    """Make a host key (0.1 ms). It travels in the machine's user data, so it is replaced at the first contact."""
+    """Generate a host key (0.1 ms). The launch request contains the private key, so it is replaced at the first
+    contact.
+    """
     from cryptography.hazmat.primitives import serialization  # imported here, as only clouds need it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

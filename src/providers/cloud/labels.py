@@ -1,6 +1,6 @@
-"""The labels by which a pool's resources are found: set by each create call itself, never afterwards.
+"""The labels that identify a pool's resources. Each create call sets them itself; nothing sets them later.
 
-Clouds call them tags or labels. Where a cloud has none, they are parts of a resource's name.
+Clouds call them tags or labels. In a cloud without labels, they are part of a resource's name.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ..errors import BadRequest
 from ..resource_ownership import Thing
 
 POOL = "outrider:pool"
-OWNER = "outrider:owner"  # user@host at that time
-LAUNCH = "outrider:launch"  # the token of the create call, which finds a resource if the answer was lost
-AT = "outrider:at"  # where a cloud does not say when a machine was created: unix time
-UNTIL = "outrider:until"  # unix time at which the pool's max_lifetime is over
+OWNER = "outrider:owner"  # user@host at the creation
+LAUNCH = "outrider:launch"  # the token of the create call, to find the resource if the response was lost
+AT = "outrider:at"  # unix time of the creation, for clouds that do not report it
+UNTIL = "outrider:until"  # unix time at which the pool's max_lifetime ends
 RESERVED = "outrider:"
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # characters not allowed in all kinds of names
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # characters that some kinds of names do not allow
 
 
 def labels_of(pool: str, others: Mapping[str, str]) -> dict[str, str]:
-    """The labels of each resource of ``pool``. ``others``: the user's."""
+    """Return the labels for each resource of ``pool``. ``others``: the user's labels."""
     return {"Name": name_of(pool), **others, POOL: pool, OWNER: _owner()}
 
 
 def of_machine(pool: str, others: Mapping[str, str], token: str, max_lifetime_s: float | None) -> dict[str, str]:
-    """The labels of a machine in a cloud that says nothing else of it: also when it was made, and when it must end."""
+    """Return a machine's labels in a cloud that stores nothing else: they include its creation time and latest end."""
     labels = {**labels_of(pool, others), LAUNCH: token, AT: f"{time.time():.0f}"}
     return labels if max_lifetime_s is None else {**labels, UNTIL: f"{time.time() + max_lifetime_s:.0f}"}
 
@@ -41,15 +41,16 @@ def name_of(pool: str) -> str:
 
 
 def thing(name: str, labels: Mapping[str, str]) -> Thing:
-    """A resource with these labels as a `Thing`. ``name``: its name in the journal."""
+    """Return a resource with these labels as a `Thing`. ``name``: its name in the journal."""
     return Thing(name, pool=labels.get(POOL, ""), owner=labels.get(OWNER, ""), launch=labels.get(LAUNCH, ""))
 
 
 def as_text(labels: Mapping[str, str], most: int) -> str:
-    """The labels of ours in one text, for a cloud whose machines have a name or a note alone: ``outrider:pool=...``.
+    """Join Outrider's labels into one text, for clouds whose machines have only a name or a note:
+    ``outrider:pool=...``.
 
     Raises:
-        BadRequest: it has more than ``most`` characters, as names are long.
+        BadRequest: The text has more than ``most`` characters, because pool or owner names are long.
     """
     pairs = {key.removeprefix(RESERVED): value for key, value in labels.items() if key.startswith(RESERVED)}
     text = RESERVED + urlencode(pairs)
@@ -61,14 +62,14 @@ def as_text(labels: Mapping[str, str], most: int) -> str:
 
 
 def of_text(text: str) -> dict[str, str]:
-    """The labels that `as_text` has written; none of a text that it has not."""
+    """Return the labels in a text from `as_text`; empty for other texts."""
     if not text.startswith(RESERVED):
         return {}
     return {RESERVED + key: value for key, value in parse_qsl(text.removeprefix(RESERVED))}
 
 
 def number(text: str) -> float | None:
-    """The number in a label; None: it has none."""
+    """Return the number in a label; None: the label is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -78,6 +79,6 @@ def number(text: str) -> float | None:
 def _owner() -> str:
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # a container without a user database
+    except (OSError, KeyError):  # e.g. in a container without a user database
         user = "unknown"
     return f"{user}@{socket.gethostname()}"[:256]

@@ -1,4 +1,4 @@
-"""A machine as a cloud lists it, read once for all who ask: a pool, what ends one, and `outrider ps`."""
+"""A machine as a cloud lists it, in one form for a pool, for a pool's teardown, and for `outrider ps`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from .instance_inventory import SSH_PORT, InstanceView, State
 
 @dataclass(frozen=True, slots=True)
 class ListedMachine:
-    """One entry of a cloud's list. ``whose``: its id, and what its labels say.
+    """One entry of a cloud's list. ``whose``: its id and labels.
 
-    ``status``: its state in the cloud's own words. `survey.FoundMachine` has the next six, `InstanceView` the rest.
-    ``port``: 0 where the SSH server has none yet.
+    ``status``: its state in the cloud's own terms. The next six fields are those of `survey.FoundMachine`, the rest
+        those
+    of `InstanceView`. ``port``: 0 if the SSH server has no port yet.
     """
 
     whose: Thing
@@ -42,7 +43,7 @@ class ListedMachine:
 
     @property
     def view(self) -> InstanceView:
-        """The machine as its pool sees it."""
+        """Return the machine in the form for its pool."""
         return InstanceView(
             self.id,
             self.state,
@@ -56,7 +57,7 @@ class ListedMachine:
 
     @property
     def summary(self) -> FoundMachine:
-        """The machine as `outrider ps` shows it."""
+        """Return the machine in the form for `outrider ps`."""
         address = self.public or self.private
         return FoundMachine(
             self.id,
@@ -75,7 +76,7 @@ class ListedMachine:
 
 
 def time_of(text: object) -> float | None:
-    """The unix time of a cloud's text in ISO's format, of UTC if it says no zone; None: it is none."""
+    """Return the unix time of an ISO date and time, in UTC if it names no zone; None: it is not a date."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:

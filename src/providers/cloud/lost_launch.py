@@ -1,7 +1,7 @@
-"""A launch without an answer, in a cloud that has no idempotency token: it is never sent again, but looked for.
+"""A launch without a response, in a cloud without idempotency tokens: it is searched for instead of sent again.
 
-ONCE-1: a launch without an answer is never sent again. Its machine is looked for by its label, for as long as lists may
-be out of date. Then the launch counts as one that was not carried out.
+ONCE-1: a launch without an answer is never sent again. Its machine is searched for by its label, for as long as lists
+may be outdated. After that, the launch counts as not carried out.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from .instance_inventory import GRACE_S
 
 
 async def look_for(service: str, sent_at: float, labelled: Callable[[], Awaitable[Sequence[str]]]) -> Sequence[str]:
-    """The ids of the launch's machines. ``labelled`` lists those with its label; ``sent_at``: when its only try ended.
+    """Return the ids of the launch's machines. ``labelled`` lists the machines with its label; ``sent_at``: the time at
+    which its only try ended.
 
     Raises:
-        CallRefused: they are not there yet, or the cloud does not answer: the launch stays lost.
-        ProviderError: they will not come any more.
+        CallRefused: The machines are not listed yet, or the cloud does not respond: the launch stays lost.
+        ProviderError: The machines can no longer appear.
     """
     searched_at = anyio.current_time()
     try:

@@ -25,9 +25,10 @@ def new_machine(
     env: Mapping[str, str] = NOTHING,
     facts: Mapping[str, str] = NOTHING,
 ) -> Machine:
-    """The machine of an offer, started with `userdata.user_data` and with ``host_key``, which it replaces at once.
+    """Return the machine of an offer, started with `userdata.user_data`. Its ``host_key`` is replaced at the first
+    contact.
 
-    ``extras_usd``: USD per hour besides the offer's price. ``facts``: further ones, which are shown.
+    ``extras_usd``: USD per hour in addition to the offer's price. ``facts``: further facts to display.
     """
     return Machine(
         id=name,

@@ -1,4 +1,4 @@
-"""Choose the offers to ask a cloud for, in rounds: from request, catalogue and recent failures. No I/O, no clock."""
+"""Choose the offers of a cloud to request, in rounds: from request, catalogue and recent failures. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -18,54 +18,56 @@ from .vendor import Vendor
 
 Market = Literal["spot", "on-demand"]
 
-# Zones' spot prices of a type differ by up to a half; paying so much more gives more zones to look for capacity.
+# A type's spot prices differ between zones by up to a half. Accepting this factor gives more zones with capacity.
 CLOSE = 1.5
-# A request for 4 vCPUs may get 8 where 4 are not available, but not 96: beyond this, waiting is cheaper.
+# A request for 4 vCPUs may get 8 if 4 are not available, but not 96: above this factor, waiting is cheaper.
 SPAN = 4.0
-ROUND_AT_MOST = 60  # offers; EC2's CreateFleet takes 300 overrides, and answers an instant fleet faster with fewer
-SOLD_OUT = "none"  # the stock of what the cloud says that it has none of now
-SOLD_OUT_S = 30.0  # until it is asked for again
-# For requests without sizes: room for Python, its packages and the executor.
+# Offers in one call. EC2's CreateFleet accepts 300 overrides, and answers an instant fleet faster with fewer.
+ROUND_AT_MOST = 60
+SOLD_OUT = "none"  # the `Catalogue.stock` of types that the cloud reports as sold out
+SOLD_OUT_S = 30.0  # seconds until a sold-out type is requested again
+# Defaults for requests without sizes: enough for Python, its packages and the executor.
 LEAST_VCPUS = 2
 LEAST_MEMORY_GB = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """A kind of machine, as the cloud's list of them describes it."""
+    """A kind of machine, as the cloud's own list describes it."""
 
     name: str
     vcpus: int
     memory_gb: float
     architecture: Architecture
-    accelerator: str = ""  # its name in `outrider.accelerators`; empty: none
+    accelerator: str = ""  # name in `outrider.accelerators`; empty: none
     accelerators: int = 0
-    accelerator_memory_gb: float = 0.0  # of each
+    accelerator_memory_gb: float = 0.0  # memory of each accelerator
     accelerator_share: float = 1.0  # less than 1: a slice of a device
-    network_gbps: float = 0.0  # guaranteed, all cards together
+    network_gbps: float = 0.0  # guaranteed bandwidth of all cards together
     network_cards: int = 1
-    interconnect: str = ""  # the network for ranks that talk much which it has, as in `LaunchRequest.interconnect`
-    interconnect_cards: int = 0  # of that network
-    cluster: bool = False  # may be placed near others
+    interconnect: str = ""  # network for communication among ranks, as in `LaunchRequest.interconnect`
+    interconnect_cards: int = 0  # number of cards of that network
+    cluster: bool = False  # a placement group can put it near others
     spot: bool = False
     on_demand: bool = False
     nvme_gb: float = 0.0
     bare_metal: bool = False
-    burstable: bool = False  # its vCPUs are not always available
-    current: bool = True  # of the current generation
+    burstable: bool = False  # its vCPUs run at full speed only for a limited time
+    current: bool = True  # belongs to the current generation
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The part of a region's catalogue that concerns a request. Prices are in USD per hour."""
+    """The part of a region's catalogue that matters for a request. Prices are in USD per hour."""
 
     vendor: Vendor
     region: str
     types: Mapping[str, InstanceType]
-    zones: Mapping[str, frozenset[str]]  # by type
-    spot: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by type and zone
-    on_demand: Mapping[str, float] = field(default_factory=dict)  # by type
-    stock: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by type and zone, as the cloud says it
+    zones: Mapping[str, frozenset[str]]  # zones of each type
+    spot: Mapping[tuple[str, str], float] = field(default_factory=dict)  # price by type and zone
+    on_demand: Mapping[str, float] = field(default_factory=dict)  # price by type
+    # Remaining stock by type and zone, in the cloud's own terms.
+    stock: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Offer:
     zone: str
     market: Market
     hourly_usd: float
-    stock: str = ""  # as the cloud says it; empty: it does not
+    stock: str = ""  # remaining stock in the cloud's own terms; empty: unknown
 
 
 def choose(
@@ -90,20 +92,27 @@ def choose(
     together: bool = False,
     extras_usd: Mapping[Architecture, float] = MappingProxyType({}),
 ) -> list[list[Offer]]:
-    """Rounds of offers in the order in which to try them.
+    """Return rounds of offers in the order in which to try them.
 
-    Each round is one call of creation: one market, one architecture, similar prices, spread over the zones; the next
-    one is for when it gives too few. ``instance_types``, ``zones``: only these. Bare metal, burstable types and slices
-    of GPUs are offered only by name. ``together``: a round's offers are in one zone, and fit into a placement group.
-    ``extras_usd``: the cost of a machine per hour besides its type's price.
+    Each round is one create call: one market, one architecture, similar prices, spread over the zones. The next round
+    is for the case that a round gives too few machines. Bare metal, burstable types and slices of GPUs are offered only
+    if named in ``instance_types``. Recently interrupted offers come last, the longest ago first; offers without
+    capacity are left out during their cooldown.
 
-    Offers that were interrupted recently come last, the longest ago first; offers without capacity are left out until
-    their cooldown has passed.
+    Args:
+        request: The request.
+        catalogue: The region's types and prices.
+        cooldowns: The recent failures.
+        now: The time, for the cooldowns.
+        instance_types: Use only these types. None: any.
+        zones: Use only these zones. None: any.
+        together: A round's offers are in one zone and fit into one placement group.
+        extras_usd: USD per hour of a machine in addition to its type's price.
 
     Raises:
-        BadRequest: there is no such machine here, or none for that money.
-        NoCapacity: the cloud says that it has none of them now.
-        ProviderError: all offers are in cooldown: their failure, and when to try again.
+        BadRequest: No such machine exists here, or none below the price limit.
+        NoCapacity: The cloud reports that all fitting types are sold out.
+        ProviderError: All offers are in cooldown; the error has their failure and the time of the next try.
     """
     there = catalogue.vendor, catalogue.region
     types = suitable(request, catalogue.types.values(), *there, instance_types, together=together)
@@ -115,10 +124,10 @@ def choose(
 
 
 def willing(offers: Sequence[Offer], cooldowns: Cooldowns, now: float) -> list[Offer]:
-    """The offers that are not in cooldown.
+    """Return the offers that are not in cooldown.
 
     Raises:
-        ProviderError: all are: their failure, and when to try again.
+        ProviderError: All offers are in cooldown; the error has their failure and the time of the next try.
     """
     open_offers = [offer for offer in offers if cooldowns.refused_until(offer) <= now]
     if not open_offers:
@@ -138,10 +147,10 @@ def suitable(
     *,
     together: bool = False,
 ) -> list[InstanceType]:
-    """The types that fit a request; among those without accelerators, general-purpose ones if there are any.
+    """Return the types that fit a request. Among types without accelerators, prefer general-purpose ones.
 
     Raises:
-        BadRequest: there are none; names the closest type.
+        BadRequest: No type fits; the error names the closest one.
     """
     named = instance_types is not None
     allowed = [each for each in types if each.name in instance_types] if instance_types is not None else list(types)
@@ -187,7 +196,7 @@ def _plain(accelerator: str) -> str:
 
 
 def _lacks(each: InstanceType, request: LaunchRequest, *, together: bool, named: bool) -> list[tuple[float, str]]:
-    """List what a type lacks for the request: for each lack, how much of it (0 to 1), and its description."""
+    """List what a type lacks for the request: for each lack its size (0 to 1), and a description."""
     lacks: list[tuple[float, str]] = []
 
     def least(has: float, wanted: float, what: str) -> None:
@@ -263,7 +272,7 @@ def _priced(
 
 
 def _zones(catalogue: Catalogue, name: str, wanted: Collection[str] | None) -> list[str]:
-    """The zones to use of those that have a type. Unusual ones must be named."""
+    """Return the zones to use for a type. Zones that are not usual (`Vendor.usual_zone`) must be named by the user."""
     offered = catalogue.zones.get(name, ())
     if wanted is not None:
         return [zone for zone in offered if zone in wanted]
@@ -307,7 +316,9 @@ def _within_span(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _by_price(offer: Offer) -> tuple[float, float, int, float, str, str]:
-    """The sort key of an offer. Of two with the same price the smaller comes first, as it is closer to the request."""
+    """Return the sort key of an offer. At equal prices, the smaller type comes first, as it is closer to the
+    request.
+    """
     each = offer.type
     return offer.hourly_usd, each.accelerators, each.vcpus, each.memory_gb, each.name, offer.zone
 
@@ -346,7 +357,7 @@ def _cut(offers: Sequence[Offer]) -> list[list[Offer]]:
 
 
 def _spread(offers: Sequence[Offer]) -> list[Offer]:
-    """The cheapest offer of every zone, then the second of every zone, and so on."""
+    """Order offers: the cheapest offer of every zone, then the second of every zone, and so on."""
     depth: dict[str, int] = defaultdict(int)
     turns: list[tuple[int, Offer]] = []
     for offer in offers:
@@ -368,23 +379,23 @@ def _one_of(names: Sequence[str], most: int = 6) -> str:
     return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-# --- in one place -----------------------------------------------------------------------------------------------------
+# --- one zone ---------------------------------------------------------------------------------------------------------
 
 
 def of_one_type(rounds: Sequence[Sequence[Offer]]) -> list[list[Offer]]:
-    """The rounds, each divided by types, for a call that takes one type in any of several zones."""
+    """Split the rounds by type, for a create call that takes one type in any of several zones."""
     kinds = [(number, offer.type.name) for number, each in enumerate(rounds) for offer in each]
     return [[offer for offer in rounds[at] if offer.type.name == name] for at, name in dict.fromkeys(kinds)]
 
 
 def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str, str]]) -> list[list[Offer]]:
-    """Rounds of one offer each, for machines in one placement group.
+    """Return rounds of one offer each, for machines in one placement group.
 
-    A placement group is in one zone, and works best with machines of one type. ``living``: (type, zone) of the group's
-    present machines, which new machines join.
+    A placement group is in one zone, and works best with machines of one type. ``living``: (type, zone) of the machines
+    in the group, which new machines join.
 
     Raises:
-        NoCapacity: nothing is offered at present in the zone of the living machines.
+        NoCapacity: There is no offer at present in the zone of the living machines.
     """
     offers = [offer for offers in rounds for offer in offers]
     zones = {zone for _, zone in living}
@@ -401,9 +412,9 @@ def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str
 def as_machine_offers(
     rounds: Sequence[Sequence[Offer]], region: str, extras_usd: Mapping[Architecture, float]
 ) -> list[MachineOffer]:
-    """The offers as users are shown them: with all costs, in the order in which they would be asked for.
+    """Return the offers to display: with all costs, in the order in which a launch would request them.
 
-    ``region``: the one that their zones are in; empty: each zone is a region of its own.
+    ``region``: the region of the offers' zones; empty: each zone is a region of its own.
     """
     return [
         MachineOffer(

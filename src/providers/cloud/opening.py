@@ -1,4 +1,4 @@
-"""The life of a pool's fleet: who owns the pool, its journal, its tasks, and its end."""
+"""The life cycle of a pool's fleet: ownership of the pool, its journal, its task group, and its teardown."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 async def open_fleet(
     pool: str, provider: str, place: Mapping[str, str], make: Callable[[Recorder, TaskGroup], CloudFleet[P, O]]
 ) -> AsyncIterator[CloudFleet[P, O]]:
-    """Open the fleet that ``make`` returns; leaving ends everything of the pool in this place, shielded and confirmed.
+    """Open the fleet that ``make`` returns. Leaving ends everything of the pool in this place, shielded and confirmed.
 
     Raises:
-        BadRequest: the pool has another owner.
-        JournalError: the journal cannot be written.
-        NotGone: by leaving; something may be left.
+        BadRequest: The pool has another owner.
+        JournalError: The journal cannot be written.
+        NotGone: Raised by leaving; something may still exist.
     """
     journal = await uninterrupted(Journal.open)
     ownership = await uninterrupted(partial(journal.own, pool, provider, dict(place)))

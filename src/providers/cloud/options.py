@@ -1,4 +1,4 @@
-"""Checks of a cloud provider's options, and of the tags that users give. ``owner``: the provider, such as ``AWS``."""
+"""Checks of a cloud provider's options, and of the user's tags. ``owner``: the provider, such as ``AWS``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Several = str | Iterable[str]
 
 
 def several(owner: str, option: str, value: Several | None) -> tuple[str, ...] | None:
-    """Check a list of names.
+    """Check an option that is a list of names.
 
     Raises:
-        ValueError: it is empty, or one text, which might mean one name or a list of letters.
+        ValueError: It is empty, or a str, which might mean one name or a list of letters.
     """
     if value is None:
         return None
@@ -30,15 +30,16 @@ def several(owner: str, option: str, value: Several | None) -> tuple[str, ...] |
     return tuple(dict.fromkeys(names))
 
 
-_REGIONS = {  # the form of a cloud's regions, which new ones have as well, and one of them
+_REGIONS = {  # for each cloud, the pattern of its region names, which also matches future regions, and an example
     "AWS": (r"[a-z]{2,4}(-[a-z]+)+-\d+", "us-east-1"),
     "GCP": (r"[a-z]+-[a-z]+\d+", "us-central1"),
 }
 
 
 def check_region(owner: str, region: str | None, endpoint_url: str | None) -> None:
-    """Refuse a region that cannot be one: of another cloud, or a zone. Another service than the cloud's own
-    (``endpoint_url``) may have any.
+    """Refuse an impossible region, such as one of another cloud, or a zone.
+
+    With an ``endpoint_url``, the service is not the cloud's own and may have any region.
 
     Raises:
         ValueError
@@ -56,11 +57,11 @@ def check_region(owner: str, region: str | None, endpoint_url: str | None) -> No
 
 
 def set_all(provider: Any, options: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
-    """Set fields of a frozen provider, which is a dataclass. ``lists``: those that are lists of names.
+    """Set fields of a frozen provider, which is a dataclass. ``lists``: the names of the fields that are lists of
+    names.
 
     Raises:
-        ValueError: one of all its fields is an empty text, one of the ``lists`` is no list of names, or there can be no
-            such region.
+        ValueError: A field is an empty text, one of the ``lists`` is not a list of names, or the region is impossible.
     """
     names = {name: several(type(provider).__name__, name, getattr(provider, name)) for name in lists}
     for name, value in {**names, **options}.items():
@@ -83,10 +84,10 @@ def tags(
     value: str = "(?s:.{0,256})",
     limits: str = "keys of 1 to 128 characters and values of up to 256",
 ) -> tuple[tuple[str, str], ...]:
-    """Check the user's tags. ``key``, ``value``: expressions for what the ``service`` takes; ``limits``: that in words.
+    """Check the user's tags. ``key``, ``value``: patterns that the ``service`` accepts; ``limits``: these in words.
 
     Raises:
-        ValueError: a tag is not accepted, or what it begins with is ``reserved``.
+        ValueError: The service would refuse a tag, or a tag begins with a ``reserved`` prefix.
     """
     try:
         pairs = dict(user_tags or ())
@@ -104,10 +105,10 @@ def tags(
 
 
 def check_known(owner: str, what: str, values: Iterable[str], known: Collection[str]) -> None:
-    """Check names of a cloud's things, such as a ``"region"``.
+    """Check names that the cloud should know. ``what``: their kind, such as ``"region"``.
 
     Raises:
-        BadRequest: it has no such thing; says which may be meant.
+        BadRequest: The cloud has no such name; the error suggests a similar one.
     """
     from difflib import get_close_matches
 

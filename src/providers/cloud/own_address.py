@@ -1,4 +1,4 @@
-"""Find out the public address of this computer, which machines let in where the user names no other."""
+"""The public address of this computer. Machines accept SSH from it unless the user gives other addresses."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from ..errors import BadRequest
 from ..threads import in_thread
 from .addresses import as_cidr, sources
 
-CHECKIP = "https://checkip.amazonaws.com"  # a line with the address of whoever asks
+CHECKIP = "https://checkip.amazonaws.com"  # responds with the caller's address, as one line
 CHECKIP_S = 5.0
 
 
 async def own_address(owner: str, endpoint_url: str | None = None) -> str:
-    """Find out this computer's public address, as a CIDR. ``owner``: the provider, such as ``AWS``.
+    """Return this computer's public address, as a CIDR. ``owner``: the provider, such as ``AWS``.
 
-    ``endpoint_url``: of a service of the user's own; then it is the local address from which that is reached.
+    ``endpoint_url``: the address of a service other than the cloud's own. If set, return the local address from which
+    this computer connects to that service.
 
     Raises:
-        BadRequest: the address cannot be found out.
+        BadRequest: The address cannot be determined.
     """
     host = urlsplit(endpoint_url or "").hostname
     try:
         if host:
-            async with await anyio.create_connected_udp_socket(host, 9) as there:  # sends nothing
+            # Sends nothing; only chooses the local address.
+            async with await anyio.create_connected_udp_socket(host, 9) as there:
                 return as_cidr(there.extra(anyio.abc.SocketAttribute.local_address)[0])  # noqa: S610 (no Django)
         return as_cidr(await _text_at(CHECKIP))
     except (OSError, HTTPException, ValueError) as error:
@@ -41,16 +43,16 @@ async def own_address(owner: str, endpoint_url: str | None = None) -> str:
 
 
 async def let_in(owner: str, ssh_from: str | Sequence[str], endpoint_url: str | None = None) -> tuple[str, ...]:
-    """The addresses of the option ``ssh_from``, as CIDRs: with ``"auto"`` the `own_address`.
+    """Return the addresses of the option ``ssh_from``, as CIDRs; for ``"auto"``, the `own_address`.
 
     Raises:
-        BadRequest: the address cannot be found out.
+        BadRequest: The address cannot be determined.
     """
     return sources(owner, await own_address(owner, endpoint_url) if ssh_from == "auto" else ssh_from)
 
 
 async def _text_at(url: str) -> str:
-    """The text at a URL, at most 100 bytes of it, by the proxies of the environment."""
+    """Return the text at a URL, at most 100 bytes of it, through the proxies of the environment."""
 
     def ask() -> bytes:
         try:
@@ -58,7 +60,7 @@ async def _text_at(url: str) -> str:
                 text: bytes = answer.read(100)
                 return text
         except HTTPError as error:
-            error.close()  # it has the connection
+            error.close()  # the error holds the connection
             raise
 
     return (await in_thread(ask, abandon=True)).decode("ascii", "replace")

@@ -1,4 +1,4 @@
-"""Lists that a cloud gives in pages, each with a token for the next one."""
+"""Paged lists of a cloud, in which each page has a token for the next page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ T = TypeVar("T")
 
 
 async def every_page(ask: Callable[[str], Awaitable[tuple[Iterable[T], str]]]) -> list[T]:
-    """All items of a list. ``ask`` is given a page's token, at first ``""``, and returns its items and the next token.
+    """Return all items of a list. ``ask`` takes a page's token, at first ``""``; it returns the items and the next
+    token.
 
-    The last page has no token, or its own once more.
+    The last page has no token, or repeats its own.
     """
     items: list[T] = []
     token = ""

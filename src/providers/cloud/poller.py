@@ -1,4 +1,4 @@
-"""Ask a cloud about all machines of a pool in one call, more often while a change is expected."""
+"""Poll a cloud for all machines of a pool in one call, more often while a change is expected."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from . import teardown
 from .instance_inventory import InstanceInventory, InventoryChanges, pause_s
 from .port import Cloud
 
-SOON_S = 0.25  # delay after an expected change began
+SOON_S = 0.25  # seconds from the start of an expected change to the first poll
 
 
 class Poller:
-    """Asks the cloud about a pool's machines while there are any, and ends those that nobody will use."""
+    """Polls the cloud for a pool's machines while there are any, and ends machines that the pool will not use."""
 
     def __init__(
         self, cloud: Cloud, pool: str, instances: InstanceInventory, tell: Callable[[InventoryChanges], None]
@@ -37,14 +37,14 @@ class Poller:
             self._next_at = now + self._pause_s()
 
     def begun(self) -> None:
-        """Ask soon, because a change is expected."""
+        """Poll soon, because a change is expected."""
         self._requests = 0
         if not self._watching.failures:
             self._next_at = min(self._next_at, anyio.current_time() + SOON_S)
         self._begun.set()
 
     async def answer(self) -> None:
-        """Wait for the next answer of the cloud."""
+        """Wait for the next response of the cloud."""
         await self._answered.wait()
 
     async def _due(self) -> None:
@@ -74,7 +74,7 @@ class Poller:
     async def _ask(self) -> None:
         sent_at = anyio.current_time()
         try:
-            # By id as well: tags appear later than a machine, and somebody may remove them.
+            # Poll by id as well: tags appear later than the machine itself, and somebody may remove them.
             views = await self._cloud.describe(self._pool, also=self._instances.machines)
             news = self._instances.full_answer(views, sent_at, anyio.current_time())
             self._tell(news)

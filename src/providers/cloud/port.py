@@ -1,7 +1,7 @@
-"""The port of a cloud: what its own modules do, and all else of a pool's machines is done here for every cloud.
+"""The interface (port) that each cloud implements; the other modules here manage a pool's machines through it.
 
-`Cloud` finds and ends machines, for living pools and for dead ones. `Launcher` is the half of it that creates them, for
-one living pool. ``docs/providers/writing-one.md`` says how to write both.
+`Cloud` finds and ends machines, for living and for dead pools. `Launcher` creates the machines of one living pool.
+``docs/providers/writing-one.md`` explains how to implement both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .vendor import Vendor
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The end of a pool's things of one kind. ``left``: the names of those that may still be there."""
+    """The result of removing one kind of a pool's resources. ``left``: the names of those that may still exist."""
 
     gone: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
@@ -30,10 +30,10 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A kind of things that a pool makes besides machines, and that cost nothing: ``"launch-template"``.
+    """A kind of resources, besides machines, that a pool creates and that cost nothing: ``"launch-template"``.
 
-    ``remove`` is given whose they are and the names that the journal has, and raises nothing. ``has_machines``: such a
-    thing cannot be removed before the machines have ended.
+    ``remove`` takes the claim of their owner and their names in the journal, and raises nothing. ``has_machines``: such
+    a resource cannot be removed before the machines have ended.
     """
 
     kind: str
@@ -49,43 +49,43 @@ class Cloud(Protocol):
 
     @property
     def place(self) -> Mapping[str, str]:
-        """The place, as the journal stores it: texts by which the cloud is opened again."""
+        """Return the place, as the journal stores it: texts by which the cloud can be opened again."""
         ...
 
     def where(self, place: Mapping[str, str]) -> str:
-        """Name a place that the journal has, for people. Two places of one name have the same machines."""
+        """Return the display name of a place in the journal. Two places with one name have the same machines."""
         ...
 
     async def describe(
         self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
     ) -> Sequence[InstanceView]:
-        """List the machines that say that they are of ``pool``, and those of ``also``; of these what ``of`` claims.
+        """List the machines tagged with ``pool``, and the machines in ``also``; with ``of``, only those that it claims.
 
         Raises:
-            ProviderError: the cloud did not answer, or refused.
+            ProviderError: The cloud did not respond, or refused.
         """
         ...
 
     async def end(self, machines: Sequence[str]) -> Sequence[InstanceView]:
-        """Ask the cloud to end machines, at most `end_at_most`; return what it says of them. Idempotent.
+        """Request the end of machines, at most `end_at_most`; return their states in the response. Idempotent.
 
         Raises:
-            ProviderError: nothing is known of any of them.
+            ProviderError: Whether any of the machines ends is unknown.
         """
         ...
 
     @property
     def end_at_most(self) -> int:
-        """The number of machines in one call."""
+        """Return the maximum number of machines in one call of `end`."""
         ...
 
     def is_unknown_machine(self, error: ProviderError) -> bool:
-        """Return whether `end` failed since there is no machine of one of the ids."""
+        """Return whether `end` failed because one of the ids belongs to no machine."""
         ...
 
     @property
     def leftovers(self) -> Sequence[Leftover]:
-        """The kinds of things that a pool makes besides machines, in the order in which they are removed."""
+        """Return the kinds of resources, besides machines, that a pool creates, in the order of their removal."""
         ...
 
 
@@ -94,9 +94,9 @@ class Cloud(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The rounds of offers for one request at present. The next round is for when one gives nothing.
+    """The current rounds of offers for one request. The next round is for the case that a round gives no machine.
 
-    ``region``: the one that the offers' zones are in; empty: each zone is a region of its own.
+    ``region``: the region of the offers' zones; empty: each zone is a region of its own.
     """
 
     request: LaunchRequest
@@ -107,20 +107,20 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class Order:
-    """One call that makes machines, which is repeated with the same token until there is an answer."""
+    """One create call. It is repeated with the same token until there is a response."""
 
     token: str
     offers: Sequence[Offer]
     count: int
-    hourly_usd: float  # the most that one machine costs
-    at: float  # when it was first asked for
-    lost: bool = False  # a try of it got no answer
-    carried_out: bool = False  # the cloud has said so: whatever fails after that, its machines are not known
+    hourly_usd: float  # the highest price of one machine
+    at: float  # time of the first try
+    lost: bool = False  # a try of the call got no response
+    carried_out: bool = False  # the cloud confirmed the creation; if a later step fails, the machines' ids are unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A machine that was created. ``user`` may log in."""
+    """A machine that was created. ``user``: its login name."""
 
     machine: Machine
     offer: Offer
@@ -129,7 +129,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The cloud's answer to an order. ``refusals``: offers that it could not provide, and why."""
+    """The cloud's response to an order. ``refusals``: offers that it could not provide, with the reasons."""
 
     created: Sequence[Created]
     refusals: Sequence[tuple[Sequence[Offer], ProviderError]] = ()
@@ -143,48 +143,50 @@ class Launcher(Protocol[P, O]):
     """The part of a cloud that creates the machines of one pool."""
 
     def start(self) -> None:
-        """Begin to prepare what needs no request."""
+        """Start to prepare everything that does not depend on a request."""
         ...
 
     async def stop(self) -> None:
-        """Stop creating anything, and wait for what is under way."""
+        """Stop creating anything, and wait for calls in progress."""
         ...
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> P:
         """Choose offers. ``living``: (type, zone) of the pool's machines.
 
         Raises:
-            ProviderError: there are none.
+            ProviderError: There are no offers.
         """
         ...
 
     async def order(self, plan: P, chosen: Sequence[Offer], count: int) -> O:
-        """Prepare a call for up to ``count`` machines of these offers: all that it needs exists when this returns.
+        """Prepare a create call for up to ``count`` machines of these offers. All resources for it exist afterwards.
 
         Raises:
-            ProviderError: something that it needs cannot be had.
+            ProviderError: A resource for the call cannot be created.
         """
         ...
 
     async def create(self, order: O) -> Answer:
-        """Make the call, written down in the journal before. The same order never makes more machines than one.
+        """Make the call, after recording it in the journal. Repeating an order never creates its machines twice.
 
         Raises:
-            ProviderError: as `failures.is_lost` says, it may have been carried out.
+            ProviderError: By `failures.is_lost`, the call may have been carried out.
         """
         ...
 
     def is_unknown_yet(self, error: ProviderError) -> bool:
-        """Return whether the error is about something that `order` has just made, and that is not known everywhere."""
+        """Return whether the error concerns a resource that `order` has just created and that is not yet known
+        everywhere.
+        """
         ...
 
     def forget(self, order: O) -> None:
-        """Forget what `order` has made: somebody has removed it."""
+        """Drop the cached resources of `order`, because somebody has deleted one of them in the cloud."""
         ...
 
 
 class PlainLauncher:
-    """The methods of a launcher that prepares nothing in the background, and creates nothing but machines."""
+    """The base of launchers that prepare nothing in the background, and create nothing but machines."""
 
     def start(self) -> None:
         pass

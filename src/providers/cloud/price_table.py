@@ -1,4 +1,4 @@
-"""Prices of a cloud: those that come with the program, and those of its own list, which are kept between processes."""
+"""Prices of a cloud: from the table in this package, and from the cloud's price list, which is cached on disk."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..private import check_private, make_private
 
-MONTH_S: Final = 30 * 86400.0  # on-demand prices rarely change
+MONTH_S: Final = 30 * 86400.0  # maximum age of a price; on-demand prices rarely change
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per hour, and the time of that price (seconds since 1970)."""
+    """A price in USD per hour, and its date (seconds since 1970)."""
 
     usd: float
     at: float
@@ -29,13 +29,13 @@ class Price:
 
 @cache
 def bundled_table(module: str) -> Mapping[str, Any]:
-    """The table ``prices.json`` beside a module, which is named by its ``__file__``."""
+    """Return the table ``prices.json`` in a module's folder. ``module``: the module's ``__file__``."""
     table: dict[str, Any] = json.loads(Path(module).with_name("prices.json").read_text(encoding="utf-8"))
     return table
 
 
 def cheapest_first(prices: Iterable[tuple[str, float]]) -> list[str]:
-    """The places of these (place, price) in the order of the lowest price that each has."""
+    """Return the places in these (place, price) pairs, ordered by the lowest price of each place."""
     lowest: dict[str, float] = {}
     for place, price in prices:
         lowest[place] = min(price, lowest.get(place, math.inf))
@@ -52,17 +52,16 @@ async def current(
     at_a_time: int,
     patience_s: float,
 ) -> dict[str, float]:
-    """USD per hour of these types. Types without a known price are left out, and nothing is raised.
+    """Return USD per hour of these types. Types without a known price are left out, and nothing is raised.
 
-    ``known``: prices that come with the program. Those of the file ``kept`` are newer; what is older than a month, or
-    unknown, is asked for, ``at_a_time`` types in a question, and stored there. If the list does not answer all
-    questions within ``patience_s``, or refuses, or answers in an unknown form, old prices are used.
-    ``now``: seconds since 1970.
+    ``known``: prices from the package's table. Prices in the cache file ``kept`` are newer. Prices that are missing or
+    older than a month are requested, ``at_a_time`` types per call, and cached. If the list does not answer all calls
+    within ``patience_s``, refuses, or answers in an unknown form, old prices are used. ``now``: seconds since 1970.
     """
     prices = {**known} | {name: price for name, price in _read(kept).items() if name in types}
     old = [name for name in types if name not in prices or prices[name].at < now - MONTH_S]
     fresh: dict[str, Price] = {}
-    with anyio.move_on_after(patience_s), suppress(Exception):  # whatever the list does, old prices are there
+    with anyio.move_on_after(patience_s), suppress(Exception):  # however the price list fails, old prices remain
         for start in range(0, len(old), at_a_time):
             answer = await ask(old[start : start + at_a_time])
             fresh |= {name: Price(usd, now) for name, usd in answer.items()}
@@ -75,10 +74,10 @@ def _read(kept: Path | None) -> dict[str, Price]:
     if kept is None:
         return {}
     try:
-        check_private(kept.parent)  # others could pass expensive machines off as cheap ones
+        check_private(kept.parent)  # else other users could write low prices for expensive machines
         return {name: Price(float(usd), float(at)) for name, (usd, at) in json.loads(kept.read_text("utf-8")).items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        return {}  # there is no file, or it is not ours
+        return {}  # there is no file, or others may write it
 
 
 def _write(kept: Path | None, prices: Mapping[str, Price]) -> None:
@@ -91,4 +90,4 @@ def _write(kept: Path | None, prices: Mapping[str, Price]) -> None:
             file.write(text)
         Path(file.name).replace(kept)
     except OSError:
-        pass  # without the cache, the price list is asked again
+        pass  # without the cache, the price list is requested again

@@ -1,4 +1,4 @@
-"""The base of the classes by which users configure clouds: `CloudProvider`. A cloud's own class has its options."""
+"""`CloudProvider`: the base of the classes by which users configure clouds. Each cloud's own class has its options."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ C = TypeVar("C", bound="Cloud")
 
 
 class CloudProvider(ABC, Generic[C]):
-    """Implements `base.Provider`, `base.Lasting` and `base.Offering` but for what a cloud's own class says.
+    """Implements `base.Provider`, `base.Lasting` and `base.Offering`, except for the methods of a cloud's own class.
 
-    That class is a frozen dataclass of its options, and ``C`` is its `port.Cloud`. What a pool needs of the cloud's
-    other modules is imported when it is opened, and not with the class.
+    That class is a frozen dataclass of its options, and ``C`` is its `port.Cloud`. The cloud's other modules are
+    imported when a pool is opened, not with the class.
     """
 
     __slots__ = ()
 
-    name: ClassVar[str]  # in the journal, in outrider.toml and in the table of providers
+    name: ClassVar[str]  # the name in the journal, in outrider.toml and in the table of providers
 
     @abstractmethod
     def _reach(self) -> AbstractAsyncContextManager[C]:
-        """Open the cloud with these options. Nothing is created there.
+        """Open the cloud with these options. Nothing is created in the cloud.
 
         Raises:
-            BadRequest: an extra is not installed, or something that the cloud needs is not known.
-            NotAuthorized: there are no credentials.
+            BadRequest: An extra is not installed, or a setting that the cloud needs is unknown.
+            NotAuthorized: There are no credentials.
         """
 
     @abstractmethod
     async def _first_plan(self, cloud: C, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
-        """Return what a pool without machines would ask for. Nothing is created.
+        """Return the plan for a pool without machines. Nothing is created.
 
         Raises:
-            ProviderError: there is no such machine, and what comes close; or the cloud does not answer.
+            ProviderError: No such machine exists (the error names the closest ones), or the cloud does not respond.
         """
 
     @abstractmethod
     def _launcher(self, cloud: C, recorder: Recorder, tasks: TaskGroup) -> Launcher[Any, Any]:
-        """Return the half of the port that creates one pool's machines. ``tasks`` end with the pool."""
+        """Return the launcher of one pool's machines. ``tasks``: a task group that ends with the pool."""
 
     def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:  # noqa: ARG002
-        """Return an offer of a plan as users see it, where a cloud knows less of it than the plan says, or more."""
+        """Return an offer of a plan for display. A cloud overrides this to add or hide details."""
         return offer
 
     @property
@@ -66,15 +66,15 @@ class CloudProvider(ABC, Generic[C]):
 
     @property
     def outlives(self) -> bool:
-        """True: the machines outlive their client, for some minutes or until they are ended. `CloudFleet.adopt`."""
+        """Return True: the machines outlive their client for some minutes, or until they are ended."""
         return True
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
-        """Return what the cloud would be asked for, in that order. Nothing is created.
+        """Return the offers that a launch would request, in that order. Nothing is created.
 
         Raises:
-            BadRequest: there is no such machine, and which comes close; or as `open` does.
-            ProviderError: the cloud does not answer, or refuses.
+            BadRequest: No such machine exists (the error names the closest ones); or as in `open`.
+            ProviderError: The cloud does not respond, or refuses.
         """
         from .cooldowns import Cooldowns
         from .offers import as_machine_offers
@@ -86,13 +86,13 @@ class CloudProvider(ABC, Generic[C]):
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[CloudFleet[Any, Any]]:  # noqa: ARG002
-        """Open a fleet. What needs no request is prepared in the background; `launch` raises what fails there.
+        """Open a fleet. A background task prepares what needs no request; its errors are raised by `launch`.
 
         Raises:
-            BadRequest: the cloud's extra is not installed, something that it needs, such as a region, is not known, or
-                the pool has another owner.
-            NotAuthorized: there are no credentials.
-            JournalError: the journal cannot be written.
+            BadRequest: The cloud's extra is not installed, a setting that the cloud needs, such as a region, is
+                unknown, or the pool has another owner.
+            NotAuthorized: There are no credentials.
+            JournalError: The journal cannot be written.
         """
         from .fleet import CloudFleet
         from .opening import open_fleet

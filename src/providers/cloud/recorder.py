@@ -1,4 +1,4 @@
-"""The journal of what one pool creates: written before it is asked for.
+"""The journal of one pool's creations, each recorded before its request.
 
 RECORDED-1: no create call leaves this process before its intent is on the disk.
 RECORDED-2: an intent without an outcome is one whose answer never came: something may exist that nobody knows.
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Writes down what a pool creates in one place."""
+    """Records what a pool creates in one place."""
 
     def __init__(self, journal: Journal, pool: str, place: Mapping[str, str]) -> None:
         self.journal, self.pool, self.place = journal, pool, dict(place)
@@ -47,14 +47,15 @@ class Recorder:
         ask: Callable[[], Awaitable[T]],
         ids_in: Callable[[T], Sequence[str] | None],
     ) -> T:
-        """Make a call that creates things, shielded from cancellation; return its answer.
+        """Make a call that creates things, shielded from cancellation; return its response.
 
-        ``token``: what is created says it of itself from the first moment. ``ids_in``: the ids in an answer; None: it
-        does not tell them.
+        ``token``: the created things carry it from their first moment. ``ids_in``: returns the ids in a response; None:
+            the
+        response has no ids.
 
         Raises:
-            JournalError: the intent could not be recorded, so nothing was created.
-            ProviderError: as ``ask`` does.
+            JournalError: The intent could not be recorded, so nothing was created.
+            ProviderError: Raised by ``ask``.
         """
         with anyio.CancelScope(shield=True):
             repeated = token in self._intents and self._intents[token].ids is None
@@ -62,7 +63,7 @@ class Recorder:
             try:
                 answer = await ask()
             except ProviderError as error:
-                # A refusal for want of rights says nothing about an earlier try.
+                # A refusal for missing permissions says nothing about an earlier try.
                 if not (is_lost(error) or (repeated and isinstance(error, NotAuthorized))):
                     await self._happened(intent, [])
                 raise
@@ -73,7 +74,7 @@ class Recorder:
         raise AssertionError("nothing cancels this scope")
 
     async def learnt(self, kind: str, token: str, ids: Sequence[str]) -> None:
-        """Record the outcome of a call whose own answer did not tell it."""
+        """Record the outcome of a call whose own response did not have it."""
         await self._happened(Intent(self.pool, kind, token, self.place, at=time.time()), ids)
 
     async def _intend(self, kind: str, token: str, facts: Mapping[str, str]) -> Intent:
@@ -86,4 +87,4 @@ class Recorder:
         try:
             await in_thread(self.journal.happened, intent, ids)
         except JournalError:
-            pass  # the intent is recorded, and tags find what it made
+            pass  # the intent is recorded, and tags identify the created things

@@ -1,4 +1,6 @@
-"""The start of a rented container, in which no init system and perhaps no SSH server is: ``rented_container.sh``."""
+"""The start script of a rented container, which has no init system and perhaps no SSH server:
+``rented_container.sh``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from .keys import HostKey
 from .userdata import LEASE, lease_script
 
 USER = "root"
-GRACE_S = 240  # added to the first lease: until then an SSH server is installed, where the image has none
+# Seconds added to the first lease, to install an SSH server if the image has none.
+GRACE_S = 240
 FOLDER = LEASE.rpartition("/")[0]
 
 
@@ -29,11 +32,11 @@ def first_process(
 ) -> str:
     """Return a container's first process, for ``sh -c``: some 3,400 characters. It needs root, gzip and base64.
 
-    It serves SSH at ``port`` with ``host_key``, for the holder of ``client_key`` as `USER`, and installs a server where
-    there is none. `userdata.LEASE` keeps the container alive: ``lease_s`` seconds after it was last touched, and
-    ``max_lifetime_s`` after the start, everything in the container is killed, and ``end_itself`` is run, again and
-    again while it fails. That is the cloud's part, a line of shell:
-    ``call DELETE "https://cloud/machines/$ID" "Authorization: Bearer $KEY"``. `Machine.lease` is `userdata.LEASE`.
+    It serves SSH at ``port`` with ``host_key``, for the holder of ``client_key`` as `USER`, and installs a server if
+    there is none. `userdata.LEASE` keeps the container alive. ``lease_s`` seconds after that file was last touched, or
+    ``max_lifetime_s`` after the start, the process kills everything in the container and runs ``end_itself``,
+    repeatedly if it fails. ``end_itself`` is a shell command of the cloud, such as ``call DELETE
+    "https://cloud/machines/$ID" "Authorization: Bearer $KEY"``. `Machine.lease` is `userdata.LEASE`.
     """
     lifetime_s = 0 if max_lifetime_s is None else max(1, ceil(max_lifetime_s))
     variables = {
@@ -55,11 +58,11 @@ def first_process(
 
 @cache
 def _script() -> str:
-    """The text of ``rented_container.sh``."""
+    """Return the text of ``rented_container.sh``."""
     return Path(__file__).with_name("rented_container.sh").read_text("ascii")
 
 
 def _bare(script: str) -> str:
-    """A script without its comments and indents, as clouds limit the length of a command."""
+    """Return a script without its comments and indents, as clouds limit the length of a command."""
     lines = [re.sub(r"(?:^|\s)# .*$", "", line).strip() for line in script.splitlines()]
     return "\n".join(line for line in lines if line and line != "#")

@@ -1,4 +1,4 @@
-"""Decide when a call that failed for a transient reason is repeated: back-off with jitter."""
+"""Decide when a call is repeated that failed for a transient reason: back-off with jitter."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Literal
 
 from ...lazy_dataclass import dataclass
 
-TRY_S = 10.0  # the least that one try gets of the time for a call
-# What was carried out: nothing, nothing (it never arrived), perhaps (the cloud failed), perhaps (the answer is lost).
+TRY_S = 10.0  # seconds; each try of a call gets at least this much of the call's time
+# Carried out or not: throttled: no; unreached: no (never sent); broken: perhaps (the cloud failed); lost: perhaps.
 Trouble = Literal["throttled", "unreached", "broken", "lost"]
 
 # (longest pause after the first try, doubled each time; longest pause of all; number of tries).
-# A throttled call is tried until its time is up, as it will go through at some time.
+# A throttled call is tried until its time is over, as it will succeed at some time.
 _BACK_OFF: dict[Trouble, tuple[float, float, float]] = {
     "throttled": (1.0, 10.0, float("inf")),
     "unreached": (0.5, 2.0, 4),
@@ -21,7 +21,7 @@ _BACK_OFF: dict[Trouble, tuple[float, float, float]] = {
 
 
 def retry(kind: Trouble | None, attempt: int, *, safe: bool, luck: float) -> float | None:
-    """Seconds to wait before the next try; None: do not retry.
+    """Return the seconds to wait before the next try; None: do not retry.
 
     ``attempt`` counts from 1. ``safe``: the call is idempotent. A call that was throttled or never arrived was not
     carried out, so it is retried in any case. ``luck``: in [0, 1), for full jitter ("Exponential Backoff And Jitter",
@@ -37,22 +37,24 @@ def retry(kind: Trouble | None, attempt: int, *, safe: bool, luck: float) -> flo
 
 @dataclass(slots=True, kw_only=True)
 class Tries:
-    """The tries of one call. ``safe``: it is idempotent. ``timeout_s``: for all tries together."""
+    """The tries of one call. ``safe``: the call is idempotent. ``timeout_s``: seconds for all tries together."""
 
     safe: bool
     timeout_s: float
     unsure: bool = False  # an earlier try without an answer may have been carried out
     tries: int = 0
-    renewed: bool = False  # the credentials, which is done once
+    renewed: bool = False  # whether the credentials were renewed, which is done once
 
     @property
     def try_s(self) -> float:
-        """Seconds for one try. A call that is not idempotent may have no other."""
+        """Return the seconds for one try. A call that is not idempotent gets all the time, as it may have no second
+        try.
+        """
         return max(TRY_S, self.timeout_s / 3) if self.safe else self.timeout_s
 
     def pause_s(self, trouble: Trouble | None, *, reads: bool, luck: float) -> float | None:
-        """Note what a try has failed with; return the seconds until the next one, as `retry` does. ``reads``: the call
-        changes nothing.
+        """Record a failed try; return the seconds until the next one, as `retry` does. ``reads``: the call changes
+        nothing.
         """
         self.unsure = self.unsure or (not reads and trouble in {"broken", "lost"})
         return retry(trouble, self.tries, safe=self.safe, luck=luck)

@@ -1,4 +1,4 @@
-"""Results that are computed once for all who need them."""
+"""Results that are computed once and shared by concurrent callers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ class _Try(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """The result of ``make``. All who wait get its error; after a transient one, a later caller runs it again."""
+    """The shared result of ``make``. All waiting callers get its error; after a transient error, a later call reruns
+    it.
+    """
 
     def __init__(self, tasks: TaskGroup, make: Callable[[], Awaitable[T]]) -> None:
         self._tasks, self._make = tasks, make
         self._try: _Try[T] | None = None
 
     def start(self) -> None:
-        """Begin, unless it has begun."""
+        """Start the computation, unless it has started."""
         if self._try is None:
             self._try = _Try()
             self._tasks.start_soon(self._run, self._try)
@@ -69,9 +71,9 @@ class Shared(Generic[T]):
 
 
 class OncePerKey(Generic[K, T]):
-    """The result of ``make(key)`` for each key: made by the first who needs it, while others wait, and kept.
+    """The result of ``make(key)`` for each key. The first caller computes it while others wait; the result is kept.
 
-    Where it fails, or is cancelled, the next one makes it again.
+    If the computation fails or is cancelled, the next caller repeats it.
     """
 
     def __init__(self, make: Callable[[K], Awaitable[T]]) -> None:
@@ -86,6 +88,6 @@ class OncePerKey(Generic[K, T]):
             return self._results[key]
 
     def forget(self, key: K, result: T) -> None:
-        """Forget a result, unless there is another one for its key by now."""
+        """Drop a result, unless its key has another result by now."""
         if self._results.get(key) is result:
             del self._results[key]

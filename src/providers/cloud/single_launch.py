@@ -1,6 +1,6 @@
-"""Launches at clouds that make one machine a call and have no idempotency token: `SingleLauncher`.
+"""`SingleLauncher`: launches at clouds whose calls create one machine each and have no idempotency token.
 
-A launch without an answer is never sent again: `lost_launch`.
+A launch without a response is never sent again: see `lost_launch`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .written import FLEET
 
 @dataclass(slots=True, kw_only=True)
 class SingleOrder(Order):
-    """One launch, of one machine. ``body``: of its call. ``host_key``: the public one that the machine starts with.
+    """One launch of one machine. ``body``: of the request. ``host_key``: the public host key of the new machine.
 
-    ``sent_at``: when its first and only try ended.
+    ``sent_at``: time at which its only try ended.
     """
 
     body: Mapping[str, Any]
@@ -39,7 +39,7 @@ O = TypeVar("O", bound=SingleOrder)  # noqa: E741 (an order)
 
 
 class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
-    """Implements `port.Launcher` but for what a cloud's own launcher says."""
+    """Implements `port.Launcher`, except for the methods of a cloud's own launcher."""
 
     def __init__(self, cloud: A, recorder: Recorder) -> None:
         self._cloud, self._recorder = cloud, recorder
@@ -50,27 +50,27 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
 
     @abstractmethod
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> O:
-        """Prepare the launch of one machine. What limits requests is waited for here, where a pool may give up."""
+        """Prepare the launch of one machine. Wait here for the rate limits, since a cancellation is harmless here."""
 
     @abstractmethod
     async def _launch(self, order: O) -> Sequence[str]:
         """Make the call; return the machine's id.
 
         Raises:
-            ProviderError: as `failures.is_lost` says, it may have been carried out.
+            ProviderError: By `failures.is_lost`, the call may have been carried out.
         """
 
     async def _launched(self, order: O) -> Sequence[str]:
-        """Return the ids of the machines that the cloud lists with the token of this order.
+        """Return the ids of the listed machines with the token of this order.
 
         Raises:
-            ProviderError: the cloud does not answer.
+            ProviderError: The cloud does not respond.
         """
         return await self._cloud.launched(order.token)
 
     @abstractmethod
     def _created(self, order: O, machine: MachineId) -> Created:
-        """Return the machine of an order that was carried out."""
+        """Return the machine of a completed order."""
 
     async def create(self, order: O) -> Answer:
         ask = self._look_for if order.lost else self._send
@@ -86,5 +86,5 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
             order.sent_at = anyio.current_time()
 
     async def _look_for(self, order: O) -> Sequence[str]:
-        """Find the machine of a launch without an answer (`lost_launch`)."""
+        """Find the machine of a launch without a response (`lost_launch`)."""
         return await look_for(self._cloud.vendor.name, order.sent_at, lambda: self._launched(order))

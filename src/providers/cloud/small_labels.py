@@ -1,7 +1,8 @@
-"""Labels in a small alphabet, for clouds that take no other: what they cannot hold stands in a resource's description.
+"""Labels for clouds that limit their length and alphabet. Longer texts are stored in a resource's description.
 
-Such a label has at most 63 lower-case letters, digits, "-" and "_". A pool's name may have others: its label then ends
-with a hash, and the description has the name. What has no labels, such as a firewall's rule, has a description alone.
+Such a label has at most 63 lower-case letters, digits, "-" and "_". The label of a pool's name with other characters
+ends with a hash, and the description has the full name. Resources without labels, such as a firewall's rules, have only
+a description.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..resource_ownership import Thing
 from . import labels
 
 POOL, OWNER, LAUNCH = "outrider-pool", "outrider-owner", "outrider-launch"
-KEY, VALUE = r"[a-z][a-z0-9_-]{0,62}", r"[a-z0-9_-]{0,63}"  # of a user's label
+KEY, VALUE = r"[a-z][a-z0-9_-]{0,62}", r"[a-z0-9_-]{0,63}"  # patterns for a user's label
 LIMITS = "keys and values of at most 63 of a-z, 0-9, - and _, and keys that begin with a letter"
 RESERVED = "outrider-"
 
@@ -24,7 +25,7 @@ _WHAT = {"pool": labels.POOL, "owner": labels.OWNER, "launch": labels.LAUNCH}
 
 
 def value(text: str) -> str:
-    """A label's value for a text; texts that differ give values that differ."""
+    """Return a label's value for a text; different texts give different values."""
     plain = re.sub(r"[^a-z0-9_-]", "-", text.lower())
     if plain == text and len(text) <= 63:
         return text
@@ -32,24 +33,24 @@ def value(text: str) -> str:
 
 
 def stem(pool: str) -> str:
-    """The beginning of the names of a pool's resources: at most 40 characters of a domain name's part."""
+    """Return the prefix for the names of a pool's resources: at most 40 characters that are valid in a domain name."""
     plain = re.sub(r"[^a-z0-9-]", "-", pool.lower()).strip("-")[:22].strip("-")
     return f"outrider-{plain}-{hashlib.sha256(pool.encode()).hexdigest()[:8]}" if plain else f"outrider-{value(pool)}"
 
 
 def of_machines(pool_labels: Mapping[str, str], tags: Mapping[str, str], token: str) -> dict[str, str]:
-    """The labels of machines. ``pool_labels``: of `labels.labels_of`. ``tags``: the user's."""
+    """Return the labels of machines. ``pool_labels``: from `labels.labels_of`. ``tags``: the user's."""
     return {**tags, POOL: value(pool_labels[labels.POOL]), OWNER: value(pool_labels[labels.OWNER]), LAUNCH: token}
 
 
 def description(pool_labels: Mapping[str, str], token: str, *, usd: float = 0.0) -> str:
-    """The description of a resource. ``usd``: its price per hour at its creation."""
+    """Return the description of a resource. ``usd``: its price per hour at its creation."""
     fields = {"pool": pool_labels[labels.POOL], "owner": pool_labels[labels.OWNER], "launch": token}
     return json.dumps({**fields, "usd": round(usd, 4)} if usd else fields)
 
 
 def fields_of(resource: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a resource's ``description``; none if Outrider did not write it."""
+    """Return the fields in a resource's ``description``; empty if Outrider did not write it."""
     try:
         fields = json.loads(resource.get("description") or "{}")
     except ValueError:
@@ -58,12 +59,15 @@ def fields_of(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def thing(name: str, resource: Mapping[str, Any]) -> Thing:
-    """A resource in an answer, with ``labels`` and ``description``. ``name``: its name in the journal."""
+    """Return a resource in a response, with ``labels`` and ``description``, as a `Thing`. ``name``: its journal
+    name.
+    """
     fields = fields_of(resource)
     known = {_WHAT[key]: str(fields[key]) for key in _WHAT if key in fields}
     shown = resource.get("labels") or {}
     if LAUNCH in shown:
         known[labels.LAUNCH] = shown[LAUNCH]
-    if POOL in shown and value(known.get(labels.POOL, "")) != shown[POOL]:  # the label counts: lists are found by it
+    # The label takes precedence, as lists filter by it.
+    if POOL in shown and value(known.get(labels.POOL, "")) != shown[POOL]:
         known[labels.POOL] = shown[POOL]
     return labels.thing(name, known)

@@ -1,4 +1,4 @@
-"""A cloud, as `outrider ps` and `outrider gc` ask it which machines there are, and where `gc` ends them."""
+"""The surveyor of a cloud: lists machines for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ C = TypeVar("C", bound="Cloud")
 
 
 class CloudSurveyor(ABC, Generic[C]):
-    """Implements `survey.Surveyor` but for what a cloud's own surveyor says."""
+    """Implements `survey.Surveyor`, except for the methods of a cloud's own surveyor."""
 
-    provider: str  # its name in the journal
-    mark: str  # a text that each of its places has
+    provider: str  # the provider's name in the journal
+    mark: str  # a key that all places of this cloud have
 
     def has(self, place: Place) -> bool:
-        """Return whether this may be one of its places."""
+        """Return whether the place may belong to this cloud."""
         return self.mark in place
 
     @abstractmethod
@@ -36,10 +36,12 @@ class CloudSurveyor(ABC, Generic[C]):
 
     @abstractmethod
     async def find(self, cloud: C, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
-        """Find the machines with any pool's tag and the ``known`` ones, without those that have ended; and the rest."""
+        """Find the machines with any pool's tag and the ``known`` ones, except ended machines; and all other
+        resources.
+        """
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """Return all places that can be reached with the credentials of this one: itself, if a cloud says no others."""
+        """Return all places that the credentials of this one can reach; by default, only the place itself."""
         return [place]
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
@@ -54,7 +56,7 @@ class CloudSurveyor(ABC, Generic[C]):
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
         """End everything of the pool in a place, confirmed, and mark it as settled in the journal.
 
-        ``lease_s``: the lease of its machines; None: not known.
+        ``lease_s``: the lease of the pool's machines; None: unknown.
         """
         from .teardown import sweep
 
@@ -62,7 +64,7 @@ class CloudSurveyor(ABC, Generic[C]):
             await sweep(cloud, pool, journal=journal, lease_s=lease_s)
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
-        """End everything in a place that has the pool's tag and yet is not the pool's, confirmed."""
+        """End, confirmed, all resources in a place with the pool's tag that are not the pool's."""
         from .teardown import sweep_others
 
         async with self.reach(place) as cloud:

@@ -1,7 +1,8 @@
-"""Find and end everything of a pool, and confirm that it is gone: for a pool that closes, and for a dead one.
+"""Find and end everything of a pool, and confirm its end: for a pool that closes, and for a dead one.
 
-Machines come first, because they cost the most and use the rest; then the things they were made with. Only the cloud's
-answers count: a machine is gone when it is shown as terminated, or is not shown for `GRACE_S`.
+Machines are ended first, because they cost the most and use the other resources; then the resources that the pool
+created for them. Only the cloud's responses count: a machine is gone when it is listed as terminated, or is not listed
+for `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .instance_inventory import InstanceView
 from .port import Cloud, Leftover, Removed
 from .written import Written, settle, written_of
 
-AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # pauses between requests; the last one repeats
+AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # pauses between requests, in seconds; the last one repeats
 
 Warn = Callable[[str], object]
 
@@ -33,7 +34,7 @@ def _unheard(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The resources that existed, and are confirmed to be gone. ``others``: their names, by kind."""
+    """The resources that existed and are confirmed to be gone. ``others``: names, by kind, of all except machines."""
 
     pool: str
     machines: tuple[str, ...] = ()
@@ -55,16 +56,23 @@ async def sweep(
 ) -> Swept:
     """End everything of ``pool`` in this place; return when the cloud confirms it and the journal is settled there.
 
-    Resources that only look like the pool's are left alone: see `resource_ownership`.
+    Resources that only look like the pool's are left alone: see `resource_ownership`. Idempotent; safe to cancel.
 
-    ``own_intents``: those that the living owner of the pool knows, besides the journal. ``known``: machines that an
-    outdated answer may not show, besides those in the journal, except those that have ``ended``. ``lost``: tokens of
-    launches without an answer, with the seconds for which their machines may still appear; the wait is over once all
-    have appeared. ``patience_s``: transient errors are waited out for so long, with a call of ``warn``. ``lease_s``:
-    seconds after which machines power themselves off without their client. Idempotent; safe to cancel.
+    Args:
+        cloud: The cloud, opened in this place.
+        pool: The name of the pool.
+        journal: The journal, if any.
+        own_intents: Intents that the living owner of the pool has in memory.
+        known: Further machines that an outdated list may lack; the machines in the journal are known anyway.
+        ended: Machines that are known to have ended.
+        lost: Tokens of launches without a response, each with the seconds for which its machines may still appear. The
+            wait ends when all have appeared.
+        lease_s: Seconds without their client after which machines power themselves off. None: unknown.
+        patience_s: Seconds for which transient errors are retried, with a call of ``warn``.
+        warn: Receives warnings.
 
     Raises:
-        NotGone: the end is not confirmed; says what is left.
+        NotGone: The end is not confirmed; the error names what may still exist.
     """
     written = await written_of(cloud.place, pool, journal, own_intents)
     now = anyio.current_time()
@@ -86,10 +94,10 @@ async def sweep(
 
 
 async def sweep_others(cloud: Cloud, pool: str, *, journal: Journal) -> Swept:
-    """End resources that have the tag of ``pool`` and are not its own, if the user knows that nobody uses them.
+    """End resources with the tag of ``pool`` that are not its own. For users who know that nobody uses them.
 
     Raises:
-        ProviderError: the end is not confirmed; says what is left.
+        ProviderError: The end is not confirmed; the error names what may still exist.
     """
     written = await written_of(cloud.place, pool, journal)
     return await _removed_all(
@@ -100,10 +108,10 @@ async def sweep_others(cloud: Cloud, pool: str, *, journal: Journal) -> Swept:
 async def _removed_all(
     cloud: Cloud, what: Claim | Others, tracker: EndTracker, written: Written, warn: Warn = _unheard
 ) -> Swept:
-    """Remove everything that ``what`` claims; failures are collected, and raised at the end.
+    """Remove everything that ``what`` claims. Failures do not stop the removal; they are raised together at the end.
 
     Raises:
-        NotGone: something is left, or may be.
+        NotGone: Something still exists, or may.
     """
     machines, running = list[str](), None
     try:
@@ -134,9 +142,9 @@ async def remove_each(
     shown: Callable[[str], Awaitable[Sequence[Thing]]],
     delete: Callable[[str], Awaitable[bool]],
 ) -> Removed:
-    """Remove the ``known`` things of a kind and those that ``shown`` lists for the pool, one after the other.
+    """Remove the ``known`` resources of a kind and those that ``shown`` lists for the pool, one after the other.
 
-    ``delete`` returns False where there was none. A failure to remove one does not stop the others.
+    ``delete`` returns False if the resource did not exist. A failure to remove one does not stop the others.
     """
     names, gone, left, errors = {*known}, list[str](), list[str](), list[ProviderError]()
     try:
@@ -164,10 +172,10 @@ def leftover(
     used_s: float = 0.0,
     has_machines: bool = False,
 ) -> Leftover:
-    """A kind of things as `port.Leftover` has it. ``shown`` lists those of a pool, ``delete`` removes one by its name.
+    """Return a `port.Leftover`. ``shown`` lists the resources of a pool, ``delete`` removes one by its name.
 
-    ``is_unknown``: its error says that there is no such thing. ``is_used``: that something uses it still, which is
-    waited for, ``used_s`` at most.
+    ``is_unknown``: whether an error means that the resource does not exist. ``is_used``: whether an error means that
+    something still uses the resource; if so, the removal is retried for ``used_s`` seconds.
     """
 
     async def deleted(name: str) -> bool:
@@ -195,11 +203,11 @@ def leftover(
     return Leftover(kind, remove, has_machines)
 
 
-PERHAPS = "perhaps"  # the name of a thing of which nobody knows whether it is there
+PERHAPS = "perhaps"  # stands for a resource that may or may not exist
 
 
 def _in_words(kind: str, name: str) -> str:
-    """A resource's kind and name in words for people."""
+    """Return a resource's kind and name for display."""
     words = kind.replace("-", " ")
     return f"perhaps a {words}" if name == PERHAPS else f"{words} {name}"
 
@@ -241,10 +249,10 @@ async def _end_all(cloud: Cloud, what: Claim | Others, tracker: EndTracker, warn
 
 
 async def end(cloud: Cloud, machines: Sequence[str]) -> list[InstanceView]:
-    """Ask the cloud to end these machines; return its answers. A machine that it does not know is no error.
+    """Request the end of these machines; return the cloud's responses. An unknown machine is not an error.
 
     Raises:
-        ProviderError: some calls failed; all were tried.
+        ProviderError: Some calls failed; all were tried.
     """
     views: list[InstanceView] = []
     failed: list[ProviderError] = []
@@ -259,7 +267,7 @@ async def end(cloud: Cloud, machines: Sequence[str]) -> list[InstanceView]:
 
 
 async def _end_batch(cloud: Cloud, batch: Sequence[str]) -> list[InstanceView]:
-    """End a batch. An unknown id fails the whole call, so its halves are tried."""
+    """End a batch. An unknown id fails the whole call; after such a failure, each half is tried separately."""
     try:
         return [*await cloud.end(batch)]
     except ProviderError as error:

@@ -1,4 +1,4 @@
-"""A cloud's limit on requests as a token bucket on this side."""
+"""A client-side token bucket that keeps to a cloud's limit on requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...lazy_dataclass import dataclass
 class Bucket:
     """A token bucket, without a clock: callers pass the time.
 
-    A caller that comes too early waits for a token that is reserved for it.
+    If no token is available, the caller reserves the next one and waits for it.
     """
 
     capacity: float
@@ -25,25 +25,28 @@ class Bucket:
         self._tokens = self.capacity
 
     def take(self, now: float) -> float:
-        """Take a token; return the seconds until it is there. Later callers wait behind it."""
+        """Take a token; return the seconds until it is available. Later callers get later tokens."""
         self._refill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens / self.per_s)
 
     def give_back(self) -> None:
-        """Return a token that was not used, because the caller gave up waiting."""
+        """Return an unused token, because the caller stopped waiting."""
         self._tokens = min(self.capacity, self._tokens + 1)
 
     def used(self, taken: float, now: float) -> None:
-        """Count a token that was there at ``taken`` from ``now`` on, as its request waited for another limit.
+        """Record that a token, available at ``taken``, was used only at ``now``, since its request waited for another
+        limit.
 
-        Without this, the next request could follow sooner than the limit says, by what this one was late.
+        Without this, the next request could follow sooner than the limit allows, by the delay of this one.
         """
         self._refill(now)
         self._tokens -= min((now - taken) * self.per_s, 1.0)
 
     def throttled(self, now: float) -> None:
-        """Empty this bucket like the cloud's own, which other users of the account share."""
+        """Empty this bucket after the cloud refused a request: other users of the account share the cloud's own
+        bucket.
+        """
         self._refill(now)
         self._tokens = min(self._tokens, 0.0)
 
@@ -53,11 +56,11 @@ class Bucket:
 
 
 async def wait_for_token(bucket: Bucket) -> None:
-    """Wait until the caller's token is there. Cancelled, it gives the token back."""
+    """Wait until the caller's token is available. On cancellation, return the token."""
     wait_s = bucket.take(anyio.current_time())
     if wait_s > 0:
         try:
             await anyio.sleep(wait_s)
-        except BaseException:  # a cancellation
+        except BaseException:  # on cancellation
             bucket.give_back()
             raise

@@ -1,6 +1,6 @@
-"""The document for cloud-init at a machine's launch: its lease first, then its host key and who may log in.
+"""The cloud-init document for a machine's launch: its lease first, then its host key and the accepted login key.
 
-The document is JSON, which is YAML: nothing in it needs quoting for a shell.
+The document is JSON, which is also YAML, so no value needs quoting for a shell.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..base import LaunchRequest
 from .keys import HostKey
 from .vendor import Vendor
 
-LEASE = "/run/outrider/lease"  # touching it renews the lease; /run is in memory, and empty after each boot
-GRACE_S = 30  # added to the first lease, as the machine is still booting when it begins
+LEASE = "/run/outrider/lease"  # file; a touch renews the lease. /run is in memory, and empty after each boot
+GRACE_S = 30  # seconds added to the first lease, as the machine is still booting when it begins
 
-# A machine whose lease cannot be armed ends at once. Programs are found by PATH, as in the script, because a
-# machine's own poweroff may be elsewhere.
+# A machine on which the lease cannot be set up ends at once. Programs are found through PATH, as in the script,
+# because a machine's own poweroff may be in another folder.
 _ARM = """\
 folder=$1 script=$2
 shift 2
@@ -39,14 +39,15 @@ def user_data(
     max_lifetime_s: float | None = None,
     at_boot: Sequence[str] = (),
 ) -> str:
-    """The cloud-config as text. At each boot (cloud-init's ``bootcmd``) the lease is armed first.
+    """Return the cloud-config as text. At each boot (cloud-init's ``bootcmd``), setting up the lease comes first.
 
     ``client_key``: the OpenSSH public key that may log in as ``user``, who may become root. The machine powers itself
-    off ``lease_s`` seconds after `LEASE` was last touched, and ``max_lifetime_s`` seconds after its boot, both rounded
-    up. ``at_boot``: further commands for a shell, at each boot after the lease.
+        off
+    ``lease_s`` seconds after `LEASE` was last touched, or ``max_lifetime_s`` seconds after its boot, both rounded up.
+    ``at_boot``: further shell commands at each boot, after the lease.
 
     Raises:
-        ValueError: the document is longer than the cloud accepts.
+        ValueError: The document is longer than the cloud accepts.
     """
     lifetime_s = 0 if max_lifetime_s is None else max(1, ceil(max_lifetime_s))
     folder = LEASE.rpartition("/")[0]
@@ -72,7 +73,7 @@ def user_data(
 def user_data_for(
     vendor: Vendor, request: LaunchRequest, *, host_key: HostKey, user: str, at_boot: Sequence[str] = ()
 ) -> str:
-    """The document of `user_data` for machines of a request."""
+    """Return the document of `user_data` for machines of a request."""
     return user_data(
         vendor,
         host_key=host_key,
@@ -86,5 +87,5 @@ def user_data_for(
 
 @cache
 def lease_script() -> str:
-    """The text of ``lease.sh``."""
+    """Return the text of ``lease.sh``."""
     return Path(__file__).with_name("lease.sh").read_text("ascii")

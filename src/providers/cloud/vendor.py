@@ -1,4 +1,4 @@
-"""The words and codes of one cloud, as far as what all clouds share must know them. Constants, no I/O."""
+"""The terms and error codes of one cloud that the shared modules need. Constants, no I/O."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from ...lazy_dataclass import dataclass
 class Vendor:
     """One cloud.
 
-    ``name``: as people call it and write it, as in ``AWS(zones=...)``. ``service``: what of it has the machines.
-    ``causes``: why a machine ended in words, by its `InstanceView.reason`. ``interruptions``: the reasons that mean
-    that the cloud has taken it. ``quotas``: codes of errors that hold in all zones. ``lasting``: codes of errors that
-    waiting does not mend. ``general_purpose``: beginnings of names of the types that are preferred when no accelerator
-    is asked for. ``price_advice``: what to do when a price is not known. ``usual_zone``: whether a zone (region, zone)
-    is used without being named. ``regions_with``: the regions that have an accelerator, as far as known.
-    ``first_lease_more_s``: so much longer than others lives a machine that its client has never reached.
-    ``warning``: what a pool's user is told before its first launch; ``warning_of_several``: if it has several nodes.
+    Args:
+        name: The name of the cloud and of its class, as in ``AWS(zones=...)``.
+        service: The cloud's service that provides machines.
+        causes: For display: why a machine ended, by its `InstanceView.reason`.
+        interruptions: The reasons that mean that the cloud has taken the machine.
+        quotas: Error codes that apply to all zones.
+        lasting: Error codes that waiting does not resolve.
+        general_purpose: Prefixes of the types that are preferred if a request has no accelerator.
+        price_advice: What the user should do if a price is unknown.
+        usual_zone: Returns whether a zone (region, zone) is used without being named by the user.
+        regions_with: Returns the regions that have an accelerator, as far as known.
+        first_lease_more_s: Additional seconds of the first lease, for a machine that its client has never reached.
+        warning: A warning for the user before a pool's first launch.
+        warning_of_several: The same, only for pools with several nodes.
     """
 
     name: str
@@ -31,9 +37,10 @@ class Vendor:
     general_purpose: tuple[str, ...] = ()
     price_advice: str = ""
     usual_zone: Callable[[str, str], bool] = lambda region, zone: True  # noqa: ARG005
-    off_is_ended: bool = True  # a machine that powers itself off ends, and costs nothing any more
+    off_is_ended: bool = True  # a machine that powers itself off ends and no longer costs anything
     first_lease_more_s: float = 0.0
-    user_data_bytes: int = 16 << 10  # of a cloud-config, in base64; EC2 takes the fewest
+    # Size limit of a cloud-config, in base64. Of all clouds, EC2 has the lowest limit.
+    user_data_bytes: int = 16 << 10
     regions_with: Callable[[str], Sequence[str]] = lambda accelerator: ()  # noqa: ARG005
     warning: str = ""
     warning_of_several: str = ""

@@ -1,4 +1,4 @@
-"""The knowledge of a pool that is written down: the journal's intents in one place, and whose things are by them."""
+"""The recorded knowledge about a pool: the journal's intents in one place, and the claim that follows from them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .instance_inventory import GRACE_S
 if TYPE_CHECKING:
     from .port import Cloud
 
-FLEET = "fleet"  # the kind of intents that make machines
-FLEET_S = 90.0  # a call that makes machines is answered within it: it takes some seconds for tens of them
+FLEET = "fleet"  # the kind of intents that create machines
+FLEET_S = 90.0  # seconds within which a create call is answered; tens of machines take some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class Written:
 
     @property
     def machines(self) -> dict[str, float]:
-        """The machines that were created, each with the seconds since then."""
+        """Return the created machines, each with the seconds since its creation."""
         return {
             each: self.now - intent.at for intent in self.intents if intent.kind == FLEET for each in intent.ids or ()
         }
 
     def unsure(self, lost: Mapping[str, float]) -> dict[str, Unsure]:
-        """The launches without an answer, each with the seconds for which machines may still appear.
+        """Return the launches without a response, each with the seconds for which its machines may still appear.
 
-        For those in ``lost``, the living owner knows the seconds; others may have been repeated for a while.
+        For launches in ``lost``, the living owner knows the seconds. Other launches may have been repeated for a while.
         """
         launches = [intent for intent in self.intents if intent.kind == FLEET and intent.ids is None]
         return {
@@ -64,7 +64,7 @@ async def written_of(
     if journal is not None:
         try:
             record = await in_thread(journal.record, pool)
-        except ProviderError:  # tags find the same, only later
+        except ProviderError:  # tags find the same machines, only later
             known = False
     hosts = record.hosts if record is not None else () if known else (socket.gethostname(),)
     intents = [] if record is None else [each for each in record.intents if dict(each.place) == dict(place)]
@@ -72,7 +72,7 @@ async def written_of(
 
 
 async def elsewhere(cloud: Cloud, pool: str, journal: Journal | None) -> str:
-    """The places of the pool's machines according to the journal; "" if they are here, or nobody knows."""
+    """Return the places of the pool's machines according to the journal; "" if they are here, or unknown."""
     record = None if journal is None else await in_thread(journal.record, pool)
     intents = () if record is None else record.intents
     places = {cloud.where(each.place) for each in intents if each.kind == FLEET}

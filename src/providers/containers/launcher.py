@@ -1,4 +1,4 @@
-"""Starts the containers of one pool: which host gets how many, with which image, limits and devices."""
+"""Launches of one pool's containers: how many on which host, and with which image, limits and devices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..cloud.recorder import Recorder
     from .provider import Containers
 
-AT_ONCE = 4  # containers that are started on a host at a time
+AT_ONCE = 4  # containers started concurrently on a host
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Spot:
 
 @dataclass
 class Room:
-    """The room that a host has left. ``containers``: those of the pool; ``devices``: free ones that fit."""
+    """The remaining room of a host. ``containers``: the pool's; ``devices``: the free devices that fit the request."""
 
     runtime: Runtime
     containers: int
@@ -62,7 +62,7 @@ class ContainerOrder(Order):
 
 
 def plan(provider: Containers, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
-    """Offer the hosts, each of which is a zone. What they have shows when they are reached."""
+    """Offer each host as a zone. Its hardware shows only when the host is connected to."""
     for option in ("disk_gb", "architecture", "interconnect"):
         if getattr(request, option):
             raise BadRequest(f"Containers cannot be asked for {option}: leave it out, and name hosts that have it")
@@ -83,7 +83,7 @@ class ContainerLauncher(PlainLauncher):
         self._provider, self._cloud, self._recorder = provider, cloud, recorder
         self._runtimes = {each.zone: each for each in cloud.runtimes}
         self._images = OncePerKey[tuple[Runtime, str], None](lambda each: each[0].fetch(each[1], provider.pull))
-        self._under_way: list[ContainerOrder] = []  # whose containers may not be listed yet
+        self._under_way: list[ContainerOrder] = []  # orders whose containers may not be listed yet
         self._ordering = anyio.Lock()
         cloud.used = set()
 
@@ -92,7 +92,7 @@ class ContainerLauncher(PlainLauncher):
         return plan(self._provider, request, cooldowns)
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> ContainerOrder:
-        """See that each host has the image, and choose hosts. A host that fails gets none, if another does not."""
+        """Make sure that each host has the image, and choose hosts. A host that fails is skipped if any other works."""
         request, accelerator, per_host = plan.request, plan.request.accelerator, self._provider.per_host
         hosts = [self._runtimes[offer.zone] for offer in chosen]
         pulled = await answers_of(hosts, lambda each: self._images.get((each, image_of(self._provider, request))))
@@ -115,11 +115,12 @@ class ContainerLauncher(PlainLauncher):
 
     async def create(self, order: ContainerOrder) -> Answer:
         facts = {"count": str(order.count), "image": image_of(self._provider, order.request)}
-        errors: dict[Runtime, ProviderError] = {}  # of hosts that were to start some
-        addresses: dict[MachineId, str] = {}  # one that is not told is found out there
+        errors: dict[Runtime, ProviderError] = {}  # errors of hosts that should have started containers
+        addresses: dict[MachineId, str] = {}  # addresses; a missing one is determined on its host
         try:
             spots = await self._recorder.create(FLEET, order.token, facts, lambda: self._started(order, errors), list)
-            if self._provider.network not in (False, "host", "none"):  # containers have addresses of their own
+            # Otherwise, containers have no addresses of their own.
+            if self._provider.network not in (False, "host", "none"):
                 listed, _ = await self._cloud.listed(f"{labels.LAUNCH}={order.token}")
                 addresses = {each.id: each.private for each in map(read, listed)}
         finally:
@@ -146,10 +147,10 @@ class ContainerLauncher(PlainLauncher):
         return Room(runtime, len(ours | {spot.name for spot in coming}), free)
 
     async def _started(self, order: ContainerOrder, errors: dict[Runtime, ProviderError]) -> dict[MachineId, Spot]:
-        """Start the containers; return those that run. ``errors`` takes in why hosts have refused others.
+        """Start the containers; return those that run. Refusals of hosts are added to ``errors``.
 
         Raises:
-            ProviderError: one may have been started that nobody knows of, or none was.
+            ProviderError: A container with an unknown state may have been started, or none was started.
         """
         self._cloud.used = {*(self._cloud.used or ()), *(spot.runtime.host for spot in order.spots)}
         turns = {each: anyio.Semaphore(AT_ONCE) for each in self._cloud.runtimes}
@@ -186,7 +187,9 @@ class ContainerLauncher(PlainLauncher):
 
 
 def spread(rooms: Sequence[Room], count: int, token: str, per_host: float, devices: int) -> list[Spot]:
-    """Choose up to ``count`` spots, each on the host that has the fewest containers then, with so many ``devices``."""
+    """Choose up to ``count`` spots, each with ``devices`` devices, on the host with the fewest containers at that
+    time.
+    """
     spots: list[Spot] = []
     while len(spots) < count:
         fitting = [each for each in rooms if each.containers < per_host and len(each.devices) >= devices]
@@ -200,11 +203,11 @@ def spread(rooms: Sequence[Room], count: int, token: str, per_host: float, devic
 
 
 def _refusal(errors: Collection[ProviderError]) -> ProviderError:
-    """Return the most telling error of hosts on which nothing was started. What a host has refused comes before that
-    another one does not answer, and neither is a launch without an answer.
+    """Return the most useful error of hosts on which no container was started. A refusal outranks a host that does not
+    respond. Neither counts as a launch without a response.
     """
     error = most_telling(sorted(errors, key=is_lost))
     if not is_lost(error):
         return error
-    text = str(error)  # which is the same where nothing changes: the runtime has tried for a while itself
+    text = str(error)  # a repeated launch would give the same text: the runtime itself has retried for a while
     return NoCapacity(text, retry_after_s=error.retry_after_s, code=error.code, advice=error.advice, kind=text)

@@ -1,4 +1,4 @@
-"""`Containers`: nodes in any image, as containers of Docker or Podman on this computer or on hosts that one has."""
+"""`Containers`: nodes in any image, as containers of Docker or Podman on this computer or on the user's hosts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .launcher import ContainerLauncher
 
 Pull = Literal["missing", "always", "never"]
-OURS = {  # options of `run` that its containers need as they are, and what to say instead
+OURS = {  # options of `run` that Outrider sets itself, each with what the user should use instead
     **dict.fromkeys(("rm", "detach", "name", "label", "entrypoint", "interactive", "tty", "restart"), ""),
     "pull": "Containers(pull=...)",
     "network": "Containers(network=...)",
@@ -84,13 +84,13 @@ class Containers(CloudProvider["ContainerCloud"]):
     key: StrPath | None = None
     known_hosts: StrPath | Sequence[StrPath] | None = None
     config: bool | StrPath = True
-    login: Login = field(init=False)  # as the three before say it
-    places: tuple[Place, ...] = field(init=False, repr=False)  # the hosts, with that login; none: it is this computer
+    login: Login = field(init=False)  # from the options key, known_hosts and config
+    places: tuple[Place, ...] = field(init=False, repr=False)  # the hosts, with that login; empty: this computer
 
     name = "containers"
     free = True
-    keyless = True  # the user's own login leads to the hosts, and no SSH to the containers
-    containers = True  # `Image(container=...)` says which image they have
+    keyless = True  # the user's own login leads to the hosts, and containers have no SSH
+    containers = True  # `Image(container=...)` names their image
 
     def __post_init__(self) -> None:
         from ..login_host import Place
@@ -124,7 +124,7 @@ class Containers(CloudProvider["ContainerCloud"]):
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return where this provider's pools are, for commands that find them by the journal alone."""
+        """Return the place of this provider's pools, for commands that find them through the journal."""
         where = {"containers": shlex.join(self.runtime)}
         if not self.hosts:
             return {**where, "on": os.uname().nodename}
@@ -141,7 +141,7 @@ class Containers(CloudProvider["ContainerCloud"]):
         return plan(self, request, cooldowns)
 
     def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:  # noqa: ARG002
-        """Return the host. What it has shows when it is reached."""
+        """Return the offer without hardware, which shows only when the host is connected to."""
         return MachineOffer(kind=offer.kind, place=offer.place, hourly_usd=0.0)
 
     def _launcher(self, cloud: ContainerCloud, recorder: Recorder, tasks: TaskGroup) -> ContainerLauncher:  # noqa: ARG002

@@ -1,7 +1,7 @@
-"""Docker or Podman on one host, by its own command: the two take the same words for all that is needed here.
+"""Docker or Podman on one host, through the command line: both accept the same arguments for everything needed here.
 
-The command is used and not its API: Podman has no API without a service that few have turned on; a registry's
-credentials, contexts and rootless set-ups are the command's business; and over SSH it needs no forwarded socket.
+The command is used instead of the API: Podman has no API without a service that few hosts have enabled; the command
+handles a registry's credentials, contexts and rootless set-ups; and over SSH it needs no forwarded socket.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ if TYPE_CHECKING:
     from ..base import AcceleratorRequest, LaunchRequest
     from .provider import Containers, Pull
 
-DEVICES = "outrider:devices"  # the label with the GPUs that a container has
-FIRST_LEASE_S = 30.0  # is added to the first lease
-SHM_GB = 8  # where no memory is asked for; a limit, which costs nothing. The runtimes' own is 64 MB
-PULL_S = 1800.0  # images of 20 GB exist
+DEVICES = "outrider:devices"  # the label with the numbers of a container's GPUs
+FIRST_LEASE_S = 30.0  # seconds added to the first lease
+# Size of /dev/shm without a requested memory; an upper limit that costs nothing. The runtimes' default is 64 MB.
+SHM_GB = 8
+PULL_S = 1800.0  # seconds for a pull; images of 20 GB exist
 RUN_S = 120.0
-AUTO = ("auto",)  # in place of a command: the first that can be used
+AUTO = ("auto",)  # stands for the first usable command
 OLDEST = {"docker": (20, 10), "podman": (3, 0)}
-NOT_RUN = (126, 127)  # how a shell, and timeout(1), say that there is no such command
+NOT_RUN = (126, 127)  # exit codes of a shell and of timeout(1) for a missing command
 HERE = "this computer"
 _GONE = "no such (container|object)|no container with"
 _TAKEN = "name .* is already in use"
-_NEVER = "(?!)"  # matches nothing
+_NEVER = "(?!)"  # a pattern that matches nothing
 
-# Both commands at one go: `inspect` of containers of which one has just ended prints those that are left, and fails.
+# Both commands in one script. If a container ends between them, `inspect` prints the others, and exits with an error.
 _LIST = """\
 ids=$("$@" ps --all --quiet --no-trunc --filter "label=$FILTER") || exit
 [ -z "$ids" ] || "$@" inspect --type container $ids
 """
-# The folder is gone when the container runs: Podman's conmon leaves a file `oom` in the one in which it was started.
+# A folder that is deleted after the start: Podman's conmon leaves a file `oom` in its working directory.
 _RUN = """\
 for word; do
     shift
@@ -65,40 +66,41 @@ exit $status
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container, as `inspect` describes it. ``state``: in its words, such as "running" or "exited"."""
+    """One container, from `inspect`. ``state``: the runtime's own text, such as "running" or "exited"."""
 
-    host: str  # as users name it; empty: this computer
+    host: str  # as the user names it; empty: this computer
     name: str
     state: str
     labels: Mapping[str, str]
     image: str = ""
     created_at: float = 0.0  # unix time
-    address: str = ""  # in its network, if it has one
+    address: str = ""  # address in its network; empty: none
     oom: bool = False
     exit_status: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Runtime:
-    """One host's. ``place``: the way there; None: it is this computer. ``argv``: the command, or `AUTO`."""
+    """The runtime of one host. ``place``: the host and login; None: this computer. ``argv``: the command, or `AUTO`."""
 
-    host: str  # as users name it; empty: this computer
+    host: str  # as the user names it; empty: this computer
     place: Place | None
     commands: Commands
     argv: tuple[str, ...]
-    heard_at: float = field(default_factory=anyio.current_time)  # when it last said what it has, or was opened
+    # Time of the last list of containers, or of the opening.
+    heard_at: float = field(default_factory=anyio.current_time)
 
     @property
     def zone(self) -> str:
         return self.host or HERE
 
     async def program(self) -> tuple[str, ...]:
-        """Return the words of the command: the first of those that are `usable`."""
+        """Return the words of the command: the first `usable` one."""
         self.argv = (await self.usable())[0]
         return self.argv
 
     async def usable(self) -> list[tuple[str, ...]]:
-        """Return the command that was given, or those of the two that can be used; an error says why there is none."""
+        """Return the configured command, or the usable ones of docker and podman; an error says why none is usable."""
         if self.argv != AUTO:
             return [self.argv]
         objections: dict[str, str] = {}
@@ -113,14 +115,14 @@ class Runtime:
         return usable
 
     async def containers(self, label: str) -> list[Container]:
-        """List the containers that have a label: ``"name"`` or ``"name=value"``."""
+        """List the containers with a label: ``"name"`` or ``"name=value"``."""
         ended = await self.commands.run(["env", f"FILTER={label}", "sh", "-c", _LIST, "sh", *await self.program()])
         self._check("ps", ended, _GONE if ended.stdout.strip().startswith("[") else _NEVER)
         self.heard_at = anyio.current_time()
         return read_containers(ended.stdout, self.host)
 
     async def fetch(self, image: str, pull: Pull) -> None:
-        """See that the host has an image."""
+        """Make sure that the host has an image."""
         if pull != "always" and (await self._run("image", "inspect", "--format", "{{.Id}}", image)).status == 0:
             return
         if pull == "never":
@@ -133,24 +135,24 @@ class Runtime:
     async def run(
         self, provider: Containers, request: LaunchRequest, *, name: str, labels: dict[str, str], devices: Sequence[int]
     ) -> None:
-        """Start a container in the background. One that has its name already is the same, of an earlier try.
+        """Start a container in the background. An existing container with this name is the result of an earlier try.
 
         Raises:
-            ProviderError: as `failures.is_lost` says, it may have been started all the same.
+            ProviderError: By `failures.is_lost`, the container may have been started.
         """
-        podman = bool(devices) and "podman" in (await self._run("--version")).stdout.lower()  # under whatever name
+        podman = bool(devices) and "podman" in (await self._run("--version")).stdout.lower()  # `docker` may be Podman
         words = run_words(provider, request, name=name, labels=labels, devices=devices, podman=podman)
         command = ["sh", "-c", _RUN, "sh", *await self.program(), "run", *words]
         self._check("run", await self.commands.run(command, within_s=RUN_S), _TAKEN)
 
     async def remove(self, names: Sequence[str]) -> None:
-        """End and remove containers. One that is not there, or is being removed, is no error."""
+        """End and remove containers. A missing container, or one that is being removed, is not an error."""
         self._check("rm", await self._run("rm", "--force", "--volumes", *names), f"{_GONE}|already in progress")
 
     async def gpus(self, wanted: AcceleratorRequest) -> list[int]:
-        """Return the numbers of the host's GPUs that fit; a BadRequest says that they are too few."""
+        """Return the numbers of the host's GPUs that fit; raise BadRequest if there are too few."""
         ended = await self.commands.run(["nvidia-smi", *QUERY])
-        gpus = parse(ended.stdout) if ended.status == 0 else []  # the command fails where there is no driver
+        gpus = parse(ended.stdout) if ended.status == 0 else []  # without a driver, the command fails
         fitting = [each.index for each in gpus if wanted.fits(each.name, each.memory_gb)]
         if len(fitting) < wanted.count:
             has = ", ".join(sorted({each.name for each in gpus})) or "no GPU that its driver tells of"
@@ -161,12 +163,12 @@ class Runtime:
         return await self.commands.run([*await self.program(), *words], within_s=within_s)
 
     def _check(self, what: str, ended: Ended, but: str = _NEVER) -> None:
-        """Raise the error of a command that has failed, unless its words are those of ``but``."""
+        """Raise the error of a failed command, unless its output matches the pattern ``but``."""
         if ended.status != 0 and not re.search(but, ended.stderr, re.IGNORECASE):
             raise error_of(f"{self.argv[-1]} {what}", ended, self.commands.where)
 
 
-# --- the words behind `docker run` or `podman run` -------------------------------------------------------------------
+# --- arguments of `docker run` or `podman run` ----------------------------------------------------------------------
 
 
 def run_words(
@@ -178,8 +180,8 @@ def run_words(
     devices: Sequence[int] = (),
     podman: bool = False,
 ) -> list[str]:
-    """Return the words. ``devices``: numbers of GPUs, which Podman and Docker are told of in different ways."""
-    options = cast("LongOptions", provider.options)  # as they were checked
+    """Return the arguments. ``devices``: numbers of GPUs, for which Podman and Docker have different options."""
+    options = cast("LongOptions", provider.options)  # the options after their check
     words = ["--detach", "--rm", f"--name={name}"]
     words += [f"--label={key}={value}" for key, value in labels.items() if key != "Name"]
     if devices:
@@ -215,12 +217,12 @@ def first_process() -> str:
     return Path(__file__).with_name("first_process.sh").read_text()
 
 
-# --- what they print, read without I/O --------------------------------------------------------------------------------
+# --- parsing of output, without I/O -----------------------------------------------------------------------------------
 
 
 def objection(program: str, named: str, server: Ended) -> str:
-    """Return why a command cannot be used; empty: it can. ``named``: what its ``--version`` says."""
-    real = "podman" if "podman" in named.lower() else program  # `docker` may be Podman under that name
+    """Return why a command cannot be used; empty: it can. ``named``: the output of ``--version``."""
+    real = "podman" if "podman" in named.lower() else program  # `docker` may be Podman
     version = server.stdout.strip()
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if server.status or numbers is None:
@@ -232,7 +234,7 @@ def objection(program: str, named: str, server: Ended) -> str:
 
 
 def no_runtime(objections: Mapping[str, str], where: str) -> ProviderError:
-    """Return the error of a host on which no command can be used. ``objections``: why not, of those that it has."""
+    """Return the error of a host without a usable command. ``objections``: by installed command, why it is unusable."""
     if not objections:
         return BadRequest(
             f"There is neither Docker nor Podman {where}",
@@ -267,11 +269,12 @@ def _container(inspected: Mapping[str, Any], host: str) -> Container:
     )
 
 
-# --- what they say when they fail -------------------------------------------------------------------------------------
-# Their own words are in every error. What the daemon or the host did not answer is lost, and worth another try.
+# --- errors -----------------------------------------------------------------------------------------------------------
+# The runtime's own words are in every error. If the daemon or host did not respond, the call is lost and may be
+# retried.
 
 BUSY_S = 60.0
-MOST = 400  # characters of a command's words in an error
+MOST = 400  # most characters of a command's output in an error
 _MEANINGS = (
     Meaning(
         NotAuthorized,
@@ -345,7 +348,7 @@ _LOG = re.compile(r'^time="[^"]*" level=\w+ msg=')
 
 
 def error_of(command: str, ended: Ended, where: str) -> ProviderError:
-    """Return the error of a command that has failed: ``"podman pull"`` on a host, or ``"here"``."""
+    """Return the error of a failed command, such as ``"podman pull"``. ``where``: a host, or ``"here"``."""
     output = words_of(ended.stderr or ended.stdout)
     quoted = f": {output}" if output else ""
     error = meant(output, _MEANINGS, lambda words: f"{command} {where} failed, as {words}{quoted}")
@@ -354,7 +357,7 @@ def error_of(command: str, ended: Ended, where: str) -> ProviderError:
 
 
 def words_of(text: str) -> str:
-    """Return the last line that a command has printed without its own log's, shortened and without secrets."""
+    """Return the last line of a command's output that is not its own log, shortened and without secrets."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     relevant = [line for line in lines if not _LOG.match(line) and not line.startswith(("See '", "Run '"))] or lines
     last = next(

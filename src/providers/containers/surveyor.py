@@ -1,4 +1,4 @@
-"""Containers, as `outrider ps` and `outrider gc` ask hosts which there are, and where `gc` ends them."""
+"""The surveyor of containers: lists them for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from .provider import Containers
 
 
 class ContainerSurveyor(CloudSurveyor[ContainerCloud]):
-    """A place has the command that runs containers, as "containers", and the hosts, or the computer "on" which."""
+    """The surveyor. A place has the runtime's command as "containers", and the hosts, or this computer's name as
+    "on".
+    """
 
     provider, mark = "containers", "containers"
 
     @asynccontextmanager
     async def reach(self, place: Place) -> AsyncIterator[ContainerCloud]:
-        """Open the way to the hosts that a pool's journal names. A pool that took the first command that could be used
-        may have had another one then: all are asked.
+        """Open the hosts that a pool's journal names. If the pool used the first usable command, that command may have
+        been another one then, so all commands are queried.
         """
         on = place.get("on")
         if on is not None and on != os.uname().nodename:

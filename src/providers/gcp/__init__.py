@@ -1,7 +1,7 @@
-"""Google Compute Engine.
+"""The provider for Google Compute Engine.
 
-`cloud` and `launcher` are the two halves of the cloud's port, `network` makes firewall rules, `catalogue` has types and
-prices, `api` and `credentials` call Google.
+`cloud` and `launcher` implement the two protocols of `providers.cloud.port`, `network` creates firewall rules,
+`catalogue` has types and prices, `api` and `credentials` call Google.
 
 Public names: `provider.GCP`.
 Open first: `launcher.py`.

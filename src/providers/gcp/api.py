@@ -18,11 +18,11 @@ from .credentials import Credentials, find
 from .errors import CAPACITY_AGAIN_S, MEANINGS, THROTTLED, of_operation, words_of
 
 BASE_URL = "https://compute.googleapis.com/compute/v1"
-PAUSES = (0.2, 0.4, 0.8)  # seconds between questions about an operation; the last one repeats
+PAUSES = (0.2, 0.4, 0.8)  # seconds between polls of an operation; the last one repeats
 
 
 class Api:
-    """One project, ``async with Api.open(...)``. ``region``: where machines are launched; empty: nowhere."""
+    """One project: ``async with Api.open(...)``. ``region``: for launches; empty: no launches."""
 
     def __init__(self, http: HttpApi, place: Mapping[str, str], region: str) -> None:
         """Use `open` instead. ``place`` has a project."""
@@ -32,12 +32,12 @@ class Api:
     @classmethod
     @asynccontextmanager
     async def open(cls, place: Mapping[str, str], region: str = "") -> AsyncIterator[Api]:
-        """Open it; nothing is sent to Compute Engine yet. ``place``: optionally a ``project``, a file of
+        """Open the API; nothing is sent to Compute Engine yet. ``place``: optionally a ``project``, a file of
         ``credentials`` and an ``endpoint_url``.
 
         Raises:
-            BadRequest: no project is known, or ``outrider[gcp]`` is not installed.
-            NotAuthorized: there are no credentials.
+            BadRequest: The project is unknown, or ``outrider[gcp]`` is not installed.
+            NotAuthorized: There are no credentials.
         """
         access = Credentials(*await in_thread(find, place.get("credentials")))
         project = place.get("project") or access.project
@@ -63,22 +63,22 @@ class Api:
     async def call(
         self, method: str, path: str, *, body: object = None, params: Mapping[str, str] | None = None, token: str = ""
     ) -> Any:
-        """Make a call. With a ``token`` (32 hexadecimal digits) it is carried out once, however often it is made.
+        """Make a call. A call with a ``token`` (32 hexadecimal digits) takes effect once, however often it is repeated.
 
         Raises:
-            ProviderError: with Compute Engine's ``code``.
+            ProviderError: With Compute Engine's ``code``.
         """
         once = {} if method == "GET" else {"requestId": str(UUID(token or uuid4().hex))}
         return await self._http.call(method, path, body=body, params={**(params or {}), **once}, idempotent=True)
 
     async def pages(self, path: str, params: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """All items of a list; of an aggregated one, those of all places together."""
+        """Return all items of a list; for an aggregated list, the items of all zones and regions together."""
 
         async def page(token: str) -> tuple[list[dict[str, Any]], str]:
             query = {**(params or {}), "maxResults": "500", **({"pageToken": token} if token else {})}
             answer = await self.call("GET", path, params=query)
             items = answer.get("items") or []
-            if isinstance(items, dict):  # by place
+            if isinstance(items, dict):  # an aggregated list is a dict by zone or region
                 lists = (each for place in items.values() for each in place.values())
                 items = [one for each in lists if isinstance(each, list) for one in each]
             return items, answer.get("nextPageToken") or ""
@@ -86,10 +86,11 @@ class Api:
         return await every_page(page)
 
     async def done(self, operation: Mapping[str, Any], *, timeout_s: float = 60.0) -> Mapping[str, Any]:
-        """Wait for the end of an operation of the region, or of all; return it as it is then, perhaps with its error.
+        """Wait for the end of an operation of the region, or a global one; return its final state, which may have an
+        error.
 
         Raises:
-            CallRefused: it goes on after ``timeout_s``, or Compute Engine does not answer.
+            CallRefused: The operation still runs after ``timeout_s``, or Compute Engine does not respond.
         """
         scope = f"/regions/{self.region}" if "region" in operation else "/global"
         polls = 0
@@ -104,10 +105,10 @@ class Api:
         return operation
 
     async def carry_out(self, method: str, path: str, what: str, *, body: object = None, token: str = "") -> None:
-        """Make a call, and wait until its operation has succeeded. ``what``: it makes or removes, in words.
+        """Make a call, and wait until its operation has succeeded. ``what``: the call's purpose, for errors.
 
         Raises:
-            ProviderError: it failed, or has not ended.
+            ProviderError: The operation failed, or has not ended.
         """
         errors = failures(await self.done(await self.call(method, path, body=body, token=token)))
         if errors:

@@ -1,7 +1,7 @@
-"""Read a region's catalogue from Compute Engine: machine types, and the zones that have them; and say their prices.
+"""A region's catalogue, read from Compute Engine: machine types and their zones; and their prices from a table.
 
-The table of prices (``prices.json``) has USD per vCPU and GB of a family in us-central1, each region's factor, GPUs by
-region, and spot prices as a share of those on demand (of GPUs in USD). See decision 68.
+The table (``prices.json``) has a family's USD per vCPU and GB in us-central1, each region's factor, GPU prices by
+region, and spot prices as a share of the on-demand price (for GPUs in USD). See decision 68.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .vendor import GPUS, VENDOR
 if TYPE_CHECKING:
     from .api import Api
 
-TYPES_S: Final = 600.0  # how long a catalogue is kept
+TYPES_S: Final = 600.0  # seconds for which a catalogue is cached
 _FIELDS = "name,guestCpus,memoryMb,architecture,isSharedCpu,accelerators,bundledLocalSsds,deprecated"
 
-# GPUs that are attached to n1-standard machines: for each number of them, the most vCPUs.
+# GPUs that can be attached to n1-standard machines: the most vCPUs by the number of GPUs.
 ATTACHED: Final[Mapping[str, Mapping[int, int]]] = {
     "nvidia-tesla-t4": {1: 48, 2: 48, 4: 96},
     "nvidia-tesla-p4": {1: 24, 2: 48, 4: 96},
@@ -35,17 +35,19 @@ ATTACHED: Final[Mapping[str, Mapping[int, int]]] = {
 
 
 def _place(api: Api) -> Hashable:
-    """The cache key of a cloud. With an endpoint of one's own each `Api` has its own key, as ports are reused."""
+    """Return the cache key of a cloud. With the user's own endpoint, each `Api` has its own key, as ports are
+    reused.
+    """
     return api.project, api.region, api.endpoint_url and id(api)
 
 
 @kept_for(TYPES_S, by=_place)
 async def load(api: Api) -> Catalogue:
-    """Return the region's catalogue, with prices as far as the table has them. It is kept for 10 minutes.
+    """Return the region's catalogue, with prices if the table has them. It is cached for 10 minutes.
 
     Raises:
-        BadRequest: there is no such region.
-        ProviderError: Compute Engine did not answer.
+        BadRequest: The region does not exist.
+        ProviderError: Compute Engine did not respond.
     """
     types: dict[str, InstanceType] = {}
     places: dict[str, frozenset[str]] = {}
@@ -76,10 +78,10 @@ async def _types(api: Api, zone: str) -> list[tuple[InstanceType, str, int]]:
 
 
 def parse(machine_type: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[tuple[InstanceType, str, int]]:
-    """Parse a machine type: as it is, and with each of the ``attached`` GPUs that it may have.
+    """Parse a machine type: without extra GPUs, and with each possible number of each of the ``attached`` GPUs.
 
-    With each come Compute Engine's name of its GPUs, and the number of its local disks. Nothing comes of types with
-    TPUs, or with GPUs that are not in `GPUS`.
+    Yield each type with Compute Engine's name of its GPUs, and the number of its local disks. Types with TPUs, or with
+    GPUs that are not in `GPUS`, are skipped.
     """
     name, vcpus, built_in = (
         machine_type["name"],
@@ -104,7 +106,7 @@ def parse(machine_type: Mapping[str, Any], attached: Collection[str] = ()) -> It
             accelerator=accelerator,
             accelerators=count,
             accelerator_memory_gb=memory_gb,
-            cluster=True,  # all machines of a zone may be near each other
+            cluster=True,  # machines in one zone can always be placed near each other
             spot=True,
             on_demand=True,
             bare_metal=kind.endswith("-metal"),
@@ -115,9 +117,9 @@ def parse(machine_type: Mapping[str, Any], attached: Collection[str] = ()) -> It
 
 
 def hourly_usd(each: InstanceType, gpu: str, ssds: int, region: str, *, spot: bool) -> float | None:
-    """USD per hour of a machine, without boot disk and address; None: one of its prices is not known.
+    """Return USD per hour of a machine, without boot disk and address; None: one of its prices is unknown.
 
-    ``gpu``: Compute Engine's name of its GPUs. ``ssds``: local disks that come with it.
+    ``gpu``: Compute Engine's name of its GPUs. ``ssds``: number of its local disks.
     """
     table = bundled_table(__file__)
     family = table["families"].get(each.name.partition("-")[0])

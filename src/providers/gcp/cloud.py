@@ -1,7 +1,7 @@
-"""Compute Engine in one project, as far as machines are found and ended: the port of `providers.cloud`.
+"""Compute Engine in one project: the implementation of `providers.cloud.port.Cloud`, which finds and ends machines.
 
-A machine's id is ``NAME.ZONE``, as in its internal host name. Deleted machines are in no list: one that is missing and
-that ``GET`` does not know either has ended.
+A machine's id is ``NAME.ZONE``, as in its internal host name. Lists lack deleted machines: a machine has ended if it is
+not listed and ``GET`` does not know it either.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STATES: Mapping[str, State] = {
     "PENDING": "pending", "PROVISIONING": "pending", "STAGING": "pending", "RUNNING": "running",
     "REPAIRING": "stopping", "SUSPENDING": "stopping", "SUSPENDED": "stopped", "STOPPED": "stopped",
     "TERMINATED": "stopped", "DEPROVISIONING": "shutting-down",
-    # A preempted machine is in this state during its notice: it runs, unless it was asked to end (see `describe`).
+    # A preempted machine has this state during its notice: it still runs, unless its end was requested (`describe`).
     "PENDING_STOP": "running", "STOPPING": "running",
 }  # fmt: skip
 _ONE = "name,zone,status,machineType,labels,description,scheduling,creationTimestamp,networkInterfaces"
@@ -52,7 +52,8 @@ class GCPCloud:
     end_at_most = 64
 
     def __init__(self, api: Api) -> None:
-        self.api, self.place = api, api.place  # without a region, as a project's machines are found in all
+        # The place without a region, since a project's machines are searched in all regions.
+        self.api, self.place = api, api.place
         self.leftovers = (
             leftover(
                 network.KIND,
@@ -62,7 +63,7 @@ class GCPCloud:
                 has_machines=True,
             ),
         )
-        self._ended: set[str] = set()  # by `end`
+        self._ended: set[str] = set()  # machines ended by `end`
         self._reasons: dict[str, str] = {}
 
     def where(self, place: Mapping[str, str]) -> str:
@@ -71,7 +72,7 @@ class GCPCloud:
     async def describe(
         self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
     ) -> list[InstanceView]:
-        # Whoever names machines knows that they are the pool's.
+        # A caller that names machines has checked that they are the pool's.
         known = also if of is None or isinstance(of, Claim) else ()
         listed, others = await instances(self.api, f"labels.{labels.POOL} = {labels.value(pool)}", known)
         views = [each.view for each in listed if of is None or of.has(each.whose)]
@@ -83,7 +84,7 @@ class GCPCloud:
         return await each_of(machines, self._end)
 
     def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002
-        return False  # each machine has a call of its own
+        return False  # each call ends one machine
 
     async def _end(self, machine: str) -> InstanceView:
         try:
@@ -91,37 +92,37 @@ class GCPCloud:
         except ProviderError as error:
             if error.code in UNKNOWN:
                 return InstanceView(MachineId(machine), "terminated")
-            if error.code not in NOT_READY:  # that is, it is being deleted already
+            if error.code not in NOT_READY:  # in the state NOT_READY, the machine is already being deleted
                 raise
         return InstanceView(MachineId(machine), "shutting-down")
 
     async def _explained(self, view: InstanceView) -> InstanceView:
-        """The same, but that a machine which was asked to end does so, and that one which was not says why it ends."""
+        """Return the view: a machine whose end was requested is ending; for others that end, add the reason."""
         if view.id in self._ended:
             return replace(view, state="shutting-down") if view.reason == "STOPPING" else view
         return view if view.lives else replace(view, reason=await self._why(view.id))
 
     async def _why(self, machine: str) -> str:
-        """The reason of an end that nobody here asked for: the newest operation on the machine that explains it."""
+        """Return the reason of an end that this process did not request, from the newest operation that explains it."""
         if machine not in self._reasons:
             name, _, zone = machine.partition(".")
             target = f'(targetLink eq ".*/instances/{name}")'
             done: list[dict[str, Any]] = []
-            with suppress(ProviderError):  # that it has ended is known all the same
+            with suppress(ProviderError):  # the reason is optional: the end itself is known
                 done = await self.api.pages(f"/zones/{zone}/operations", {"filter": target})
             for each in sorted(done, key=lambda each: each.get("insertTime", "")):
                 kind = each.get("operationType", "")
                 if kind in {"delete", "stop"} and each.get("user", "").startswith("system"):
-                    kind = FULL_TIME  # Google itself does so when the run time is over
+                    kind = FULL_TIME  # Google itself ends the machine when its run time is over
                 if kind in CAUSES:
-                    self._reasons[machine] = kind  # the newest is the last
+                    self._reasons[machine] = kind  # the newest operation comes last
         return self._reasons.get(machine, "")
 
 
 async def instances(
     api: Api, which: str, known: Collection[str] = ()
 ) -> tuple[list[ListedMachine], dict[str, ListedMachine | None]]:
-    """The machines of all zones that a filter lets through, and the ``known`` ones that it does not: None has ended."""
+    """Return the machines in all zones that a filter selects, and the other ``known`` machines; None: ended."""
     listed = [read(each) for each in await api.pages("/aggregated/instances", {"filter": which, "fields": FIELDS})]
     hidden = sorted({*known}.difference(each.id for each in listed))
 
@@ -138,7 +139,7 @@ def path_of(machine: str) -> str:
 
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
-    """A machine in an answer. Its reason is its status, which says more than its state."""
+    """Convert a machine in a response. The reason is its status, which is more detailed than its state."""
     status, zone = instance["status"], instance["zone"].rpartition("/")[2]
     first = (instance.get("networkInterfaces") or [{}])[0]
     public = [each.get("natIP") or "" for each in first.get("accessConfigs") or ()]

@@ -1,4 +1,4 @@
-"""Google's credentials, as `cloud.http.Access`: google-auth finds and refreshes them, in a thread."""
+"""Google's credentials, as a `cloud.http.Access`. google-auth finds and refreshes them, in a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIGN_IN = "run 'gcloud auth application-default login', or give GCP(credentials
 
 
 class Credentials(Expiring):
-    """``credentials`` with a lock. ``project``: theirs or that of the surroundings; empty: they name none."""
+    """``credentials`` with a lock. ``project``: the credentials' or the environment's; empty: neither names one."""
 
     def __init__(self, credentials: Any, project: str) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Credentials(Expiring):
 
     @property
     def expired(self) -> bool:
-        return bool(self._credentials.expired)  # it is so some minutes before its end
+        return bool(self._credentials.expired)  # google-auth counts credentials as expired some minutes early
 
     async def refresh(self) -> None:
         from google.auth.exceptions import GoogleAuthError, TransportError
@@ -43,11 +43,11 @@ class Credentials(Expiring):
 
 
 def find(file: str | None) -> tuple[Any, str]:
-    """Credentials of google-auth, and their project: of a service account's key in ``file``, or as Google's own
-    libraries find them.
+    """Return credentials of google-auth, and their project: the key of a service account in ``file``, or the
+    credentials that Google's own libraries find.
 
     Raises:
-        NotAuthorized: there are none.
+        NotAuthorized: There are no credentials.
         BadRequest: google-auth is not installed.
     """
     with from_extra("GCP", "gcp", "google", "cryptography", "rsa"):
@@ -74,7 +74,7 @@ def _request(
     timeout: float | None = 20.0,
     **_: object,
 ) -> SimpleNamespace:
-    """google-auth's transport by httpx, which `outrider[gcp]` has anyway."""
+    """Send a request of google-auth by httpx, which `outrider[gcp]` installs anyway."""
     import httpx
     from google.auth.exceptions import TransportError
 

@@ -1,4 +1,4 @@
-"""Meanings of Compute Engine's errors: those of calls, and those that an operation ends with. No I/O."""
+"""Meanings of Compute Engine's errors, both of calls and of operations. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .api import Api
 
 CAPACITY_AGAIN_S = 15.0
-SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # says of a bulkInsert that it failed, and not why
+SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the code that reports the failure of a bulkInsert without its reason
 
 # "Troubleshooting VM creation" and "Handle API error responses", Compute Engine's documentation. The first match wins.
 MEANINGS: Meanings = (
@@ -50,7 +50,7 @@ NOT_READY = frozenset({"resourceNotReady", "RESOURCE_NOT_READY"})
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Code and message of an error's body; the code is the most exact of those that it has."""
+    """Return code and message in an error's body; the code is the most specific one in it."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return "", ""
@@ -61,9 +61,9 @@ def words_of(body: object) -> tuple[str, str]:
 
 
 def of_operation(errors: Sequence[Mapping[str, Any]], api: Api, what: str, where: str = "") -> ProviderError:
-    """The error for what an operation of ``api`` ended with; a summary is dropped where something says more.
+    """Return the error for a failed operation of ``api``. A summary code is dropped if another error is more specific.
 
-    ``what``: was asked for, as in ``spot g2-standard-4``. ``where``: the zone; empty: any of the region.
+    ``what``: the request, as in ``spot g2-standard-4``. ``where``: the zone; empty: any zone of the region.
     """
     details = [each for each in errors if each.get("code") != SUMMARY] or errors
     return most_telling([_one(each, api, what, where or api.region) for each in details])
@@ -80,7 +80,7 @@ def _one(error: Mapping[str, Any], api: Api, what: str, where: str) -> ProviderE
 
 
 def _quota(error: Mapping[str, Any], message: str, api: Api) -> str:
-    """The quota's name, its limit and its region: in the details, or in words."""
+    """Return the quota's name, limit and region: from the error's details, or from its message."""
     details = (each["quotaInfo"] for each in error.get("errorDetails") or () if each.get("quotaInfo"))
     info: Mapping[str, Any] = next(details, {})
     match = re.search(r"Quota '([^']+)' exceeded\.\s+Limit: ([\d.]+)(?: in region ([\w-]+))?", message)

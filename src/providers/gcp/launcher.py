@@ -1,7 +1,8 @@
-"""A pool's launches on Compute Engine: the half of the port of `providers.cloud` that creates machines.
+"""Launches of a pool on Compute Engine: the implementation of `providers.cloud.port.Launcher`.
 
-A launch is one bulkInsert in the region: one machine type, and the zones that may have it. The machines' names are
-chosen here, from the order's token: repeated, it would find them taken even where the requestId is forgotten.
+A launch is one bulkInsert in the region, with one machine type and several possible zones. The machines' names follow
+from the order's token. If Compute Engine has forgotten the requestId of a repeated launch, the names are taken, so the
+launch still creates nothing twice.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ if TYPE_CHECKING:
     from .api import Api
     from .provider import GCP
 
-BILLED_S = 60.0  # "VM instance pricing": by the second, for at least a minute
-BALANCED_GB_USD = 0.10 / 730  # an hour; "Disk pricing", us-central1, has it by the month
-IPV4_USD = 0.005  # an hour; "Network pricing"; half of it for spot
-ONLY_HYPERDISK = ("a4", "c4", "g4", "h4", "n4", "x4")  # beginnings of families that take no Persistent Disk
+BILLED_S = 60.0  # seconds; "VM instance pricing": by the second, for at least a minute
+BALANCED_GB_USD = 0.10 / 730  # USD per hour; "Disk pricing" for us-central1 has it by the month
+IPV4_USD = 0.005  # USD per hour; "Network pricing"; half as much for spot machines
+ONLY_HYPERDISK = ("a4", "c4", "g4", "h4", "n4", "x4")  # prefixes of families that do not support Persistent Disk
 DISK_GB, GPU_DISK_GB = 20, 60
 UBUNTU = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts"
-# Ubuntu with NVIDIA's driver, whose modules are signed. R580 is the last branch that runs P100 and V100.
+# Ubuntu with NVIDIA's driver, whose modules are signed. R580 is the last driver branch that supports P100 and V100.
 UBUNTU_GPU = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404"
-MORE_S = 300.0  # the lease ends a machine after max_lifetime; where it cannot, Google does, so much later
-SHORTEST_S = 30  # "Limit the run time of a VM"
-LISTED_S = 15.0  # new machines are in the list of all zones after so long
-# Google's guest agent makes host keys of its own at the first boot, which would replace the one that is pinned.
+MORE_S = 300.0  # seconds after max_lifetime at which Google ends a machine, in case the machine's own lease fails
+SHORTEST_S = 30  # seconds; "Limit the run time of a VM"
+LISTED_S = 15.0  # seconds until lists of all zones have new machines
+# Google's guest agent generates host keys at the first boot, which would replace the pinned host key.
 KEEP_HOST_KEY = "printf '[InstanceSetup]\\nset_host_keys = false\\n' >/etc/default/instance_configs.cfg"
 
 
 @dataclass(slots=True, kw_only=True)
 class BulkOrder(Order):
-    """One bulkInsert. ``machine``: the machine with an id, of an offer."""
+    """One bulkInsert. ``machine``: returns the machine for an id and an offer."""
 
     body: Mapping[str, Any]
     machine: Callable[[MachineId, Offer], Machine]
@@ -87,7 +88,7 @@ class GCPLauncher:
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> BulkOrder:
         request, provider, token, key, offer = plan.request, self._provider, uuid4().hex, host_key(), chosen[0]
         extras_usd = plan.extras_usd[offer.type.architecture]
-        usd = offer.hourly_usd + extras_usd  # in each zone, as a type has one price in a region
+        usd = offer.hourly_usd + extras_usd  # the same in each zone, as a type has one price in a region
         config = user_data_for(VENDOR, request, host_key=key, user=provider.user, at_boot=[KEEP_HOST_KEY])
         begin, allowed = f"{labels.stem(self._recorder.pool)}-{token[:10]}", {each.zone for each in chosen}
         there = {zone for each in (await catalogue.load(self._api)).zones.values() for zone in each}
@@ -133,10 +134,10 @@ class GCPLauncher:
         pass
 
     async def _ask(self, order: BulkOrder) -> tuple[list[MachineId], list[tuple[Sequence[Offer], ProviderError]]]:
-        """Make the call, and wait for its end; return the machines, or what was refused.
+        """Make the call, and wait for its operation; return the machines, or the refusals.
 
         Raises:
-            ProviderError: nothing was created, or nobody knows.
+            ProviderError: Nothing was created, or the outcome is unknown.
         """
         path = f"/regions/{self._api.region}/instances/bulkInsert"
         started = await self._api.call("POST", path, body=order.body, token=order.token)
@@ -147,18 +148,18 @@ class GCPLauncher:
             count = sum(each.get("createdVmCount", 0) - each.get("deletedVmCount", 0) for each in status.values())
             if (errors := failures(operation)) and not count:
                 refused = await self._refusals(order, operation, errors)
-                order.carried_out = False  # it says itself that there are none
+                order.carried_out = False  # the operation itself reports that no machine exists
                 return [], refused
             return await self._listed(order, count if status else order.count), []
-        except ProviderError as error:  # whatever it says, it is not about the machines
+        except ProviderError as error:  # this error concerns the query, not the machines
             reason = f"{error}: whether Google has made the machines is not known"
             raise CallRefused(reason, retry_after_s=AGAIN_S, code=error.code) from error
 
     async def _listed(self, order: BulkOrder, count: int) -> list[MachineId]:
-        """The machines of an order, once the list shows all ``count`` of them: it says in which zones they are.
+        """Return the machines of an order, once the list has all ``count`` of them, with their zones.
 
         Raises:
-            CallRefused: it does not, after `LISTED_S`.
+            CallRefused: The list does not have all of them after `LISTED_S`.
         """
         with anyio.move_on_after(LISTED_S):
             while True:
@@ -174,7 +175,7 @@ class GCPLauncher:
     async def _refusals(
         self, order: BulkOrder, operation: Mapping[str, Any], errors: Sequence[Mapping[str, Any]]
     ) -> list[tuple[Sequence[Offer], ProviderError]]:
-        """The reasons for a failed launch: one per zone, if the operations on single machines have them."""
+        """Return the reasons for a failed launch: one per zone, if the operations on single machines have them."""
         refusals: list[tuple[Sequence[Offer], ProviderError]] = []
         group, kind = operation.get("operationGroupId"), order.offers[0]
         what = f"spot {kind.type.name}" if kind.market == "spot" else kind.type.name
@@ -191,10 +192,10 @@ class GCPLauncher:
 async def plan(
     api: Api, provider: GCP, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
 ) -> Plan:
-    """Choose offers: rounds of one machine type each, as a bulkInsert has one.
+    """Choose offers: rounds of one machine type each, since a bulkInsert accepts only one.
 
     Raises:
-        ProviderError: there are none.
+        ProviderError: There are no offers.
     """
     together = request.nodes > 1 and request.accelerator is not None and request.accelerator.count > 1
     usd = disk_gb(request) * BALANCED_GB_USD + (IPV4_USD if provider.public else 0.0)
@@ -217,7 +218,7 @@ async def plan(
 
 
 def image_of(offer: Offer, option: str | None) -> str:
-    """The image of machines of this offer: the user's, which may be a family or a whole path, or a current Ubuntu."""
+    """Return the image for an offer: the user's, which may be a family or a full path, or a current Ubuntu."""
     if option is not None:
         return option if "/" in option else f"global/images/family/{option}"
     processor = "arm64" if offer.type.architecture == "arm64" else "amd64"
@@ -229,8 +230,8 @@ def disk_gb(request: LaunchRequest) -> int:
 
 
 def machine(provider: GCP, request: LaunchRequest, offer: Offer, region: str, config: str) -> dict[str, Any]:
-    """The properties of a machine of this offer, but for those that say whose it is. ``config``: its user data."""
-    kind, _, gpus = offer.type.name.partition("+")  # "n1-standard-8+nvidia-tesla-t4:2" has two that are attached
+    """Return the properties of a machine of this offer, except for its labels. ``config``: its user data."""
+    kind, _, gpus = offer.type.name.partition("+")  # "n1-standard-8+nvidia-tesla-t4:2" has two attached GPUs
     gpu, _, count = gpus.partition(":")
     interface: dict[str, Any] = {"network": f"global/networks/{provider.network}"}
     if provider.subnet:
@@ -252,15 +253,16 @@ def machine(provider: GCP, request: LaunchRequest, offer: Offer, region: str, co
         "metadata": {
             "items": [
                 {"key": "user-data", "value": config},
-                {"key": "block-project-ssh-keys", "value": "TRUE"},  # nobody but the pool logs in
+                {"key": "block-project-ssh-keys", "value": "TRUE"},  # only the pool may log in
                 {"key": "enable-oslogin", "value": "FALSE"},
             ]
         },
         "scheduling": {
             "provisioningModel": "SPOT" if spot else "STANDARD",
-            "automaticRestart": False,  # a machine that comes back would be another one
+            "automaticRestart": False,  # a restarted machine would have lost its state
             "onHostMaintenance": "TERMINATE" if spot or offer.type.accelerator else "MIGRATE",
-            "instanceTerminationAction": "DELETE",  # at the end of maxRunDuration, and when a spot machine is preempted
+            # Applies at the end of maxRunDuration, and when a spot machine is preempted.
+            "instanceTerminationAction": "DELETE",
             "maxRunDuration": {"seconds": str(ceil(max(run_s, SHORTEST_S)))},
         },
     }

@@ -1,4 +1,4 @@
-"""A pool's firewall rules: SSH for its client and everything among its machines, and nothing else."""
+"""A pool's firewall rules: they allow SSH from its client and all traffic among its machines, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from .provider import GCP
 
 KIND: Final = "firewall-rule"
-# The network's own rules (default-allow-ssh is open to all) have 65534 or 1000; the smallest number holds.
+# Priorities. The network's own rules (default-allow-ssh is open to all) have 65534 or 1000; the smallest number wins.
 ALLOWED, DENIED = 900, 910
 
 
 async def prepare(api: Api, provider: GCP, recorder: Recorder) -> tuple[str, ...]:
-    """Make the pool's rules, unless the user has named tags of rules that exist; return the tags of its machines.
+    """Create the pool's rules, unless the user has named tags of existing rules; return the tags for its machines.
 
     Raises:
-        BadRequest: this computer's address is not to be found out.
-        ProviderError: Compute Engine refused a rule, or did not answer.
+        BadRequest: This computer's address cannot be determined.
+        ProviderError: Compute Engine refused a rule, or did not respond.
     """
     if provider.network_tags is not None:
         return tuple(provider.network_tags)
@@ -55,7 +55,7 @@ async def _make(api: Api, recorder: Recorder, rule: Mapping[str, Any]) -> None:
 
 
 async def shown(api: Api, pool: str = "") -> list[Thing]:
-    """The rules with a pool's description: of ``pool``, or of any."""
+    """Return the rules with the description of ``pool``, or of any pool."""
     named = f'name eq "{labels.stem(pool) if pool else "outrider"}-.*"'
     things = [labels.thing(each["name"], each) for each in await api.pages("/global/firewalls", {"filter": named})]
     return [each for each in things if each.pool and pool in ("", each.pool)]

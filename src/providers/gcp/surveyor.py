@@ -1,4 +1,4 @@
-"""Google Compute Engine, as `outrider ps` and `gc` ask it which machines there are, and where `gc` ends them."""
+"""The surveyor of Google Compute Engine: lists machines for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GCPSurveyor(CloudSurveyor["GCPCloud"]):
         from . import network
         from .cloud import ANY_POOL, instances
 
-        # Of known machines that are not listed somebody has removed the labels, or they are gone.
+        # Known machines that are not listed are gone, or somebody has removed their labels.
         listed, others = await instances(cloud.api, ANY_POOL, known)
         machines = [each.summary for each in (*listed, *others.values()) if each is not None]
         return machines, await network.shown(cloud.api)

@@ -1,4 +1,4 @@
-"""The words and codes of Google Compute Engine that the layer of all clouds must know."""
+"""The terms and error codes of Google Compute Engine that the modules of `providers.cloud` need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CAUSES = {
 
 
 def regions_with(accelerator: str) -> list[str]:
-    """Regions that have an accelerator (Outrider's name) according to the table, the lowest prices first."""
+    """Return regions that have an accelerator (by Outrider's name) according to the table, the lowest prices first."""
     having = [regions for name, regions in bundled_table(__file__)["gpus"].items() if GPUS[name][0] == accelerator]
     return cheapest_first((region, usd) for regions in having for region, (usd, _) in regions.items())
 
@@ -46,8 +46,8 @@ VENDOR = Vendor(
     lasting=frozenset({"UNSUPPORTED_OPERATION"}),
     general_purpose=("e2-", "n2-", "n2d-", "t2d-"),
     price_advice="the table of this version has none, so choose other types, or another region",
-    usual_zone=lambda region, zone: zone.startswith(f"{region}-") and len(zone) == len(region) + 2,  # no AI zones
-    off_is_ended=False,  # its disk is left
+    usual_zone=lambda region, zone: zone.startswith(f"{region}-") and len(zone) == len(region) + 2,  # excludes AI zones
+    off_is_ended=False,  # its disk remains and costs money
     user_data_bytes=256 << 10,  # "About VM metadata": a value has at most 256 KB
     regions_with=regions_with,
 )

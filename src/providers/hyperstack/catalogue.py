@@ -1,4 +1,4 @@
-"""Hyperstack's types of machines ("flavors"), their prices, and where they are to be had: its environments."""
+"""Hyperstack's machine types ("flavors"), their prices, and the environments that have them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ..side_by_side import each_of
 from .service import listed
 from .vendor import VENDOR
 
-ADDRESS_USD = 0.0067  # an hour of a public address, by the price list of November 2026
-SPOT = "-spot"  # how names of interruptible flavors, and of their GPUs, end
-# GB of each device, where the name does not say it.
+ADDRESS_USD = 0.0067  # USD per hour of a public address, by the price list of November 2026
+SPOT = "-spot"  # suffix of the names of interruptible flavors, and of their GPUs
+# GB of each device, for names that do not contain it.
 _MEMORY_GB = {"A40": 48, "B200": 180, "B300": 268, "L40": 48, "L40S": 48, "RTXA4000": 16, "RTXA5000": 24}
 _MEMORY_GB |= {"RTXA6000": 48, "RTXPRO6000": 96, "RTX4090": 24, "RTX5090": 32}
 
 
 async def market(api: HttpApi, wanted: Iterable[str] | None, disk_gb: int) -> tuple[Catalogue, Mapping[str, str]]:
-    """The catalogue of the ``wanted`` environments (None: of all), and the region of each.
+    """Return the catalogue of the ``wanted`` environments (None: all), and the region of each environment.
 
-    Types have disks of at least ``disk_gb``.
+    Its types have disks of at least ``disk_gb``.
 
     Raises:
-        BadRequest: there is no such environment, or none at all.
-        ProviderError: Hyperstack does not answer, or refuses.
+        BadRequest: A wanted environment does not exist, or there are no environments at all.
+        ProviderError: Hyperstack does not respond, or refuses.
     """
     there, book = await each_of(["/core/flavors", "/pricebook"], partial(api.call, "GET"))
     environments = await listed(api, "/core/environments", "environments")
@@ -47,14 +47,14 @@ def _chosen(regions: Mapping[str, str], wanted: Iterable[str] | None) -> Mapping
 
 
 def book_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """USD per hour of each thing in the price list, discounts included."""
+    """Return USD per hour of each item in the price list, discounts included."""
     return {str(each["name"]): float(each["value"]) for each in entries if each.get("value") is not None}
 
 
 def catalogue_of(
     flavors: Collection[Mapping[str, Any]], book: Mapping[str, float], regions: Mapping[str, str], disk_gb: int = 0
 ) -> Catalogue:
-    """The catalogue of these environments. A type without a known price is in it, and is not offered."""
+    """Return the catalogue of these environments. It includes types without a known price, which are not offered."""
     types: dict[str, InstanceType] = {}
     zones: dict[str, frozenset[str]] = {}
     spot: dict[tuple[str, str], float] = {}
@@ -95,7 +95,9 @@ def type_of(flavor: Mapping[str, Any]) -> InstanceType:
 
 
 def accelerator_of(gpu: str) -> tuple[str, float]:
-    """Name and GB of a GPU: ``H100-80G-PCIe-NVLink`` is an H100 of 80, ``RTX-PRO6000-SE-spot`` an RTXPRO6000 of 96."""
+    """Parse a GPU's name and GB: ``H100-80G-PCIe-NVLink`` is an H100 of 80, ``RTX-PRO6000-SE-spot`` an RTXPRO6000 of
+    96.
+    """
     words = gpu.removesuffix(SPOT).split("-")
     name = "".join(words[:2]) if words[0] == "RTX" else words[0]
     match = re.search(r"-(\d+)G\b", gpu)
@@ -103,7 +105,7 @@ def accelerator_of(gpu: str) -> tuple[str, float]:
 
 
 def usd_of(flavor: Mapping[str, Any], book: Mapping[str, float]) -> float | None:
-    """USD per hour of a machine; None: the price list lacks it. Processors and memory cost nothing beside GPUs."""
+    """Return USD per hour of a machine; None: not in the price list. With GPUs, processors and memory are included."""
     gpu = str(flavor["gpu"] or "")
     if gpu:
         return book[gpu] * int(flavor["gpu_count"]) if gpu in book else None

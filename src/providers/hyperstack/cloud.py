@@ -1,4 +1,4 @@
-"""Hyperstack behind the port of `providers.cloud`: finding machines and key pairs, and ending them."""
+"""Hyperstack with one key: the implementation of `port.Cloud`, which finds and ends machines and key pairs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from .vendor import UNKNOWN, VENDOR
 MACHINES = "/core/virtual-machines"
 KEY_PAIRS = "/core/keypairs"
 KEY_PAIR = "key-pair"  # their kind in the journal
-LAG_S = 15.0  # after so long a new machine is known everywhere
+LAG_S = 15.0  # seconds after which every list has a new machine
 NAME_LENGTH = 50
 TOKEN_LENGTH = 12
 
-# One that is not here, such as CREATING, BUILD or REBOOTING, is on its way to ACTIVE.
+# All other states, such as CREATING, BUILD or REBOOTING, are on the way to ACTIVE.
 _STATES: Mapping[str, State] = {
     "ACTIVE": "running",
     "STOPPING": "stopping",
     "SHUTOFF": "stopped",
     "HIBERNATING": "stopped",
     "HIBERNATED": "stopped",
-    "ERROR": "stopped",  # it costs nothing, and is there until it is deleted
+    "ERROR": "stopped",  # costs nothing, and exists until it is deleted
     "DELETING": "shutting-down",
     "DELETED": "terminated",
 }
@@ -50,7 +50,7 @@ def reach(place: Mapping[str, str]) -> AbstractAsyncContextManager[HyperstackClo
 
 
 class HyperstackCloud(AccountCloud):
-    """Implements `port.Cloud`. ``book``: the price list, where prices of machines are wanted."""
+    """Implements `port.Cloud`. ``book``: the price list, for callers that need the machines' prices."""
 
     vendor = VENDOR
     end_at_most = 1
@@ -67,7 +67,8 @@ class HyperstackCloud(AccountCloud):
             ),
         )
         self.book: Mapping[str, float] = {}
-        self._known_from: dict[str, float] = {}  # by machine: when Hyperstack knows it, if it exists
+        # For each machine, the time from which Hyperstack must know it if it exists.
+        self._known_from: dict[str, float] = {}
 
     async def machines(self) -> list[ListedMachine]:
         machines = [read(each, self.book) for each in await listed(self.api, MACHINES, "instances")]
@@ -75,9 +76,9 @@ class HyperstackCloud(AccountCloud):
         return machines
 
     async def unlisted(self, machine: str) -> InstanceView | None:
-        """See `AccountCloud.unlisted`. A machine that was deleted is in no list, and is asked for by its id.
+        """See `AccountCloud.unlisted`. Lists lack deleted machines, so the machine is queried by its id.
 
-        One that no list has shown may have been made just now, so for a while nothing is said of it.
+        A machine that no list has shown may be new, so for a while its state is unknown.
         """
         now = anyio.current_time()
         if now < self._known_from.setdefault(machine, now + LAG_S):
@@ -95,7 +96,9 @@ class HyperstackCloud(AccountCloud):
         return error.code == UNKNOWN
 
     async def others(self) -> list[Thing]:
-        """The key pairs of pools, which have no labels: the name says whose one is, and which call made it."""
+        """Return the key pairs of pools. They have no labels: the name contains the pool, and the token of the create
+        call.
+        """
         begin = labels.name_of("")
         pairs = [(str(each["id"]), str(each["name"])) for each in await listed(self.api, KEY_PAIRS, "keypairs")]
         return [
@@ -112,16 +115,16 @@ class HyperstackCloud(AccountCloud):
         await self.api.call("DELETE", f"/core/keypair/{name}")
 
 
-# --- what Hyperstack's answers say ------------------------------------------------------------------------------------
+# --- parsing of responses ---------------------------------------------------------------------------------------------
 
 
 def name_of(pool: str, token: str) -> str:
-    """The name of what a call with this token makes: it ends with it."""
+    """Return the name of a resource created by a call with this token, which ends the name."""
     return f"{labels.name_of(pool)[: NAME_LENGTH - TOKEN_LENGTH - 1]}-{token}"
 
 
 def label_list(pool: str, token: str, max_lifetime_s: float | None) -> list[str]:
-    """A machine's labels as Hyperstack takes them: a space would end a label, so they have none."""
+    """Return a machine's labels in Hyperstack's format: without spaces, since a space ends a label."""
     tags = labels.of_machine(pool, {}, token, max_lifetime_s)
     return [f"{key}={value}".replace(" ", "_") for key, value in tags.items()]
 
@@ -132,7 +135,7 @@ def labels_in(machine: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read(machine: Mapping[str, Any], book: Mapping[str, float]) -> ListedMachine:
-    """A machine in an answer, with its price by the price list."""
+    """Convert a machine in a response, with its price from the price list."""
     status, tags = str(machine["status"]), labels_in(machine)
     flavor, environment = machine.get("flavor") or {}, machine.get("environment") or {}
     usd = usd_of(flavor, book) if flavor else None

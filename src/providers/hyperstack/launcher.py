@@ -1,4 +1,4 @@
-"""A pool's launches at Hyperstack: the half of the port of `providers.cloud` that creates machines."""
+"""Launches of a pool at Hyperstack: the implementation of `providers.cloud.port.Launcher`."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 USER = "ubuntu"
 CREATE_S = 60.0
 EXTRAS_USD: Mapping[Architecture, float] = {"x86_64": ADDRESS_USD}
-PRIVATE = "10.0.0.0/8"  # the networks of environments
+PRIVATE = "10.0.0.0/8"  # contains the networks of all environments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HyperstackPlan(Plan):
-    regions: Mapping[str, str]  # by environment
+    regions: Mapping[str, str]  # the region of each environment
 
 
 @dataclass(slots=True, kw_only=True)
 class HyperstackOrder(SingleOrder):
-    """One launch, of one machine. ``client_key``: the public half of its key pair."""
+    """One launch of one machine. ``client_key``: the public key of its key pair."""
 
     client_key: str
 
@@ -56,7 +56,7 @@ async def planned(
     cooldowns: Cooldowns,
     living: Collection[tuple[str, str]],
 ) -> HyperstackPlan:
-    """Rounds of one offer each (one call takes one), all in one environment, where private addresses work."""
+    """Return rounds of one offer each (one call takes one), all in one environment, so that private addresses work."""
     there, regions = await market(api, provider.environments, request.disk_gb)
     now, types = anyio.current_time(), provider.instance_types
     rounds = choose(request, there, cooldowns, now, instance_types=types, extras_usd=EXTRAS_USD)
@@ -92,7 +92,7 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
             "key_name": await self._key_pairs.get((offer.zone, client_key)),
             "count": 1,
             "assign_floating_ip": True,
-            "enable_port_randomization": False,  # else SSH would be at another port than 22
+            "enable_port_randomization": False,  # otherwise, SSH would be at another port than 22
             "user_data": user_data_for(VENDOR, plan.request, host_key=key, user=USER),
             "labels": label_list(self._recorder.pool, token, plan.request.max_lifetime_s),
             "security_rules": rules(await self._sources.get("Hyperstack")),
@@ -130,10 +130,11 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
         created = new_machine(machine, offer, host_key=order.host_key, image=image, extras_usd=ADDRESS_USD)
         return Created(created, offer, USER)
 
-    # --- what a call needs --------------------------------------------------------------------------------------------
+        # --- resources for a call
+        # -----------------------------------------------------------------------------------------
 
     async def _key_pair(self, which: tuple[str, str]) -> str:
-        """Make a key pair of the pool in an environment, from its client's key; return its name."""
+        """Create a key pair of the pool in an environment, from its client's key; return its name."""
         (environment, client_key), token = which, uuid4().hex[:TOKEN_LENGTH]
         name = name_of(self._recorder.pool, token)
         body = {"name": name, "environment_name": environment, "public_key": client_key}
@@ -147,16 +148,16 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
         return name
 
     async def _image(self, region: str) -> str:
-        """Return the name of the image in a region, where the user names none."""
+        """Return the name of the default image in a region, for users that name none."""
         answer = await self._api.call("GET", "/core/images", params={"region": region})
         return newest([str(image["name"]) for each in answer["images"] for image in each["images"]], region)
 
 
 def newest(names: Collection[str], region: str) -> str:
-    """The newest of Hyperstack's images with NVIDIA's driver: ``Ubuntu Server 24.04 LTS R570 CUDA 12.8``.
+    """Return the newest of Hyperstack's images with NVIDIA's driver: ``Ubuntu Server 24.04 LTS R570 CUDA 12.8``.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: There is no such image.
     """
     pattern = r"Ubuntu Server (\d+)\.(\d+) LTS.* R(\d+) CUDA (\d+)\.(\d+)"
     versions = {
@@ -168,7 +169,7 @@ def newest(names: Collection[str], region: str) -> str:
 
 
 def rules(ssh_from: Sequence[str]) -> list[dict[str, Any]]:
-    """A machine's firewall: SSH gets in from outside, and everything from other machines of its network."""
+    """Return a machine's firewall rules: SSH from ``ssh_from``, and all traffic from machines of its network."""
     ssh = [_rule("tcp", cidr, 22, 22) for cidr in ssh_from]
     return [*ssh, _rule("tcp", PRIVATE, 1, 65535), _rule("udp", PRIVATE, 1, 65535)]
 

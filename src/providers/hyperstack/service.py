@@ -1,7 +1,7 @@
-"""Hyperstack's interface: its address, its limits of requests, the meanings of its errors, and the user's key.
+"""Hyperstack's interface: its address, rate limits, the meanings of its errors, and the user's key.
 
-Taken from the documentation at docs.hyperstack.cloud in November 2026 ("Errors", "Rate limits", "Pagination") and from
-the OpenAPI document that the official client `hyperstack` 1.56.1a0 was generated from.
+Sources: the documentation at docs.hyperstack.cloud in November 2026 ("Errors", "Rate limits", "Pagination"), and the
+OpenAPI document from which the official client `hyperstack` 1.56.1a0 was generated.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..errors import NoCapacity, NotAuthorized, QuotaExceeded
 KEY = "HYPERSTACK_API_KEY"
 KEYS_PAGE = "https://console.hyperstack.cloud/api-keys"
 KEYS = ApiKeys(provider="Hyperstack", name="hyperstack", variable=KEY, page=KEYS_PAGE)
-PAGE = 100  # entries of a list in one answer
+PAGE = 100  # entries of a list in one response
 
-# The interface has ten reasons, and says what happened in its message. Only two of these messages are documented.
+# The interface has ten error reasons; details are only in the messages, of which two are documented.
 _SENTENCES = {
     "insufficient_balance": r"balance|credit",
     "quota_exceeded": r"quota|limit",
@@ -29,11 +29,14 @@ _SENTENCES = {
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Code and message of ``{"status": false, "message": "...", "error_reason": "..."}``. Own codes: `_SENTENCES`."""
+    """Return code and message of ``{"status": false, "message": "...", "error_reason": "..."}``.
+
+    `_SENTENCES` maps some messages to codes of Outrider's own.
+    """
     if not isinstance(body, Mapping):
         return "", ""
     message, reason = str(body.get("message") or ""), str(body.get("error_reason") or "")
-    if reason in {"", "bad_request"}:  # any of them
+    if reason in {"", "bad_request"}:  # these reasons can mean anything, so the message decides
         reason = next((code for code, words in _SENTENCES.items() if re.search(words, message, re.IGNORECASE)), reason)
     return reason, message
 
@@ -42,7 +45,7 @@ SERVICE = Service(
     name="Hyperstack",
     extra="hyperstack",
     base_url="https://infrahub-api.nexgencloud.com/v1",
-    limits={"calls": (60.0, 8.0)},  # 500 a minute for all that comes from one address
+    limits={"calls": (60.0, 8.0)},  # 500 per minute for all requests from one address
     limits_of=lambda method, path: ("calls",),  # noqa: ARG005
     meanings=(
         (NotAuthorized, {"unauthorized": f"Hyperstack does not accept the API key: make one at {KEYS_PAGE}"}),
@@ -64,11 +67,13 @@ SERVICE = Service(
 
 
 async def listed(api: HttpApi, path: str, name: str) -> list[Mapping[str, Any]]:
-    """All entries of a list, page after page. One that changes meanwhile may show an entry twice, or not at all."""
+    """Return all entries of a list, page after page. If the list changes meanwhile, an entry may be missing or
+    repeated.
+    """
     entries: dict[int, Mapping[str, Any]] = {}
     for page in count(1):
         answer = await api.call("GET", path, params={"page": str(page), "pageSize": str(PAGE)})
         entries |= {each["id"]: each for each in answer[name]}
-        if len(answer[name]) < (answer.get("page_size") or PAGE):  # it may give fewer than were asked for
+        if len(answer[name]) < (answer.get("page_size") or PAGE):  # a page may have fewer entries than requested
             break
     return list(entries.values())

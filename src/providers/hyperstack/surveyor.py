@@ -1,4 +1,4 @@
-"""Hyperstack, as `outrider ps` and `outrider gc` ask it which machines there are, and where `gc` ends them."""
+"""The surveyor of Hyperstack: lists machines for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hyperstack's words and codes."""
+"""Hyperstack's terms and error codes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..cloud.vendor import Vendor
 
 UNKNOWN = "not_found"
 
-# Of the statuses of machines, SHUTOFF is billed as ACTIVE is, and ERROR is not billed ("States and billing" of
+# Of the states of machines, SHUTOFF is billed like ACTIVE, and ERROR is not billed ("States and billing" in
 # Hyperstack's documentation).
 VENDOR = Vendor(
     name="Hyperstack",

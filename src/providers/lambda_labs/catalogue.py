@@ -1,4 +1,4 @@
-"""Lambda's types with their prices, and the regions that have room for them now. No I/O but `load`."""
+"""Lambda's types with their prices, and the regions that have capacity now. No I/O except in `load`."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ..cloud.options import check_known
 from ..errors import BadRequest
 from .vendor import VENDOR
 
-REGIONS = (  # PublicRegionCode, Lambda Cloud API 1.10.0: new ones are those that have room
+REGIONS = (  # PublicRegionCode, Lambda Cloud API 1.10.0; regions not listed here are known once they have capacity
     "asia-northeast-1", "asia-northeast-2", "asia-south-1", "australia-east-1", "europe-central-1", "me-west-1",
     "us-east-1", "us-east-2", "us-east-3", "us-midwest-1", "us-midwest-2", "us-south-1", "us-south-2", "us-south-3",
     "us-west-1", "us-west-2", "us-west-3",
 )  # fmt: skip
-WHERE = "its regions"  # a pool's machines are in any of them, and the sentences of `offers` name no single one
-NOWHERE = "no region"  # the zone of a type that is sold out in all of them
-ROOM = "some"  # Lambda says where there is room, and not for how many
-_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)  # Grace has ARM's instructions
+WHERE = "its regions"  # for error sentences: a pool's machines are in any of several regions
+NOWHERE = "no region"  # the zone of a type that is sold out in all regions
+ROOM = "some"  # the stock of a type with capacity, as Lambda does not report the number of machines
+_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)  # Grace processors have the ARM architecture
 _GPU = re.compile(r"(?:NVIDIA )?(.+?)\s*\((\d+) ?GB")  # "A100 (40 GB SXM4)"
-_NAMES = {"RTX 6000": "RTX6000", "A6000": "RTXA6000"}  # Lambda's: those of `outrider.accelerators`
+_NAMES = {"RTX 6000": "RTX6000", "A6000": "RTXA6000"}  # Lambda's names -> the names in `outrider.accelerators`
 
 
 async def load(api: HttpApi, request: LaunchRequest, regions: Collection[str] | None) -> Catalogue:
-    """Ask Lambda for its types. ``regions``: only these.
+    """Query Lambda for its types. ``regions``: only these.
 
     Raises:
-        BadRequest: it has no such region, or it sells nothing of the kind.
-        ProviderError: Lambda does not answer.
+        BadRequest: There is no such region, or no type of this kind.
+        ProviderError: Lambda does not respond.
     """
     return catalogue(api.part(await api.call("GET", "/instance-types"), dict, "data"), request, regions)
 
 
 def catalogue(listed: Mapping[str, Any], request: LaunchRequest, regions: Collection[str] | None) -> Catalogue:
-    """The catalogue of an answer. A type without room anywhere, or in none of ``regions``, is there as sold out.
+    """Return the catalogue for a response. Types without capacity in any of the ``regions`` are included as sold out.
 
     Raises:
-        BadRequest: there is no such region, or no type with so large a disk; or the request is for spot machines.
+        BadRequest: There is no such region, or no type with so large a disk; or the request is for spot machines.
     """
     if request.allocation == "spot":
         raise BadRequest("Lambda sells no spot machines: use allocation='on-demand', or 'spot-if-available'")

@@ -1,4 +1,4 @@
-"""Lambda with one key, as far as machines are found and ended: the port of `providers.cloud`."""
+"""Lambda with one key: the implementation of `providers.cloud.port.Cloud`, which finds and ends machines."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ..resource_ownership import Thing
 from .service import KEYS, service
 from .vendor import PREEMPTED, UNKNOWN, VENDOR
 
-MARK = 8  # hexadecimal digits that end the name of an SSH key: of its hash
-SSH_KEY = "ssh-key"  # the kind of what a pool makes besides machines
+MARK = 8  # hexadecimal digits of a hash at the end of an SSH key's name
+SSH_KEY = "ssh-key"  # kind of the only resource, besides machines, that a pool creates
 NAME_AT_MOST = 64  # characters: InstanceLaunchRequest, Lambda Cloud API 1.10.0
 _STATES: Mapping[str, State] = {
     "booting": "pending",
     "active": "running",
-    "unhealthy": "running",  # it may be of use all the same: the pool finds out
-    PREEMPTED: "stopped",  # and ended, as nothing says that its cost ends by itself
+    "unhealthy": "running",  # the machine may still work; the pool checks it
+    PREEMPTED: "stopped",  # the pool ends it, as its cost may not end by itself
     "terminating": "shutting-down",
     "terminated": "terminated",
 }
@@ -68,7 +68,7 @@ class LambdaCloud(AccountCloud):
         answer = await self.api.call("POST", "/instance-operations/terminate", body=body, idempotent=True)
         terminated = [read(each).view for each in self.api.part(answer, dict, "data").get("terminated_instances", ())]
         self._ending |= {each.id for each in terminated}
-        # Its state is from before or after the call; the call itself says that it ends.
+        # The state in the response may be older than the call, which confirms that the machine ends.
         return [each if each.ends else InstanceView(each.id, "shutting-down") for each in terminated]
 
     def is_unknown_machine(self, error: ProviderError) -> bool:
@@ -77,10 +77,10 @@ class LambdaCloud(AccountCloud):
     # --- SSH keys -----------------------------------------------------------------------------------------------------
 
     async def keys(self) -> list[dict[str, Any]]:
-        """All SSH keys of the account, each with its ``id``, ``name`` and ``public_key``.
+        """Return all SSH keys of the account, each with its ``id``, ``name`` and ``public_key``.
 
         Raises:
-            ProviderError: Lambda does not answer.
+            ProviderError: Lambda does not respond.
         """
         keys: list[dict[str, Any]] = self.api.part(await self.api.call("GET", "/ssh-keys"), list, "data")
         return keys
@@ -97,7 +97,7 @@ class LambdaCloud(AccountCloud):
 
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
-    """A machine in an answer. A state that Lambda has added since is that of one that runs."""
+    """Convert a machine in a response. An unknown state counts as running."""
     status, kind = instance["status"], instance.get("instance_type") or {}
     region, cents = instance.get("region") or {}, kind.get("price_cents_per_hour")
     tags = {tag["key"]: tag["value"] for tag in instance.get("tags") or ()}
@@ -117,11 +117,13 @@ def read(instance: Mapping[str, Any]) -> ListedMachine:
 
 
 def key_name(pool: str, mark: str) -> str:
-    """The name of a pool's SSH key. It is the token of the call that creates it too. ``mark``: `MARK` digits."""
+    """Return the name of a pool's SSH key, which is also the token of its create call. ``mark``: `MARK` digits."""
     return f"{labels.name_of(pool)[: NAME_AT_MOST - MARK - 1]}-{mark}"
 
 
 def key_things(keys: Iterable[Mapping[str, Any]]) -> list[Thing]:
-    """The keys of any pools. Keys have no tags: their names say whose they are, the longest of them cut."""
+    """Return the SSH keys of all pools. Keys have no tags: their names contain the pool's name, shortened if too
+    long.
+    """
     named = [(each, re.fullmatch(rf"outrider-(.+)-[0-9a-f]{{{MARK}}}", each["name"])) for each in keys]
     return [Thing(each["id"], pool=match[1], launch=each["name"]) for each, match in named if match]

@@ -1,4 +1,4 @@
-"""A pool's launches at Lambda: the half of the port of `providers.cloud` that creates machines."""
+"""Launches of a pool at Lambda: the implementation of `providers.cloud.port.Launcher`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..cloud.http import HttpApi
     from .provider import Lambda
 
-LAUNCH_S = 60.0  # for one launch: it is answered within seconds
+LAUNCH_S = 60.0  # seconds for one launch, which takes some seconds
 BILLED_AT_LEAST_S = 60.0  # Lambda bills by the minute
 VALUE_AT_MOST = 128  # characters of a tag's value
 _IMAGE_ID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
@@ -40,7 +40,7 @@ _IMAGE_ID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 @dataclass(slots=True, kw_only=True)
 class LaunchOrder(SingleOrder):
-    """One launch, of one machine. ``key_name``: of the pool's SSH key, whose public half is ``client_key``."""
+    """One launch of one machine. ``key_name``: of the pool's SSH key, whose public key is ``client_key``."""
 
     client_key: str
     key_name: str
@@ -49,10 +49,10 @@ class LaunchOrder(SingleOrder):
 async def plan(
     api: HttpApi, provider: Lambda, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
 ) -> Plan:
-    """Choose offers, of one region where there are several nodes: machines reach each other within a region.
+    """Choose offers; for several nodes all in one region, since machines reach each other only within a region.
 
     Raises:
-        ProviderError: there are none.
+        ProviderError: There are no offers.
     """
     rounds = choose(
         request,
@@ -77,7 +77,7 @@ class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
         return await plan(self._cloud.api, self._provider, request, cooldowns, living)
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> LaunchOrder:  # noqa: ARG002
-        """Prepare the launch of one machine. It waits here for its turn, as what is under way is not interrupted."""
+        """Prepare the launch of one machine. Wait here for the rate limits, since a cancellation is harmless here."""
         request, offer, token, key = plan.request, chosen[0], uuid4().hex, host_key()
         name = await self._key_names.get(request.client_key)
         await self._cloud.api.turn("POST", LAUNCH)
@@ -133,7 +133,9 @@ class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
         return body
 
     async def _key_name(self, public: str) -> str:
-        """The name of the pool's SSH key, which is made if there is none. Lambda asks for one with each launch."""
+        """Return the name of the pool's SSH key, and create the key if missing. Lambda requires a key in each
+        launch.
+        """
         name = key_name(self._recorder.pool, hashlib.sha256(public.encode()).hexdigest()[:MARK])
         if not any(each["name"] == name for each in await self._cloud.keys()):
             await self._recorder.create(SSH_KEY, name, {}, lambda: self._add(name, public), lambda ids: ids)

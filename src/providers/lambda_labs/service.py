@@ -1,4 +1,4 @@
-"""Lambda's interface: its address, its limits of requests, the meanings of its errors, and the user's key for it."""
+"""Lambda's interface: its address, rate limits, the meanings of its errors, and the user's key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEYS_PAGE = "https://cloud.lambda.ai/api-keys"
 KEYS = ApiKeys(provider="Lambda", name="lambda", variable=KEY, page=KEYS_PAGE)
 LAUNCH = "/instance-operations/launch"
 # "one request per second", and for launches "one request every 12 seconds, or five requests per minute": Lambda Cloud
-# API 1.10.0. Half a second more, as requests may arrive closer to each other than they were sent.
+# API 1.10.0. Half a second is added, as requests may arrive closer together than they were sent.
 LIMITS = {"calls": (1.0, 1.0), "launches": (1.0, 1 / 12.5)}
 CAPACITY_AGAIN_S = 30.0
 
@@ -40,7 +40,7 @@ MEANINGS: Meanings = (
 
 
 def service(endpoint_url: str | None) -> Service:
-    """Lambda's interface. ``endpoint_url``: another address of it, without its version."""
+    """Return Lambda's interface. ``endpoint_url``: another address of the interface, without the version."""
     return Service(
         name="Lambda",
         extra="lambda",

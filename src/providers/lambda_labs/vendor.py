@@ -1,4 +1,4 @@
-"""The words and codes of Lambda that the layer of all clouds must know."""
+"""The terms and error codes of Lambda that the modules of `providers.cloud` need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NO_ROOM = "instance-operations/launch/insufficient-capacity"
 QUOTA = "global/quota-exceeded"
 UNKNOWN = "global/object-does-not-exist"
 PREEMPTED = "preempted"
-USER = "ubuntu"  # of all of Lambda's images
+USER = "ubuntu"  # login name in all of Lambda's images
 
 STILL_BILLED = (
     "Lambda bills a machine until it is terminated, also when it is powered off: if this program is killed, its "

@@ -1,7 +1,7 @@
-"""Nodes of this computer, each a process group.
+"""The local provider: nodes are process groups on this computer.
 
-A supervisor owns the processes and ends them with the client (`machine_supervisor`), a watchdog ends what a killed
-supervisor left. `fleet` and `client` are the client's end, `ssh_server` serves `Local(as_remote=True)`.
+A supervisor (`machine_supervisor`) owns the processes and ends them with the client; a watchdog ends everything if
+the supervisor is killed. `fleet` and `client` run in the client; `ssh_server` implements `Local(as_remote=True)`.
 
 Public names: `provider.Local`, `state.living_pools`, `sockets`.
 Open first: `machine_supervisor.py`.

@@ -1,4 +1,4 @@
-"""The client's end of one supervisor, until that has ended: requests, what it says, and that it stands still."""
+"""The client's connection to one supervisor: requests, received messages, and the detection of a frozen supervisor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import ProviderError
 from .supervisor_start import LOG, StartedSupervisor
 
 CLOSE_DEADLINE_S = 10.0
-KILL_DEADLINE_S = 8.0  # for the watchdog to end what a supervisor had, which has 5 s to be gone
+KILL_DEADLINE_S = 8.0  # seconds for the watchdog to end the supervisor, which has 5 s to exit, and its processes
 READ_BYTES = 64 * 1024
 
 
@@ -26,7 +26,9 @@ class SupervisorGone(ProviderError):
 
 
 class SupervisorClient:
-    """``heard`` gets each of its messages; ``over`` is called once, when it has ended. `listen` runs beside."""
+    """``heard`` is called with each message; ``over`` is called once, when the supervisor has ended. Run `listen`
+    beside.
+    """
 
     def __init__(
         self,
@@ -37,18 +39,18 @@ class SupervisorClient:
         heard: Callable[[dict[str, Any]], None],
         over: Callable[[], None],
     ) -> None:
-        """``worked``: whether a supervisor of this pool has ever done so, as another will then, too."""
+        """``worked``: whether any supervisor of this pool has worked, so that a restart is likely to work, too."""
         self._log = directory / LOG
         self._heard, self._over = heard, over
         self._control, self._pid = started
-        self._supervisor = self._pid  # that is the watchdog's; until the supervisor says its own
+        self._supervisor = self._pid  # the watchdog's pid, until the supervisor reports its own
         self.worked = worked
         self._numbers = itertools.count(1)
         self._taken: dict[int, anyio.Event] = {}
         self._unsent, self._unread = b"", b""
         self._sending, self._listening = anyio.Lock(), anyio.Lock()
         self._done = anyio.Event()
-        self._why = ""  # it was killed
+        self._why = ""  # the reason, if it was killed
         self.how = "has not ended"
 
     @property
@@ -56,12 +58,12 @@ class SupervisorClient:
         return self._done.is_set()
 
     async def request(self, message: dict[str, object]) -> None:
-        """Return when the supervisor has taken it. One that stands still is killed.
+        """Send a request; return when the supervisor has read it. A frozen supervisor is killed.
 
         Raises:
             SupervisorGone
         """
-        import json  # when the supervisor has been started
+        import json  # imported after the start of the supervisor, to save time
 
         from . import process_state
 
@@ -84,18 +86,18 @@ class SupervisorClient:
             raise self.gone()
 
     async def _send(self) -> None:
-        """Send all that waits to be sent, also what a cancelled `_send` has left."""
+        """Send all queued data, including the data that a cancelled `_send` has left."""
         async with self._sending:
             while self._unsent and not self.ended:
                 try:
                     self._unsent = self._unsent[self._control.send(self._unsent) :]
                 except BlockingIOError:
                     await anyio.wait_writable(self._control)
-                except OSError:  # it is ending, which `listen` hears
+                except OSError:  # the supervisor is ending; `listen` detects this
                     return
 
     async def listen(self) -> None:
-        """Receive the supervisor's messages until its end. A second call goes on where a cancelled one stopped."""
+        """Receive the supervisor's messages until its end. After a cancellation, a second call continues."""
         import json
 
         async with self._listening:
@@ -137,21 +139,23 @@ class SupervisorClient:
         self._over()
 
     async def _kill(self, why: str) -> None:
-        """End the supervisor by its watchdog, which ends all it had. The wait is bounded: a frozen one is killed.
+        """End the supervisor through its watchdog, which ends all of its processes. The wait is bounded.
 
-        A dead watchdog ends nobody. Its supervisor then ends all by itself as soon as it is woken, if it stands still:
-        it may have been stopped just after the kernel had looked whether anybody of an orphaned group stands still.
+        A dead watchdog ends nothing. A supervisor without a watchdog ends everything itself once it runs again, so if
+        it is stopped, it is sent SIGCONT. The kernel does this only for processes that were already stopped when their
+        group became orphaned.
         """
         self._why = self._why or why
         if self._watchdog_lives():
             await self._signal(self._pid, signal.SIGTERM, signal.SIGKILL)
-        if self._supervisor != self._pid and not self._watchdog_lives():  # else it may have collected the supervisor
+        # With a living watchdog, the supervisor's pid may already have been reaped and reused.
+        if self._supervisor != self._pid and not self._watchdog_lives():
             await self._signal(self._supervisor, signal.SIGCONT, signal.SIGKILL)
-        if not self.ended:  # both are in the kernel's hands
+        if not self.ended:  # both have received SIGKILL, so only the kernel can delay their end
             self._end("")
 
     async def _signal(self, pid: int, *signals: signal.Signals) -> None:
-        """Send each in turn, until the supervisor has ended."""
+        """Send each signal in turn, until the supervisor has ended."""
         for number in signals:
             if self.ended:
                 return
@@ -163,22 +167,23 @@ class SupervisorClient:
     def _watchdog_lives(self) -> bool:
         try:
             return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        except ChildProcessError:  # the application has collected it
+        except ChildProcessError:  # the application has reaped the process
             return False
 
     async def close(self) -> None:
-        """Every process of it ends; it closes its own end when that is so. Bounded."""
+        """Request the end of all processes of the supervisor, and wait until it closes its socket. Bounded."""
         try:
             self._control.shutdown(socket.SHUT_WR)
         except OSError:
             pass
         with anyio.move_on_after(CLOSE_DEADLINE_S):
-            await self.listen()  # who did may have been cancelled: the end of `asyncio.run` cancels every task
+            # The task that ran `listen` may be cancelled: the end of `asyncio.run` cancels every task.
+            await self.listen()
         if not self.ended:
             await self._kill(f"did not end within {CLOSE_DEADLINE_S:g} s")
 
     def gone(self) -> SupervisorGone:
-        """Return the error for the ended supervisor. It may be retried if one of this pool has ever worked."""
+        """Return the error for the ended supervisor. A retry is allowed if any supervisor of this pool has worked."""
         what = f"the process that keeps the local nodes {self.how}{self.last_words()}"
         return SupervisorGone(what, retry_after_s=1.0 if self.worked else None)
 
@@ -191,10 +196,10 @@ class SupervisorClient:
 
 
 def _collect(pid: int) -> str:
-    """Collect the process and return how it ended. It closes its socket only by ending, so this takes no time."""
+    """Reap the process and return how it ended. Its socket closes only at its end, so this does not block."""
     from .process_state import describe
 
     try:
         return describe(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # the application collects every child, or ignores SIGCHLD
+    except ChildProcessError:  # the application reaps every child, or ignores SIGCHLD
         return "died"

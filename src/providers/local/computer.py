@@ -1,4 +1,4 @@
-"""A check of this computer against what a pool asks of each machine: every local node is all of this computer."""
+"""A check of this computer against a pool's request. Every local node sees the whole computer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ARCHITECTURES = {"aarch64": "arm64", "amd64": "x86_64"}
 
 
 async def this_computer(request: LaunchRequest, directory: Path) -> MachineOffer:
-    """Return what a local node is: all of this computer, with its share of the GPUs.
+    """Return the offer of a local node: all of this computer, with its share of the GPUs.
 
     Raises:
-        BadRequest, NoCapacity: it has less than is asked for.
+        BadRequest, NoCapacity: The computer has less than requested.
     """
     from .devices import divide, find_devices
 
@@ -38,7 +38,7 @@ def refuse_too_much(request: LaunchRequest, directory: Path) -> None:
     """Refuse a request for more than this computer has.
 
     Raises:
-        BadRequest: it has less, or is another kind of computer.
+        BadRequest: The computer has less, or has another architecture.
     """
     cpus = len(os.sched_getaffinity(0))
     memory_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GB

@@ -1,4 +1,4 @@
-"""A listing of this computer's GPUs, and the division of them among the nodes."""
+"""Detection of this computer's GPUs, and their division among the nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Share:
     def environment(self) -> dict[str, str]:
         if not self.hide_others:
             return {}
-        # CUDA's own order is the fastest first, nvidia-smi's the bus.
+        # CUDA's default order begins with the fastest device; nvidia-smi lists devices by PCI bus.
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": ",".join(str(device.index) for device in self.devices),
@@ -42,7 +42,7 @@ async def find_devices() -> list[Device]:
     """Return the GPUs that CUDA would show this process. nvidia-smi takes a second, so it runs only with a driver."""
     if not _driver_is_loaded():
         return []
-    from shutil import which  # which takes long, and computers without GPUs do without
+    from shutil import which  # imported here: the import is slow, and computers without GPUs do not need it
 
     if not (tool := which("nvidia-smi")):
         return []
@@ -58,7 +58,7 @@ def _driver_is_loaded() -> bool:
 
 
 def visible(devices: Sequence[Device], chosen: str | None) -> list[Device]:
-    """Return the devices that ``CUDA_VISIBLE_DEVICES`` leaves, read as CUDA does: up to the first that is not there."""
+    """Return the devices allowed by ``CUDA_VISIBLE_DEVICES``, read as CUDA does: up to the first unknown device."""
     if chosen is None:
         return list(devices)
     left: list[Device] = []
@@ -75,7 +75,7 @@ def _is_called(device: Device, name: str) -> bool:
 
 
 def warn_of_too_few(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | None) -> None:
-    """Warn if nobody asked for GPUs and there are fewer than nodes: nodes may see none, which no error would tell."""
+    """Warn if no GPUs were requested and there are fewer GPUs than nodes: nodes see none then, without any error."""
     if wanted is None and 0 < len(devices) < nodes:
         warnings.warn(
             f"none of {nodes} local nodes (spares included) sees a GPU, because this computer has only {len(devices)}: "
@@ -86,10 +86,10 @@ def warn_of_too_few(devices: Sequence[Device], nodes: int, wanted: AcceleratorRe
 
 
 def divide(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | None) -> list[Share]:
-    """One share for each of ``nodes`` nodes.
+    """Return one share for each of ``nodes`` nodes.
 
     Raises:
-        NoCapacity: the request asks for more than there is.
+        NoCapacity: The request needs more devices than there are.
     """
     if wanted is None:
         each = len(devices) // nodes

@@ -1,4 +1,4 @@
-"""A local pool's machines: it asks the supervisor for them, hears of their end, and starts another after its end."""
+"""A local pool's machines: requests to the supervisor, reports of ended machines, and restarts of the supervisor."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from ..nvidia_smi import Device
     from .supervisor_start import StartedSupervisor
 
-NOTICES = ("signal,USR1=30,USR2=withdrawn",)  # to the machine's process group; 30 s: the shortest that a cloud gives
+# Signals to the machine's process group; 30 s is the shortest notice of a cloud.
+NOTICES = ("signal,USR1=30,USR2=withdrawn",)
 LAUNCH_DEADLINE_S = 30.0
-TERMINATE_DEADLINE_S = 15.0  # the supervisor itself takes 5 s at most for what does not want to end
+TERMINATE_DEADLINE_S = 15.0  # seconds; the supervisor itself takes up to 5 s for processes that resist
 
 
 @dataclass(slots=True)
 class _Call:
-    """A launch that waits for the supervisor's answers."""
+    """A launch that waits for the supervisor's responses."""
 
     missing: int
     got: list[Machine] = field(default_factory=list)
@@ -44,7 +45,7 @@ class _Call:
 class LocalFleet:
     """Implements `providers.base.Fleet`. `start` it; it ends with `close`.
 
-    A supervisor that has ended takes its machines along. The next launch starts another one.
+    The machines of a supervisor end with it. The next launch starts another supervisor.
     """
 
     def __init__(
@@ -56,14 +57,15 @@ class LocalFleet:
         shared_memory: bool,
         as_remote: bool,
     ) -> None:
-        """``start`` starts another supervisor, and raises an OSError where it cannot."""
+        """``start`` starts another supervisor, and raises OSError on failure."""
         self._directory, self._shared_memory, self._as_remote = directory, shared_memory, as_remote
         self._start_supervisor = start
         self._supervisor = self._client_of(started, worked=False)
         self._ids, self._calls = itertools.count(), itertools.count(1)
         self._launching: dict[str, _Call] = {}
-        self._host_keys: dict[str, str] = {}  # of machines that are reached by SSH: their public ones
-        self._seats: dict[str, int] = {}  # machine -> which share of the devices it has; a replacement takes a free one
+        self._host_keys: dict[str, str] = {}  # public host keys of machines with an SSH server
+        # Index of each machine's share of the devices; a replacement takes a free index.
+        self._seats: dict[str, int] = {}
         self._terminating: dict[int, anyio.Event] = {}
         self._send_event, self._events = anyio.create_memory_object_stream[MachineEvent](math.inf)
         self._devices: list[Device] | None = None
@@ -82,10 +84,10 @@ class LocalFleet:
         self._tasks.start_soon(_shielded, self._supervisor.listen)
 
     def _living_supervisor(self) -> SupervisorClient:
-        """Return the supervisor, or start another one if it has ended.
+        """Return the supervisor; start another one if it has ended.
 
         Raises:
-            ProviderError: the last one has ended, and no other can be started.
+            ProviderError: The supervisor has ended, and no other can be started.
         """
         if self._supervisor.ended:
             try:
@@ -98,7 +100,7 @@ class LocalFleet:
         return self._supervisor
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        from .computer import refuse_too_much  # when the supervisor has been started
+        from .computer import refuse_too_much  # imported after the start of the supervisor, to save time
         from .devices import divide, find_devices, warn_of_too_few
 
         refuse_too_much(request, self._directory.path)
@@ -110,7 +112,8 @@ class LocalFleet:
         call = _Call(count)
         orders = []
         for _ in range(count):
-            name = f"{self._directory.path.name}/n{next(self._ids)}"  # also where its directory is
+            # The machine's id is also the name of its directory.
+            name = f"{self._directory.path.name}/n{next(self._ids)}"
             seat = next(seat for seat in itertools.count() if seat not in self._seats.values())
             self._seats[name], self._launching[name] = seat, call
             share = shares[seat % len(shares)]
@@ -135,14 +138,14 @@ class LocalFleet:
         return call.got
 
     def _ssh(self, name: str, client_key: str) -> dict[str, str]:
-        """Return what the machine's SSH server is told."""
+        """Return the settings for the machine's SSH server."""
         from .ssh_server import new_host_key
 
         private, self._host_keys[name] = new_host_key()
         return {"host_key": private, "client_key": client_key}
 
     async def _give_up(self, call: _Call, supervisor: SupervisorClient) -> None:
-        """Nobody will ask for the machines of ``call`` that are still missing.
+        """Report to the supervisor that the missing machines of ``call`` are no longer needed.
 
         Raises:
             SupervisorGone
@@ -153,19 +156,19 @@ class LocalFleet:
         for name in late:
             del self._launching[name]
             call.causes.append(f"{name}: nothing was heard of it for {LAUNCH_DEADLINE_S:g} s")
-        with suppress(ProviderError):  # they end with the pool
+        with suppress(ProviderError):  # on failure, they end with the pool
             await self.terminate([MachineId(name) for name in late])
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End machines, and return when the supervisor confirms it.
+        """End machines, and return when the supervisor confirms.
 
         Raises:
-            ProviderError: it is not confirmed in time.
+            ProviderError: There was no confirmation in time.
         """
         number, done = next(self._calls), anyio.Event()
         self._terminating[number] = done
         try:
-            with suppress(SupervisorGone):  # and with it every machine
+            with suppress(SupervisorGone):  # every machine has ended with the supervisor
                 await self._supervisor.request({"op": "terminate", "call": number, "ids": list(ids)})
                 with anyio.move_on_after(TERMINATE_DEADLINE_S):
                     await done.wait()
@@ -179,7 +182,7 @@ class LocalFleet:
             self._host_keys.pop(machine, None)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next one is another
+        pass  # the next machine is a different one
 
     async def events(self) -> AsyncIterator[MachineEvent]:
         async for event in self._events:
@@ -188,7 +191,7 @@ class LocalFleet:
     # --- the supervisor ---------------------------------------------------------------------------------------------
 
     def _supervisor_ended(self) -> None:
-        """Every machine has ended with it."""
+        """Report every machine as ended, because its supervisor has ended."""
         for name in list(self._seats):
             self._gone(name, f"the process that keeps the local nodes {self._supervisor.how}")
         for call in self._launching.values():
@@ -215,7 +218,8 @@ class LocalFleet:
             id=MachineId(state["id"]),
             address=Address(path=str(directory / SSH_SOCKET) if self._as_remote else executor, user="node"),
             host_key=self._host_keys.get(state["id"], ""),
-            executor_socket=EXECUTOR_SOCKET if self._as_remote else executor,  # as its SSH server calls it
+            # For its SSH server: a path relative to the machine's directory.
+            executor_socket=EXECUTOR_SOCKET if self._as_remote else executor,
             ssh=self._as_remote,
             notices=NOTICES,
             same_host=self._shared_memory,
@@ -223,7 +227,7 @@ class LocalFleet:
         )
 
     def _launched(self, name: str, machine: Machine | None, cause: str) -> None:
-        """Count a machine that a launch was waiting for: it is there, or (None) died on the way."""
+        """Count a result for a waiting launch: a machine, or None if the machine died during its start."""
         call = self._launching.pop(name, None)
         if call is None:
             return
@@ -241,7 +245,7 @@ class LocalFleet:
         self._send_event.send_nowait(MachineGone(MachineId(name), cause))
 
     async def close(self) -> None:
-        """Every process of the pool ends, and its directory goes. Bounded."""
+        """End every process of the pool, and remove its directory. Bounded."""
         await self._supervisor.close()
         self._send_event.close()
         self._events.close()

@@ -1,16 +1,15 @@
-"""The supervisor of a local pool's machines forks them, notices their end, and leaves nothing when its client goes.
+"""The supervisor of a local pool's machines: it forks them, detects their end, and ends all of them with its client.
 
-    watchdog -- supervisor -+- template                   imports what takes long, and forks the fork servers
+    watchdog -- supervisor -+- template                   imports slow modules, and forks the fork servers
                             +- fork server 0 -- workers   a machine is the process group of its fork server
-                            +- executor 0                 in it: serves the client on a unix socket of the machine
-                            +- SSH server 0               in it, with Local(as_remote=True): forwards to that socket
-                            +- fork server 1 -- workers
-                            +- executor 1
+                            +- executor 0                 in that group: serves the client on the machine's unix socket
+                            +- SSH server 0               in that group, with Local(as_remote=True): forwards to the
+                            socket +- fork server 1 -- workers +- executor 1
 
-It has one thread and no event loop, and has imported what the executors need, once for all of them. It is a child
-subreaper, so whatever a dead machine leaves behind becomes its child and is killed. Its control socket is its
-lease: when the client closes it, or dies, all of it ends. That the client is dead it also sees by itself: children of
-the client, forked and not executed, hold the socket open.
+It has one thread and no event loop, and has imported the executors' modules once for all of them. It is a child
+subreaper, so every process left by a dead machine becomes its child and is killed. Its control socket is its lease:
+when the client closes the socket, or dies, everything ends. The supervisor also watches the client process itself,
+because children that the client has forked without exec hold the socket open.
 """
 
 from __future__ import annotations
@@ -36,19 +35,20 @@ from .programs import Executor, ForkServerCode, Template, resolve, share_memory
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
 KILL_DEADLINE_S = 5.0
-OTHER_PART_S = 0.02  # when one part of a machine has ended: for the others to end too, so that the cause can say so
-IMPORT_S = 30.0  # after that, nodes import for themselves
+# Seconds to wait for a machine's other parts after one has ended, so that the cause can name the first.
+OTHER_PART_S = 0.02
+IMPORT_S = 30.0  # seconds to wait for the template; after that, each node imports the modules itself
 FORK_SERVER, EXECUTOR, SSH_SERVER = "fork server", "executor", "SSH server"
 
 
 @dataclass(slots=True)
 class LocalMachine:
-    """The processes of one machine, in one process group. Without any of them it is dead."""
+    """The processes of one machine, in one process group. If one of them is missing, the machine is dead."""
 
     id: str
     group: int
     directory: Path
-    parts: dict[int, str] = field(default_factory=dict)  # pid -> what it is
+    parts: dict[int, str] = field(default_factory=dict)  # pid -> the part's name
     ended: dict[str, str] = field(default_factory=dict)  # how each part ended
     bury_at: float = 0.0
 
@@ -63,7 +63,7 @@ class LocalMachine:
 
     @property
     def cause(self) -> str:
-        """One clause. A part that ended by itself did so because of another one, unless all did."""
+        """Return one clause. A part that exited by itself followed another part's end, unless all parts exited so."""
         by_force = {part: how for part, how in self.ended.items() if how != "ended by itself"} or self.ended
         if 1 < len(by_force) == len(self.parts) and len(set(by_force.values())) == 1:
             return next(iter(by_force.values())).removeprefix("was ")
@@ -71,7 +71,7 @@ class LocalMachine:
 
 
 class Begun(NamedTuple):
-    """A machine that has its executor, and not yet its fork server, whose end of the socket between them is here."""
+    """A machine with an executor and not yet a fork server. The fork server's end of their socket is kept here."""
 
     machine: LocalMachine
     order: dict[str, Any]
@@ -81,11 +81,12 @@ class Begun(NamedTuple):
 def supervise(
     control: socket.socket, lifeline: int, client: int, directory: Path, work_mib: int | None, *entry_points: Any
 ) -> None:
-    """Serve one pool until its client, of which ``client`` is a pidfd (-1: none), goes, or its watchdog, of which
-    ``lifeline`` is readable then. ``entry_points``: the fields of a `providers.base.EntryPoints`.
+    """Serve one pool until its client or its watchdog ends. ``client``: the client's pidfd; -1: none. ``lifeline``: a
+    descriptor that becomes readable when the watchdog ends. ``entry_points``: the fields of a
+    `providers.base.EntryPoints`.
     """
     fork_server, executor, template, preload, shared = entry_points
-    processes.adopt_orphans()  # which a child does not inherit
+    processes.adopt_orphans()  # children do not inherit the setting
     processes.ignore_hangups()
     processes.raise_descriptors()
     if work_mib is not None:
@@ -99,7 +100,7 @@ def supervise(
 
 
 def join(pid: int, group: int) -> None:
-    """Put a child of ours into the process group, which it leads if it has that number itself."""
+    """Put a child into the process group; if the group's number is the child's pid, the child becomes the leader."""
     with suppress(PermissionError, ProcessLookupError):
         os.setpgid(pid, group)
 
@@ -113,7 +114,7 @@ def _may_mount() -> None:
 
 
 class MachineSupervisor:
-    """Machines by process group; answers one client."""
+    """Manages machines, each a process group, for one client."""
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class MachineSupervisor:
     ) -> None:
         self.control, self.directory = control, directory
         self.code, self.executor = code, executor
-        self.work_mib = work_mib  # None: tasks may fill the disk
+        self.work_mib = work_mib  # size of a node's directory for tasks; None: no limit
         self.machines: list[LocalMachine] = []
         self.unread = b""
         self.lifeline = self.client = -1
@@ -136,18 +137,18 @@ class MachineSupervisor:
             self.poll.register(sock, select.POLLIN)
         share_memory()
         self.template: Template | None = None
-        self.awaited: list[dict[str, Any]] = []  # machines that wait for it
+        self.awaited: list[dict[str, Any]] = []  # requests for machines that wait for the template
         self.late_at = 0.0
 
     def end_with(self, lifeline: int, client: int) -> None:
-        """End everything when the descriptor of the watchdog, or of the client (if it is not -1), becomes readable."""
+        """Watch for the end of the watchdog, and of the client if ``client`` is not -1, to end everything."""
         self.lifeline, self.client = lifeline, client
         for fd in (lifeline, client):
             if fd >= 0:
                 self.poll.register(fd, select.POLLIN)
 
     def serve(self) -> None:
-        if not self.poll.poll(0):  # the client is still importing
+        if not self.poll.poll(0):  # the client is still importing, so there is time
             self.code.load()
             processes.prepare_removal()
         while True:
@@ -161,23 +162,23 @@ class MachineSupervisor:
                 self.end()
                 processes.remove_tree(self.directory)
                 return
-            if self.lifeline in ready:  # the directory is the client's, who starts another supervisor there
+            if self.lifeline in ready:  # the client still needs the directory, to start another supervisor there
                 self.end()
                 return
             self.bury()
 
     def end(self) -> None:
-        """Kill everything, and prove it."""
+        """Kill everything, and check that it is gone."""
         self.kill(self.machines)
         self.drop_template()
         deadline = time.monotonic() + KILL_DEADLINE_S
         while self.any_child_left() and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    # --- the client ---------------------------------------------------------------------------------------------
+        # --- messages of the client ---------------------------------------------------------------------------------
 
     def from_client(self) -> bool:
-        """One read; False when the client is gone."""
+        """Read once; return False if the client is gone."""
         try:
             data = self.control.recv(processes.FRAME_BYTES)
         except ConnectionResetError:
@@ -205,13 +206,15 @@ class MachineSupervisor:
         try:
             self.control.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
-            pass  # the client is gone; the next read says so
+            pass  # the client is gone; the next read detects this
 
     # --- the template -------------------------------------------------------------------------------------------
 
     def start_template(self, make: Callable[..., Template], modules: Sequence[str]) -> None:
-        """Launches wait until it is ready: four machines that import the same at once take four times as long."""
-        self.code.load()  # the template's children have it then
+        """Start the template. Launches wait for it, since four machines that import the same modules take 4 times as
+        long.
+        """
+        self.code.load()  # loaded before the fork, so that the template's children have it
         me = os.getpid()
 
         def become(order: dict[str, str], fds: list[int]) -> NoReturn:
@@ -220,7 +223,7 @@ class MachineSupervisor:
 
         try:
             self.template = make(modules, become, lead=True)
-        except OSError:  # then as without
+        except OSError:  # machines then start without a template
             return
         self.poll.register(self.template.fileno(), select.POLLIN)
         self.late_at = time.monotonic() + IMPORT_S
@@ -245,14 +248,14 @@ class MachineSupervisor:
     # --- machines -----------------------------------------------------------------------------------------------
 
     def begin_awaited(self) -> list[Begun]:
-        """Fork the executors of the machines that are awaited, and import what their fork servers need meanwhile."""
+        """Fork the executors of the requested machines; meanwhile, import the modules for their fork servers."""
         awaited, self.awaited = self.awaited, []
         begun = [each for order in awaited if (each := self.begin(order)) is not None]
         self.code.load()
         return begun
 
     def begin(self, order: dict[str, Any]) -> Begun | None:
-        """Make the machine's directory, and fork its executor. One that cannot be begun is reported as gone, with the
+        """Create the machine's directory, and fork its executor. On failure, report the machine as gone, with the
         cause.
         """
         directory = self.directory.parent / order["id"]  # <pool>/n<number>
@@ -265,21 +268,21 @@ class MachineSupervisor:
             forks = of_executor, of_fork_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with of_executor:
                 executor = self.fork_executor(directory, order, of_executor)
-        except OSError as error:  # too many processes, a full disk
+        except OSError as error:  # e.g. too many processes, or a full disk
             for each in forks:
                 each.close()
             self.clear(directory)
             self.say(op="gone", id=order["id"], cause=f"could not be started ({error})")
             return None
-        join(executor, executor)  # until it has a fork server
+        join(executor, executor)  # the group's leader until there is a fork server
         machine = LocalMachine(order["id"], executor, directory, {executor: EXECUTOR})
         self.machines.append(machine)
         return Begun(machine, order, of_fork_server)
 
     def complete(self, begun: Sequence[Begun]) -> None:
-        """Fork the machines' fork servers, and tell the client of each machine that it is there.
+        """Fork the machines' fork servers, and report each machine to the client as started.
 
-        One whose fork server cannot be forked is reported as gone, with the cause, and the others go on.
+        A machine whose fork server cannot be forked is reported as gone, with the cause; the others continue.
         """
         for machine, order, control in begun:
             (executor,) = machine.parts
@@ -296,7 +299,7 @@ class MachineSupervisor:
                 self.add_ssh_server(machine, order["ssh"])
             if not machine.ended:
                 self.say(op="launched", id=machine.id, group=machine.group, pid=executor)
-        processes.prepare_removal()  # while the client connects to them
+        processes.prepare_removal()  # done now, while the client connects to the machines
 
     def fork_machine(self, env: dict[str, str], control: socket.socket) -> int:
         """Fork the machine's fork server and return its pid. It leads its own process group."""
@@ -305,9 +308,9 @@ class MachineSupervisor:
                 return self.template.fork(env, [control.fileno()])
             except BrokenPipeError:
                 self.drop_template()
-                self.kill_orphans()  # a template that does not answer may have forked
+                self.kill_orphans()  # a template that does not respond may have forked
         group = processes.fork(lambda: self.become_machine(env, control), control)
-        join(group, group)  # in both processes: whoever comes first
+        join(group, group)  # called in both processes, so that the group exists whichever runs first
         return group
 
     def become_machine(self, env: dict[str, str], control: socket.socket) -> NoReturn:
@@ -318,7 +321,7 @@ class MachineSupervisor:
 
     def fork_executor(self, directory: Path, order: dict[str, Any], forks: socket.socket) -> int:
         def run(listener: socket.socket) -> None:
-            os.environ.update(order["env"])  # it tells of the GPUs that its tasks see
+            os.environ.update(order["env"])  # contains the variables for the GPUs that the machine's tasks see
             self.executor(
                 listener,
                 forks,
@@ -333,27 +336,27 @@ class MachineSupervisor:
             return processes.fork(lambda: run(listener), listener, forks)
 
     def add_ssh_server(self, machine: LocalMachine, ssh: dict[str, str]) -> None:
-        """Fork the machine's SSH server. Where that cannot be, the machine is dead."""
+        """Fork the machine's SSH server. On failure, the machine is dead."""
 
         def run(listener: socket.socket) -> None:
-            # asyncssh looks for a library by means of gcc, which leaves its temporary files when it is killed with the
-            # machine. This process starts nothing else.
+            # asyncssh searches for a library by running gcc, which leaves temporary files if it is killed with the
+            # machine. This process starts no other programs.
             os.environ["PATH"] = os.devnull
-            from . import ssh_server  # which takes long, and few pools want
+            from . import ssh_server  # imported here: the import is slow, and few pools need it
 
             ssh_server.serve(listener, machine.directory, **ssh)
 
         try:
             with listening(machine.directory / SSH_SOCKET) as listener:
                 pid = processes.fork(lambda: run(listener), listener)
-        except OSError as error:  # too many processes, no descriptor
+        except OSError as error:  # e.g. too many processes, or no free descriptor
             machine.part_ended(SSH_SERVER, f"could not be started ({error})")
             return
         machine.parts[pid] = SSH_SERVER
         join(pid, machine.group)
 
     def reap(self) -> None:
-        """Collect the dead. What is no part of a machine was an orphan."""
+        """Reap ended children. A child that is no part of a machine was an orphan."""
         for pid, status in processes.ended_children():
             for machine in self.machines:
                 if pid in machine.parts:
@@ -366,7 +369,7 @@ class MachineSupervisor:
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def bury(self) -> None:
-        """Machines that are dead: end what is left of them and tell the client."""
+        """End the remaining processes of dead machines, and report these machines to the client."""
         now = time.monotonic()
         for machine in list(self.machines):
             if machine.all_ended or (machine.ended and now >= machine.bury_at):
@@ -375,7 +378,7 @@ class MachineSupervisor:
                 self.say(op="gone", id=machine.id, cause=cause)
 
     def kill(self, machines: list[LocalMachine]) -> None:
-        """End these machines and return when nothing of theirs is left. Bounded."""
+        """End these machines and return when none of their processes is left. Bounded."""
         for machine in machines:
             processes.kill_group(machine.group)
         deadline = time.monotonic() + KILL_DEADLINE_S
@@ -397,10 +400,11 @@ class MachineSupervisor:
         return processes.group_lives(machine.group)
 
     def kill_orphans(self) -> bool:
-        """Kill orphans and return whether there were any: our children that are no part of a machine and no template.
+        """Kill orphans: children that are neither part of a machine nor the template. Return whether there were any.
 
-        Dead orphans count as well. Fork servers are subreapers themselves, so an orphan reaches us only when its
-        machine is dead. One that died between the look and the kill counts: its own children became ours just then.
+        Orphans that are dead already count as well. Fork servers are subreapers themselves, so an orphan becomes this
+        process's child only when its machine is dead. An orphan that dies between the listing and the kill counts,
+        because its own children have just become this process's children.
         """
         self.reap()
         mine = {pid for machine in self.machines for pid in machine.parts}

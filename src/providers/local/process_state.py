@@ -1,4 +1,4 @@
-"""The state of a process: whether it stands still, and how it has ended. The client needs no more of `processes`."""
+"""The state of a process: whether it is frozen, and how it ended. The client imports this instead of `processes`."""
 
 from __future__ import annotations
 
@@ -7,27 +7,33 @@ import signal
 import time
 from pathlib import Path
 
-STILL_S = 8.0  # without any of a processor's time: a frozen process, not a slow one
-LOOK_S = 1.0  # how often that is looked at, while an answer is owed
+STILL_S = 8.0  # seconds without processor time after which a process counts as frozen, not slow
+LOOK_S = 1.0  # seconds between checks while a response is due
 
 
 class Standstill:
-    """A detector for a frozen process that owes an answer: a slow one uses processor time, a frozen one uses none."""
+    """A detector for a frozen process that owes a response: a slow process uses processor time, a frozen one uses
+    none.
+    """
 
     def __init__(self) -> None:
-        """Begin now: the process owes an answer from now on."""
+        """Start the detection: the process owes a response from now on."""
         self._used, self._since = "", time.monotonic()
 
     def lasts(self, pid: int) -> bool:
-        """Return whether the process has stood still for `STILL_S`, as far as the calls of this method have seen."""
-        used, now = " ".join([str(pid), *stat_of(pid)[11:13]]), time.monotonic()  # utime, stime: in hundredths
+        """Return whether the process has used no processor time for `STILL_S`, measured between calls of this
+        method.
+        """
+        used, now = " ".join([str(pid), *stat_of(pid)[11:13]]), time.monotonic()  # utime and stime, in units of 0.01 s
         if used != self._used:
             self._used, self._since = used, now
         return now >= self._since + STILL_S
 
 
 def stat_of(pid: int) -> list[str]:
-    """State, parent, process group, ... as /proc/<pid>/stat has them from its third field on; [] if there is none."""
+    """Return the fields of /proc/<pid>/stat from the third on (state, parent, process group, ...); [] if it is
+    missing.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -43,5 +49,5 @@ def describe(status: int) -> str:
         return f"exited with status {code}"
     try:
         return f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    except ValueError:  # a real-time signal
+    except ValueError:  # a real-time signal, which has no name
         return f"was killed by signal {-code}"

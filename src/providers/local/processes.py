@@ -1,4 +1,4 @@
-"""The making of the supervisor's processes, and the proof that they are gone: fork, prctl(2) and /proc."""
+"""Creation of the supervisor's processes, and checks that they are gone: fork, prctl(2) and /proc."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from .process_state import stat_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 CLONE_NEWNS = 0x20000  # <linux/sched.h>
-FRAME_BYTES = 64 * 1024  # of one message between a pool's local processes
+FRAME_BYTES = 64 * 1024  # most bytes of one message between a pool's local processes
 _libc = ctypes.CDLL(None, use_errno=True)
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE, MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2  # <linux/mount.h>
 
 
 def fork(run: Callable[[], object], *keep: socket.socket) -> int:
-    """A child that dies with us and holds only its own sockets: an inherited end would hide every end of file."""
+    """Fork a child that dies with this process and keeps only its own sockets, as open copies would hide an end of
+    file.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -33,7 +35,9 @@ def fork(run: Callable[[], object], *keep: socket.socket) -> int:
 
 
 def become(parent: int, run: Callable[[], object], *keep: socket.socket) -> NoReturn:
-    """Run ``run`` in a child, as `fork` does, and never return; ``parent`` is its parent, or has adopted it."""
+    """Run ``run`` in a child, as in `fork`, and never return. ``parent``: the pid of its parent, or of its
+    subreaper.
+    """
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -52,25 +56,27 @@ def become(parent: int, run: Callable[[], object], *keep: socket.socket) -> NoRe
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent dies become our children, whatever session they made for themselves."""
+    """Make this process the parent of all its descendants whose parent dies, whatever session they are in."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-_on_hangup: list[Any] = []  # what this process did on SIGHUP before it ignored that
+_on_hangup: list[Any] = []  # the former handler of SIGHUP, to be restored in children
 
 
 def ignore_hangups() -> None:
-    """Ignore SIGHUP here, and not in what is forked. The kernel sends it to all of a process group whose last parent in
-    the session dies while one of the group stands still, as the template may: it would kill who has to end the others.
+    """Ignore SIGHUP in this process, but not in its children.
+
+    When the last parent of a process group in the same session dies while a member, such as the template, is stopped,
+    the kernel sends SIGHUP to the whole group. It would kill the process that has to end the others.
     """
     _on_hangup.append(signal.signal(signal.SIGHUP, signal.SIG_IGN))
 
 
-_limits_before: list[tuple[int, int]] = []  # the limit of descriptors before this process raised it, if it did
+_limits_before: list[tuple[int, int]] = []  # the limit of descriptors before this process raised it; empty: not raised
 
 
 def raise_descriptors() -> None:
-    """Raise this process's limit of open descriptors to the most that it may have, as servers do."""
+    """Raise this process's limit of open descriptors to the maximum, as servers do."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -86,26 +92,26 @@ def give_back_descriptors() -> None:
 
 
 def receive(sock: socket.socket, size_bytes: int) -> tuple[bytes, int | None]:
-    """One message and the descriptor that came with it; None: it came without.
+    """Receive one message and the descriptor sent with it; None: no descriptor.
 
-    The kernel hands over no descriptor to a process that has as many as it may, and says so by MSG_CTRUNC alone.
+    If this process has reached its limit of descriptors, the kernel drops the descriptor and only sets MSG_CTRUNC.
     """
     data, fds, _, _ = socket.recv_fds(sock, size_bytes, 1)
     return data, fds[0] if fds else None
 
 
 def wake_on_child_death() -> socket.socket:
-    """A socket that becomes readable when a child has ended."""
+    """Return a socket that becomes readable when a child has ended."""
     ours, wake = socket.socketpair()
     ours.setblocking(False)
     wake.setblocking(False)
-    signal.set_wakeup_fd(wake.detach(), warn_on_full_buffer=False)  # open for the life of the process
+    signal.set_wakeup_fd(wake.detach(), warn_on_full_buffer=False)  # stays open for the life of the process
     signal.signal(signal.SIGCHLD, lambda *_: None)
     return ours
 
 
 def ended_children() -> Iterator[tuple[int, int]]:
-    """Collect the dead: each with its status, as of os.waitpid."""
+    """Reap the ended children; yield the pid and status of each, as from os.waitpid."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -117,17 +123,17 @@ def ended_children() -> Iterator[tuple[int, int]]:
 
 
 def children() -> list[int]:
-    """Ours, the dead that nobody has collected among them: what those leave behind may have come after this look."""
+    """Return this process's children, including unreaped dead ones, whose own children may appear only later."""
     me = os.getpid()
     try:
         return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
-    except OSError:  # no CONFIG_PROC_CHILDREN
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
         pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         return [pid for pid in pids if stat_of(pid)[1:2] == [str(me)]]
 
 
 def kill_children() -> bool:
-    """Collect the dead children and kill the others. Return whether there were others."""
+    """Reap the dead children and kill the others. Return whether there were others."""
     for _ in ended_children():
         pass
     left = children()
@@ -137,7 +143,9 @@ def kill_children() -> bool:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, if it is there. Only for our own children: their pids are not used again before we collect them."""
+    """Send SIGKILL if the process exists. Only for this process's own children, whose pids stay reserved until
+    reaped.
+    """
     try:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -164,15 +172,15 @@ def close_all_but(kept: set[int]) -> None:
         if fd not in kept:
             try:
                 os.close(fd)
-            except OSError:  # the listing's own descriptor
+            except OSError:  # the descriptor of the directory listing itself
                 pass
 
 
 def mount_unseen() -> None:
-    """Hide what we mount from now on from all but us and our children; it is gone with the last of us.
+    """Hide later mounts from all processes except this one and its children. The mounts end with the last of these.
 
     Raises:
-        OSError: this takes CAP_SYS_ADMIN.
+        OSError: CAP_SYS_ADMIN is missing.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None):
@@ -181,7 +189,7 @@ def mount_unseen() -> None:
 
 
 def mount_small(directory: Path, mib: int) -> None:
-    """A file system of ``mib`` MiB, in memory, on top of ``directory``."""
+    """Mount a file system of ``mib`` MiB, in memory, on ``directory``."""
     options = f"size={mib}m,mode=0700".encode()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", MS_NOSUID | MS_NODEV, options):
@@ -189,17 +197,17 @@ def mount_small(directory: Path, mib: int) -> None:
 
 
 def unmount(directory: Path) -> None:
-    """Unmount what is mounted there, if anything is."""
+    """Unmount whatever is mounted on the directory."""
     ctypes.CDLL(None).umount2(os.fsencode(directory), MNT_DETACH)
 
 
 def prepare_removal() -> None:
-    """Import what `remove_tree` needs, while the start waits for something else: at the end a descriptor may lack."""
+    """Import the modules for `remove_tree` early, since at the end there may be no free descriptor for an import."""
     import shutil  # noqa: F401
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory with all that is in it, as far as that can be."""
+    """Remove a directory with its contents, as far as possible."""
     import shutil
 
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The programs of a machine: what they are called with, and when the supervisor imports them."""
+"""The programs of a machine: their arguments, and when the supervisor imports them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Executor(Protocol):
 
 
 class Template(Protocol):
-    """The process that `EntryPoints.template` makes. Each of its methods raises BrokenPipeError when it has ended."""
+    """A process created by `EntryPoints.template`. Each of its methods raises BrokenPipeError if the process has
+    ended.
+    """
 
     pid: int
     ready: bool
@@ -40,8 +42,10 @@ class Template(Protocol):
 
 
 class ForkServerCode:
-    """The code of fork servers and workers. It is imported while the supervisor waits for its client; if it need not
-    wait, when the first executors have been forked, which do without it: they start on another core meanwhile.
+    """The code of fork servers and workers, which is imported while the supervisor waits for its client.
+
+    If there is no wait, it is imported after the fork of the first executors, which do not need it and start on other
+    cores in the meantime.
     """
 
     def __init__(self, fork_server: str, shared: Sequence[str]) -> None:
@@ -49,10 +53,10 @@ class ForkServerCode:
         self._serve: ForkServer | None = None
 
     def load(self) -> ForkServer:
-        """Import it, the first time, and return the program of a fork server."""
+        """Import the code on the first call, and return the program of a fork server."""
         if self._serve is not None:
             return self._serve
-        gc.disable()  # it would find nothing
+        gc.disable()  # a collection would find nothing
         for module in self._shared:
             importlib.import_module(module)
         serve: ForkServer = resolve(self._fork_server)
@@ -62,12 +66,12 @@ class ForkServerCode:
 
 
 def share_memory() -> None:
-    """Keep the pages that are shared with the children shared: no collector looks at what is here now."""
+    """Exclude existing objects from garbage collection, so that their memory pages stay shared with the children."""
     gc.freeze()
     gc.enable()
 
 
 def resolve(name: str) -> Any:
-    """The object at ``package.module:name``."""
+    """Return the object at ``package.module:name``."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Begun(NamedTuple):
-    """A pool that has its directory and its supervisor. ``start`` starts another supervisor, should that one end."""
+    """A pool with its directory and its supervisor. ``start`` starts another supervisor if the first one has ended."""
 
     directory: PoolDirectory
     start: Callable[[], StartedSupervisor]
@@ -83,7 +83,7 @@ class Local:
             return f"this program has no descriptors left ({error}): its limit is {soft}, raise it by `ulimit -n`"
         try:
             root = state_root(self.state)
-        except OSError:  # which is the one that is told
+        except OSError:  # this error is the one to report
             return str(error)
         another = "or name another directory, by Local(state=...) or $OUTRIDER_STATE"
         if isinstance(error, NotPrivate):
@@ -155,7 +155,7 @@ class Local:
     async def _opened(self, begun: _Begun | ProviderError) -> AsyncIterator[LocalFleet]:
         if isinstance(begun, ProviderError):
             raise begun
-        import anyio  # what takes long is imported when the supervisor has been started
+        import anyio  # slow modules are imported after the start of the supervisor
 
         from .fleet import LocalFleet
 

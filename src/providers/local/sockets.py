@@ -1,4 +1,4 @@
-"""Unix sockets in the machines' private directories, whose paths may be of any length: ``sun_path`` holds 107 bytes."""
+"""Unix sockets in the machines' private directories, at paths of any length, although ``sun_path`` has 107 bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ EXECUTOR_SOCKET, SSH_SOCKET = "executor.sock", "ssh.sock"
 
 
 def listening(path: Path) -> socket.socket:
-    """Return a socket that listens there, and that only this user may connect to.
+    """Return a listening socket at the path, to which only this user can connect.
 
     Raises:
-        OSError: also if there is something already.
+        OSError: It cannot be created; for example, the path exists already.
     """
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -31,7 +31,7 @@ def listening(path: Path) -> socket.socket:
 
 @contextmanager
 def short_name(path: Path) -> Iterator[str]:
-    """Yield another name of the path, short enough for a socket, that holds within the block."""
+    """Yield a short name for the path that fits a socket address and is valid within the block."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

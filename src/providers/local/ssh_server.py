@@ -1,7 +1,7 @@
-"""The SSH server of a local machine that is reached as a remote one is: as sshd does, it forwards channels to a socket.
+"""The SSH server of a local machine that is used like a remote one: like sshd, it forwards channels to a socket.
 
-It is a process of the machine, and forwards to its executor's socket alone. Nothing listens on TCP: its own socket is
-one in the machine's private directory, too.
+It is a process of the machine, and forwards only to the socket of the machine's executor. It does not listen on TCP:
+its own unix socket is in the machine's private directory, too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ LOGIN_S = 30.0
 
 
 def new_host_key() -> tuple[str, str]:
-    """Return a private key and its public half, as OpenSSH writes them."""
+    """Return a private key and its public key, in OpenSSH's format."""
     key = asyncssh.generate_private_key("ssh-ed25519")
     return key.export_private_key().decode(), key.export_public_key().decode().strip()
 
 
 def serve(listener: socket.socket, directory: Path, host_key: str, client_key: str) -> None:
-    """Serve for ever. ``client_key`` is the only key that may log in."""
-    os.chdir(directory)  # the executor's socket is called by its name, whose length is no matter then
+    """Serve forever. ``client_key`` is the only key that may log in."""
+    os.chdir(directory)  # so that a relative path, which is short enough, names the executor's socket
     asyncio.run(_serve(listener, asyncssh.import_private_key(host_key), asyncssh.import_public_key(client_key)))
 
 
@@ -46,7 +46,7 @@ async def _serve(listener: socket.socket, host_key: asyncssh.SSHKey, client_key:
 
 
 class _Server(asyncssh.SSHServer):
-    """One accepted key, and forwarding to one socket: no shell, no commands, no TCP."""
+    """An SSH server that accepts one key and forwards to one socket: no shell, no commands, no TCP."""
 
     def __init__(self, client_key: asyncssh.SSHKey) -> None:
         self._client_key = client_key

@@ -1,4 +1,4 @@
-"""The state directory: the only place where local pools keep files, and the sweep of what killed ones left there."""
+"""The state directory, which has all files of local pools, and the removal of directories of killed pools."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..errors import BadRequest
 from ..inherited_files import Descriptor, keep_here
 from ..private import make_private, state_root
 
-UNOWNED_S = 60.0  # a directory without an owner is being made, or its maker was killed half way
+UNOWNED_S = 60.0  # seconds; a younger directory without an owner is being created; an older one's creator was killed
 
 
 class PoolDirectory:
     """A new private directory of one pool. Its ``owner`` file is locked for as long as the client lives.
 
-    The kernel gives the lock back however the client ends. A pid would not do: it may mean another process by now, or
-    nothing at all in another container, or on another host with the same home directory.
+    The kernel releases the lock however the client ends. A pid would not be reliable: another process may have it by
+    now, or it may belong to another container, or to another host with the same home directory.
     """
 
     def __init__(self, state: Path | None, pool: str) -> None:
         root = state_root(state)
-        if not _is_text(root):  # nodes are told of it in texts
+        if not _is_text(root):  # nodes receive the path as text
             raise BadRequest(
                 f"{str(root)!r} is no text in UTF-8: name another directory, by Local(state=...) or OUTRIDER_STATE"
             )
@@ -41,12 +41,12 @@ class PoolDirectory:
             self.path.mkdir(mode=0o700)
         try:
             owner = os.open(self.path / "owner.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError:  # no descriptor, no room
+        except OSError:  # e.g. no free descriptor, or a full disk
             self.path.rmdir()
             raise
         self._owner = Descriptor(owner)
-        keep_here(self._owner)  # the lock is not given back before the last process that holds the file has ended
-        with suppress(OSError):  # no room: it is for people
+        keep_here(self._owner)  # the kernel releases the lock only when every process has closed the file
+        with suppress(OSError):  # full disk: the content is only for people
             os.write(owner, f"{os.getpid()}\n".encode())
         _lock(owner)
         (self.path / "owner.new").rename(self.path / "owner")
@@ -56,7 +56,7 @@ class PoolDirectory:
         self._owner.close()
 
     def discard(self) -> None:
-        """`remove` where no supervisor was started, and without a descriptor: there may be none."""
+        """Remove the directory if no supervisor was started. Works without a free descriptor."""
         for name in ("supervisor.log", "owner"):
             (self.path / name).unlink(missing_ok=True)
         self.path.rmdir()
@@ -68,7 +68,7 @@ class LivingPool:
     """The folder of a local pool whose client lives. ``since``: unix time."""
 
     name: str
-    pid: int | None  # of its client, None: it had no room to say so
+    pid: int | None  # the client's pid; None: a full disk kept it from being written
     since: float
     nodes: int
     directory: Path
@@ -78,7 +78,7 @@ def living_pools(state: Path) -> list[LivingPool]:
     """Return the local pools in a state directory whose clients live, by name.
 
     Raises:
-        OSError: it is there, and cannot be read.
+        OSError: The directory exists, and cannot be read.
     """
     try:
         names = sorted(os.listdir(state / "local"))  # noqa: PTH208  names
@@ -89,7 +89,9 @@ def living_pools(state: Path) -> list[LivingPool]:
 
 
 def _living(directory: Path) -> LivingPool | None:
-    """Return the pool in a folder; None if its client is dead. Nobody who locks it as its owner is in the way."""
+    """Return the pool in a folder; None if its client is dead. The check does not disturb a client that takes the
+    lock.
+    """
     try:
         with (directory / "owner").open("rb") as owner:
             if not _is_locked(owner.fileno()):
@@ -97,7 +99,7 @@ def _living(directory: Path) -> LivingPool | None:
             text = owner.read(32).strip()
             since = os.fstat(owner.fileno()).st_mtime
         nodes = sum(is_node(name) for name in os.listdir(directory))  # noqa: PTH208  names
-    except OSError:  # it has ended meanwhile, or is another user's
+    except OSError:  # the pool has just ended, or belongs to another user
         return None
     return LivingPool(directory.name, int(text) if text.isdigit() else None, since, nodes, directory)
 
@@ -115,7 +117,7 @@ def is_node(name: str) -> bool:
 
 
 def _is_locked(file: int) -> bool:
-    """Return whether a living process holds the lock, without keeping another from it for longer than this takes."""
+    """Return whether a living process holds the lock. The check itself holds the lock only for a moment."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -125,7 +127,7 @@ def _is_locked(file: int) -> bool:
 
 
 def sweep(pools: Path) -> None:
-    """Remove the directories of pools whose client is dead and whose supervisor was killed before it could tidy up."""
+    """Remove the directories of pools whose client is dead and whose supervisor was killed before it could do so."""
     try:
         directories = list(pools.iterdir())
     except OSError:
@@ -138,7 +140,7 @@ def sweep(pools: Path) -> None:
 def _remove(directory: Path) -> None:
     if not os.access(directory, os.F_OK):  # the supervisor has removed it
         return
-    import shutil  # which takes long
+    import shutil  # imported here because it is slow
 
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -148,7 +150,7 @@ def _is_abandoned(directory: Path) -> bool:
         owner = os.open(directory / "owner", os.O_RDWR)
     except FileNotFoundError:
         return _age_s(directory) > UNOWNED_S
-    except OSError:  # not a pool's, or another user's
+    except OSError:  # not a pool's directory, or another user's
         return False
     try:
         return _lock(owner)
@@ -157,7 +159,7 @@ def _is_abandoned(directory: Path) -> bool:
 
 
 def _lock(file: int) -> bool:
-    """Take the lock and return whether it is ours now. It is not if the file system has no locks, either."""
+    """Take the lock; return whether this process has it. False also if the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,4 +1,4 @@
-"""The start of a supervisor, which is the first thing that opening a local pool does: it needs no event loop."""
+"""The start of a supervisor. Opening a local pool does this first, since it needs no event loop."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ...lazy_named_tuple import NamedTuple
 from ..base import EntryPoints
 from ..inherited_files import keep_here
 
-LOWEST_FD = 10  # of what the supervisor is given: its own numbers are below
-CONTROL_FD, CLIENT_FD = 3, 4  # there
-LOG = "supervisor.log"  # in the pool's directory: what the supervisor and its machines have written
+LOWEST_FD = 10  # lowest number for descriptors to pass on; the supervisor's own numbers are below
+CONTROL_FD, CLIENT_FD = 3, 4  # descriptor numbers in the supervisor
+LOG = "supervisor.log"  # file in the pool's directory with the output of the supervisor and its machines
 
 
 class StartedSupervisor(NamedTuple):
     """A supervisor that was just started. It ends by itself when ``control`` is closed."""
 
     control: socket.socket
-    watchdog: int  # pid of its parent, which is our child
+    watchdog: int  # pid of the supervisor's parent, a child of this process
 
 
 def start_supervisor(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> StartedSupervisor:
-    """Start the supervisor in a session of its own: a Ctrl-C in the terminal is the client's, who then ends the pool.
+    """Start the supervisor in its own session, so that Ctrl-C reaches only the client, which then ends the pool.
 
-    No other child inherits its descriptors, even if another thread starts one meanwhile.
+    No other child inherits its descriptors, even if another thread starts one at the same time.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: The supervisor cannot be started.
     """
     paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
     fds: list[tuple[int, int]] = []  # (fd in this process, fd in the supervisor)
@@ -76,10 +76,10 @@ def _give_opened(fds: list[tuple[int, int]], fd: int, *there: int) -> None:
 
 
 def _give_ourselves(fds: list[tuple[int, int]]) -> int:
-    """Give a pidfd of this process: a pid may be reused by another process."""
+    """Add a pidfd of this process to the descriptors. Unlike a pid, it cannot be reused by another process."""
     try:
         ourselves = os.pidfd_open(os.getpid())
-    except OSError:  # before Linux 5.3, and in sandboxes: then the socket alone tells
+    except OSError:  # before Linux 5.3, and in sandboxes; then only the socket shows the client's end
         return -1
     _give_opened(fds, ourselves, CLIENT_FD)
     return CLIENT_FD

@@ -1,11 +1,11 @@
-"""The supervisor's parent: what the supervisor had is ended also when the supervisor is killed, or stands still.
+"""The watchdog, the supervisor's parent: it ends the supervisor's processes if the supervisor is killed or frozen.
 
     client -- watchdog -- supervisor -- machines
 
-A process that a task has started in a session of its own has no other tie to its pool than its ancestors. The
-supervisor adopts it when its machine dies, and the watchdog when the supervisor does. When the watchdog dies the
-supervisor ends everything, as when the client does. Either of them holds the control socket, so that the client sees
-its end when nothing is left.
+A process that a task has started in a session of its own is tied to its pool only through its ancestors. The supervisor
+adopts it when its machine dies, and the watchdog adopts it when the supervisor dies. When the watchdog dies, the
+supervisor ends everything, as it does when the client dies. Watchdog and supervisor both hold the control socket, so
+the client sees the socket's end only when nothing is left.
 """
 
 from __future__ import annotations
@@ -24,32 +24,31 @@ from typing import Any, NoReturn
 from . import processes
 
 KILL_DEADLINE_S = 5.0
-START_MS = 500  # for which a pool that opens has better use for the processor
-ENDS_S = 15.0  # for the supervisor to end when its client has
+START_MS = 500  # milliseconds of delay, in which a pool that opens needs the processor more
+ENDS_S = 15.0  # seconds for the supervisor to end after its client has ended
 
 
 def main(control_fd: int, client: int, directory: str, work_mib: int | None, *entry_points: Any) -> NoReturn:
-    """Be the watchdog of the supervisor of one pool, which is forked from here and imports its own code after that.
+    """Run the watchdog of one pool's supervisor, which is forked here and imports its own code after the fork.
 
-    ``client``: a pidfd; -1: there is none. ``entry_points``: the fields of a `providers.base.EntryPoints`.
+    ``client``: a pidfd; -1: none. ``entry_points``: the fields of a `providers.base.EntryPoints`.
     """
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
         lifeline = stand_by(control, client, Path(directory))
-        from .machine_supervisor import supervise  # what only the supervisor has, the two do not share page by page
+        from .machine_supervisor import supervise  # imported after the fork, as the watchdog does not need it
 
         supervise(control, lifeline, client, Path(directory), work_mib, *entry_points)
     except BaseException:  # noqa: BLE001 - nobody above; the log is what the client reads
         traceback.print_exc()
         os._exit(1)
-    os._exit(0)  # the interpreter's own tidying costs 15 ms
+    os._exit(0)  # the interpreter's own cleanup costs 15 ms
 
 
 def stand_by(control: socket.socket, client: int, directory: Path) -> int:
-    """Fork the supervisor, and be its watchdog. Return in the supervisor: what is readable once the watchdog ended.
-
-    ``client``: a pidfd; -1: there is none.
+    """Fork the supervisor, and run its watchdog in this process. Return only in the supervisor: a descriptor that
+    becomes readable when the watchdog ends. ``client``: a pidfd; -1: none.
     """
     lifeline, held = os.pipe2(os.O_CLOEXEC)
     supervisor = os.fork()
@@ -67,7 +66,8 @@ class _Watchdog:
     def __init__(self, supervisor: int, control: socket.socket, client: int, directory: Path) -> None:
         self._supervisor, self._control, self._client, self._directory = supervisor, control, client, directory
         self._woken = processes.wake_on_child_death()
-        signal.signal(signal.SIGTERM, lambda *_: None)  # which wakes us as well: the supervisor stands still
+        # A handler, so that SIGTERM wakes this loop: it means that the supervisor is frozen.
+        signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def guard(self) -> NoReturn:
@@ -79,7 +79,8 @@ class _Watchdog:
         processes.prepare_removal()
         end_at = float("inf")
         while True:
-            for pid, status in processes.ended_children():  # first of all: it may have ended before that was to wake us
+            # Checked first: the supervisor may have ended before the wake-up socket existed.
+            for pid, status in processes.ended_children():
                 if pid == self._supervisor:
                     self._end(status)
             wait_ms = None if end_at == float("inf") else max(0.0, end_at - time.monotonic()) * 1000
@@ -94,7 +95,7 @@ class _Watchdog:
                 end_at = float("inf")
 
     def _end(self, status: int) -> NoReturn:
-        """Exit in the way that the supervisor ended, once nothing is left of what it had."""
+        """Exit with the supervisor's status, once none of its processes is left."""
         deadline = time.monotonic() + KILL_DEADLINE_S
         while processes.kill_children() and time.monotonic() < deadline:
             time.sleep(0.001)

@@ -1,7 +1,7 @@
-"""RunPod.
+"""The provider for RunPod.
 
-`cloud` and `launcher` are the two halves of the cloud's port, `service` has address, limits and errors, `names` says
-which pool a pod belongs to.
+`cloud` and `launcher` implement the two protocols of `providers.cloud.port`, `service` has address, limits and errors,
+`names` has the names of pods, which contain the pool.
 
 Public names: `provider.RunPod`.
 Open first: `launcher.py`.

@@ -1,7 +1,7 @@
-"""RunPod's GPUs and CPU flavors with prices and stock, as the types of one request. No I/O but `load`.
+"""RunPod's GPUs and CPU flavors with prices and stock, as the types for one request. No I/O except in `load`.
 
-A pod has as many GPUs as it asks for, and at least the processors and memory that it asks for: a type here is a GPU in
-the number of the request.
+A pod has exactly the requested number of GPUs, and at least the requested processors and memory. So a type here is a
+GPU model in the number of the request.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..cloud.options import check_known
 from ..errors import BadRequest
 from .vendor import VENDOR
 
-WHERE = "its data centers"  # the sentences of `offers` name no single one
-NOWHERE = "no data center"  # the zone of a type that is sold out in all of them
-ANYWHERE = "any data center"  # of one with stock, where RunPod does not say in which
-_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)  # Grace has ARM's instructions
-# What a GPU's name has besides its model: RunPod's "A100 SXM" and "RTX PRO 6000 WK" are A100 and RTXPRO6000.
+WHERE = "its data centers"  # for error sentences, which name no single data center
+NOWHERE = "no data center"  # the zone of a type that is sold out in all data centers
+ANYWHERE = "any data center"  # the zone of a type in stock if RunPod names no data center
+_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)  # Grace processors have the ARM architecture
+# Parts of a GPU's name that are not its model: RunPod's "A100 SXM" and "RTX PRO 6000 WK" are A100 and RTXPRO6000.
 _FORM = re.compile(
     r"\b(NVIDIA|AMD|Instinct|GeForce|Tesla|PCIe|SXM\d*|NVL|HBM\w*|OAM|SFF|WK|SE|MaxQ|Max-Q)\b", re.IGNORECASE
 )
@@ -36,11 +36,11 @@ async def load(
     data_centers: Collection[str] | None,
     instance_types: Collection[str] | None,
 ) -> Catalogue:
-    """Ask RunPod for what fits the kind of request. ``cloud``: ``"SECURE"`` or ``"COMMUNITY"``.
+    """Query RunPod for the GPUs or CPU flavors for the request. ``cloud``: ``"SECURE"`` or ``"COMMUNITY"``.
 
     Raises:
-        BadRequest: there is no such data center, or RunPod sells nothing of the kind.
-        ProviderError: RunPod does not answer.
+        BadRequest: There is no such data center, or RunPod has no type of this kind.
+        ProviderError: RunPod does not respond.
     """
     if request.allocation == "spot":
         reason = "RunPod's interface v2 sells no spot pods"
@@ -51,7 +51,8 @@ async def load(
     if request.accelerator is not None or instance_types is not None:
         count = {"count": str(request.accelerator.count if request.accelerator else 1), "cloud": cloud}
         gpus = api.part(await api.call("GET", "/catalog/gpus", params=wanted | count), list, "gpus")
-    if request.accelerator is None and cloud == "SECURE":  # the community's prices of CPU pods are not in the catalogue
+    # For CPU pods in the community cloud, the catalogue has no prices.
+    if request.accelerator is None and cloud == "SECURE":
         cpus = api.part(await api.call("GET", "/catalog/cpus", params=wanted), list, "cpus")
     centers: Sequence[Mapping[str, Any]] = ()
     if data_centers is not None or networked(request, cloud):
@@ -62,7 +63,7 @@ async def load(
 
 
 def networked(request: LaunchRequest, cloud: str) -> bool:
-    """Return whether the pods get a network of their own: several nodes with GPUs, in the secure cloud."""
+    """Return whether the pods get a private network: several nodes with GPUs, in the secure cloud."""
     return request.nodes > 1 and request.accelerator is not None and cloud == "SECURE"
 
 
@@ -75,7 +76,7 @@ def catalogue(
     data_centers: Collection[str] | None = None,
     among: Collection[str] | None = None,
 ) -> Catalogue:
-    """The catalogue of the two lists. ``data_centers``: those that the user wants; ``among``: those that will do."""
+    """Return the catalogue of the two lists. ``data_centers``: the user's choice; ``among``: those with a network."""
     types: dict[str, InstanceType] = {}
     prices: dict[str, float] = {}
     stock: dict[tuple[str, str], str] = {}
@@ -89,7 +90,7 @@ def catalogue(
 
 
 def _gpu(gpu: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[InstanceType, float] | None:
-    """The GPUs that the request needs, and their price. None: this cloud has none, even if it has a price."""
+    """Return the GPU type for the request, with its price. None: this cloud has none, even if a price is listed."""
     if not gpu[cloud] or not gpu["price"][cloud] or gpu["manufacturer"] == "UNKNOWN":
         return None
     wanted = request.accelerator.count if request.accelerator else 1
@@ -109,12 +110,12 @@ def _gpu(gpu: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[In
 
 
 def model_of(name: str) -> str:
-    """RunPod's name of a GPU as `outrider.accelerators` has it."""
+    """Return the name in `outrider.accelerators` for RunPod's name of a GPU."""
     return "".join(_FORM.sub(" ", name).split())
 
 
 def _cpu(cpu: Mapping[str, Any], request: LaunchRequest) -> tuple[InstanceType, float]:
-    """A CPU flavor with as many vCPUs as the request needs: a power of two. Memory comes with them."""
+    """Return a CPU flavor with the vCPUs for the request, rounded up to a power of two. Memory is proportional."""
     memory_gb, per_vcpu = max(request.memory_gb, LEAST_MEMORY_GB), cpu["ramGbPerVcpu"]
     least = max(request.vcpus, LEAST_VCPUS, cpu["vcpu"]["min"], ceil(memory_gb / per_vcpu))
     vcpus = min(1 << (least - 1).bit_length(), cpu["vcpu"]["max"])
@@ -123,7 +124,7 @@ def _cpu(cpu: Mapping[str, Any], request: LaunchRequest) -> tuple[InstanceType, 
 
 
 def _stock(entry: Mapping[str, Any], wanted: Collection[str] | None, among: Collection[str] | None) -> dict[str, str]:
-    """The stock of a type by data center, in RunPod's words. A sold-out type has an entry, too."""
+    """Return the stock of a type by data center, in RunPod's terms. A sold-out type has an entry, too."""
     overall = entry.get("availability", "NONE").lower()
     levels = {each["id"]: each["availability"].lower() for each in entry.get("dataCenters") or ()}
     if not levels and overall != SOLD_OUT and wanted is None and among is None:

@@ -1,4 +1,4 @@
-"""RunPod with one key, as far as pods are found and ended: the port of `providers.cloud`."""
+"""RunPod with one key: the implementation of `providers.cloud.port.Cloud`, which finds and ends pods."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATES: Mapping[str, State] = {
     "PROVISIONING": "pending",
     "STARTING": "pending",
     "RUNNING": "running",
-    EXITED: "stopped",  # and ended by the fleet: nothing of it is used again
+    EXITED: "stopped",  # the fleet ends it, as it is never used again
     ERROR: "stopped",
     "TERMINATED": "terminated",
 }
@@ -40,11 +40,11 @@ class RunPodCloud(AccountCloud):
     """Implements `providers.cloud.port.Cloud`."""
 
     vendor = VENDOR
-    end_at_most = 8  # calls side by side: each ends one pod
+    end_at_most = 8  # concurrent calls, as each call ends one pod
 
     def __init__(self, api: HttpApi, place: Mapping[str, str]) -> None:
         super().__init__(api, place)
-        self._ending: set[str] = set()  # pods whose end was asked for
+        self._ending: set[str] = set()  # pods whose end was requested
 
     async def machines(self) -> list[ListedMachine]:
         return [read(each) for each in await self.pods()]
@@ -56,17 +56,17 @@ class RunPodCloud(AccountCloud):
         return InstanceView(MachineId(machine), "terminated") if pod is None else read(pod).view
 
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
-        """End pods. A look at each afterwards confirms it. Of one that RunPod does not know nothing is said."""
+        """End pods, and confirm each end by a query. Unknown pods are left out of the result."""
         return [each for each in await each_of(machines, self._delete) if each is not None]
 
     def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002 (to end one that is gone is no error)
         return False
 
     async def pods(self) -> list[dict[str, Any]]:
-        """All pods of the account, but for those of clusters.
+        """Return all pods of the account, except those of clusters.
 
         Raises:
-            ProviderError: RunPod does not answer.
+            ProviderError: RunPod does not respond.
         """
 
         async def page(cursor: str) -> tuple[list[dict[str, Any]], str]:
@@ -93,9 +93,9 @@ def _path(pod: str) -> str:
 
 
 def read(pod: Mapping[str, Any]) -> ListedMachine:
-    """A pod in an answer. A state that RunPod has added since is that of one that runs.
+    """Convert a pod in a response. An unknown state counts as running.
 
-    It can be reached when RunPod has mapped a public port to its SSH server.
+    The pod has an address once RunPod has mapped a public port to its SSH server.
     """
     status, direct = pod["status"], (pod.get("ssh") or {}).get("direct")
     kind = pod.get("gpu") or pod.get("cpu") or {"id": "?"}

@@ -1,6 +1,6 @@
-"""A pool's launches at RunPod: the half of the port of `providers.cloud` that creates pods.
+"""Launches of a pool at RunPod: the implementation of `providers.cloud.port.Launcher`, which creates pods.
 
-A launch without an answer is never sent again, as RunPod has no idempotency token: `cloud.single_launch`.
+A launch without a response is never sent again, since RunPod has no idempotency token: see `cloud.single_launch`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ if TYPE_CHECKING:
     from ..cloud.http import HttpApi
     from .provider import RunPod
 
-LAUNCH_S = 60.0  # for one launch
-IMAGE = "runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404"  # of RunPod's own, as its document has it in an example
-IMAGE_CUDA = "12.8"  # which the host's driver must know for it
-DISK_GB = {"gpu": 50, "cpu": 20}  # where nobody says how much
-PORT = 22  # inside; RunPod maps a public one to it
+LAUNCH_S = 60.0  # seconds for one launch
+# One of RunPod's own images, named in an example of its documentation.
+IMAGE = "runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404"
+IMAGE_CUDA = "12.8"  # the CUDA version that the host's driver must support for that image
+DISK_GB = {"gpu": 50, "cpu": 20}  # default GB
+PORT = 22  # port inside the pod, to which RunPod maps a public port
 
 
 @dataclass(slots=True, kw_only=True)
 class PodOrder(SingleOrder):
-    """One launch, of one pod. ``pod``: what RunPod has said of it."""
+    """One launch of one pod. ``pod``: RunPod's response."""
 
     pod: Mapping[str, Any] = field(default_factory=dict)
 
@@ -54,12 +55,12 @@ class PodOrder(SingleOrder):
 async def plan(
     api: HttpApi, provider: RunPod, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
 ) -> Plan:
-    """Choose offers, those of one type in a round: a create call has one type, and several data centers for it.
+    """Choose offers, in rounds of one type: a create call has one type, and several data centers for it.
 
-    Pods of several nodes are in one data center, as their network is RunPod's own.
+    Several nodes are in one data center, as they use RunPod's private network.
 
     Raises:
-        ProviderError: there are none.
+        ProviderError: There are no offers.
     """
     there = await catalogue.load(
         api,
@@ -95,7 +96,7 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
         return await plan(self._cloud.api, self._provider, request, cooldowns, living)
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> PodOrder:  # noqa: ARG002
-        """Prepare the launch of one pod. It waits here for its turn, as what is under way is not interrupted."""
+        """Prepare the launch of one pod. Wait here for the rate limits, since a cancellation is harmless here."""
         token, key = uuid4().hex, host_key()
         await self._cloud.api.turn("POST", PODS)
         return PodOrder(
@@ -109,7 +110,7 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
         )
 
     async def create(self, order: PodOrder) -> Answer:
-        """See `port.Launcher.create`. What RunPod does not take, or not from this account, may be taken elsewhere."""
+        """See `port.Launcher.create`. After a refusal of one offer, or of this account, other offers may succeed."""
         try:
             answer = await super().create(order)
         except BadRequest as error:
@@ -124,7 +125,8 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
                 code=error.code,
             ) from error
         wanted, landed = self._provider.data_centers, order.pod.get("dataCenterId")
-        if wanted is not None and landed is not None and landed not in wanted:  # "preferred", says the document
+        # The documentation calls the data centers of a request "preferred".
+        if wanted is not None and landed is not None and landed not in wanted:
             await self._cloud.end([each.machine.id for each in answer.created])
             reason = f"RunPod has placed a pod in {landed}, and not in {' or '.join(wanted)}: it is ended"
             return Answer([], [(order.offers, NoCapacity(reason, retry_after_s=CAPACITY_AGAIN_S, advice=ELSEWHERE))])
@@ -153,7 +155,7 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
             image=order.body["image"],
             facts={name: f"{what[key]:g}" for name, key in _FACTS.items() if key in what},
         )
-        cost = float(pod.get("cost") or 0.0)  # what is billed, whatever the catalogue has said
+        cost = float(pod.get("cost") or 0.0)  # the billed price, which may differ from the catalogue's
         return Created(replace(created, hourly_cost=cost) if cost else created, offer, USER)
 
     def _body(self, request: LaunchRequest, chosen: Sequence[Offer], token: str, key: HostKey) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class RunPod(CloudProvider["RunPodCloud"]):
 
     @property
     def containers(self) -> bool:
-        """True: pods run the image of ``Image(container=...)``."""
+        """Return True: pods run the image of ``Image(container=...)``."""
         return True
 
     def _reach(self) -> AbstractAsyncContextManager[RunPodCloud]:
@@ -89,7 +89,7 @@ class RunPod(CloudProvider["RunPodCloud"]):
         return await plan(cloud.api, self, request, cooldowns, ())
 
     def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:  # noqa: ARG002
-        """The offer without the memory and CPUs of a pod, known once it exists, unless they were asked for."""
+        """Return the offer without memory and CPUs, unless requested: a pod's are known only once it exists."""
         return replace(offer, vcpus=offer.vcpus or None, memory_gb=offer.memory_gb or None)
 
     def _launcher(self, cloud: RunPodCloud, recorder: Recorder, tasks: TaskGroup) -> RunPodLauncher:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""RunPod's interface, REST v2: its address, its limits of requests, the meanings of its errors, and where keys are."""
+"""RunPod's interface, REST v2: its address, rate limits, the meanings of its errors, and the places of the key."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PODS = "/pods"
 # 60 requests a minute, 3,000 an hour and 50,000 a day: the header RateLimit-Policy as RunPod's document shows it.
 LIMITS = {"calls": (20.0, 0.65)}
 CAPACITY_AGAIN_S = 30.0
-# "There are no longer any instances available with the requested specifications." is what answers with status 400 say;
-# the document knows no code for it. The others are what a sentence about the same may say.
+# Status 400 has the message "There are no longer any instances available with the requested specifications." and no
+# documented code. The other patterns cover similar messages.
 _NO_ROOM = re.compile(
     r"instances? (currently )?available|out of (stock|capacity)|not have the resources"
     r"|(no|not enough|insufficient) (free |gpu )?(capacity|gpus)",
@@ -41,7 +41,7 @@ MEANINGS: Meanings = (
 
 
 def service(endpoint_url: str | None) -> Service:
-    """RunPod's interface. ``endpoint_url``: another address of it, without its version."""
+    """Return RunPod's interface. ``endpoint_url``: another address of the interface, without the version."""
     return Service(
         name="RunPod",
         extra="runpod",
@@ -60,7 +60,7 @@ def base(endpoint_url: str | None) -> str:
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Code and message of an error's body, as RFC 9457 has it. The code is ours, or empty: then its status is one."""
+    """Return code and message of an error's body (RFC 9457). The code is Outrider's own; empty: the status decides."""
     if not isinstance(body, Mapping):
         return "", ""
     errors = body.get("errors")

@@ -1,4 +1,4 @@
-"""RunPod, as `outrider ps` and `outrider gc` ask it which pods there are, and where `gc` ends them."""
+"""The surveyor of RunPod: lists pods for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words and codes of RunPod that the layer of all clouds must know."""
+"""The terms and error codes of RunPod that the modules of `providers.cloud` need."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ..cloud.vendor import Vendor
 
-NO_ROOM = "no-instances"  # ours: RunPod's errors have a status and a sentence
-LIMIT = "limit"  # likewise
+NO_ROOM = "no-instances"  # Outrider's own code, as RunPod's errors have only a status and a message
+LIMIT = "limit"  # Outrider's own code
 UNKNOWN = "HTTP 404"
 NO_ACCESS = "HTTP 403"
 NOT_TAKEN = "HTTP 400"
@@ -22,11 +22,11 @@ VENDOR = Vendor(
         ERROR: "RunPod says that its container is in an error that it does not recover from",
     },
     quotas=frozenset({LIMIT}),
-    # It ends itself by a call, which RunPod may refuse: so no error promises that.
+    # A pod ends itself by a call that RunPod may refuse, so no error may promise its end.
     off_is_ended=False,
     price_advice="RunPod's catalogue says none",
 )
-# For pools of several nodes that RunPod has no network for.
+# For pools of several nodes without RunPod's private network.
 APART = replace(
     VENDOR,
     warning_of_several="these pods of RunPod's reach each other at no port: only those with GPUs in the secure cloud "

@@ -1,4 +1,4 @@
-"""Ask sacct how much of a job's processors and memory its nodes have used, and read its answer. No I/O.
+"""Query sacct for the processor and memory use of a job's nodes, and parse its output. No I/O.
 
 The two figures are those of seff 2.1 (contribs/seff/seff in Slurm's source), for each node instead of for the job:
 
@@ -6,12 +6,13 @@ The two figures are those of seff 2.1 (contribs/seff/seff in Slurm's source), fo
 - Memory efficiency is the memory of the step that used most (``mem`` in TRESUsageInTot: the peaks of its tasks, added
   up), divided by ``mem`` in AllocTRES.
 
-A pool's job has steps of one node and one task each, so that their figures are the node's. Of a job of one node they
-are equal to seff's own, but that seff rounds the processor time to whole seconds.
+Each step of a pool's job has one node and one task, so that its figures are the node's. For a job with one node, the
+figures equal seff's own, except that seff rounds the processor time to whole seconds.
 
 SACCT-1: a job that was shrunk has a record for each of its sizes; the time of each counts for the nodes that it names.
-A step that ran at that moment is never counted (Slurm 22.05 keeps it as RESIZING, without figures), so nor is its node.
-SACCT-2: an older job with the same number, as where a site has begun to count anew, is not this one.
+A step that ran at that moment is never counted (Slurm 22.05 keeps it as RESIZING, without figures), and neither is its
+node.
+SACCT-2: an older job with the same number is not this one. A site that restarted its numbering has such jobs.
 SACCT-3: whatever the answer has in it, reading it raises nothing.
 """
 
@@ -30,8 +31,8 @@ FIELDS = (
     *("AllocTRES", "ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot"),
 )
 GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "COMPLETING", "CONFIGURING"})
-RESIZED = "RESIZING"  # the record of a job as it was before it was shrunk, and of the steps that it had then
-EXTERN = "extern"  # Slurm's own step for those who log in by SSH: it may end after the job
+RESIZED = "RESIZING"  # state of the records that describe a job, and its running steps, before it was shrunk
+EXTERN = "extern"  # Slurm's own step for SSH logins, which may end after the job
 _CPU_TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([nc]?)", re.ASCII)
 _UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
@@ -39,20 +40,20 @@ _UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T"
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """A job's share of one node, and how much of it was used. Memory: None where Slurm does not count or limit it."""
+    """A job's share of one node, and its use. Memory: None if Slurm does not count or limit it."""
 
     node: str
-    seconds: float  # it was the job's
-    cpus: float  # of the job's processors: its even share where nodes differ
+    seconds: float  # time for which the job had the node
+    cpus: float  # the node's share of the job's processors; an even share if nodes differ
     cpu_s: float  # processor time of all steps
-    memory_bytes: int | None  # of the step that used most
-    memory_total_bytes: int | None  # that the job had asked for
+    memory_bytes: int | None  # memory of the step that used most
+    memory_total_bytes: int | None  # memory that the job had requested
 
 
 @dataclass(frozen=True, slots=True)
 class JobUse:
-    """A job as the accounting knows it. ``complete``: nothing of it is still counted as running. ``shrunk``: it had
-    more nodes before, and the figures of some steps are lost.
+    """A job in the accounting. ``complete``: no part of the job is recorded as running. ``shrunk``: the job had more
+    nodes before, and the figures of some steps are lost.
     """
 
     job: str
@@ -63,7 +64,7 @@ class JobUse:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    step: str  # empty: of the job as a whole
+    step: str  # empty: the record of the whole job
     state: str
     start: float
     seconds: float
@@ -81,19 +82,19 @@ class _Sum:
     cpu_s: float = 0.0
     memory_total_bytes: int | None = None
     used_bytes: list[int] = field(default_factory=list)
-    counted: bool = False  # a step of it is, beside Slurm's own
-    lost: bool = False  # the figures of a step are
+    counted: bool = False  # whether it has a figure for any step other than Slurm's own
+    lost: bool = False  # whether the figures of a step are lost
 
 
 def command(jobs: Sequence[str]) -> list[str]:
-    """Return the command that asks for jobs, with all records of those that were shrunk."""
+    """Return the command that queries jobs, with all records of jobs that were shrunk."""
     which = ["--jobs", ",".join(jobs), "--duplicates"]
     shown = ["--noheader", "--parsable2", "--noconvert", "--format", ",".join(FIELDS)]
     return ["env", "SLURM_TIME_FORMAT=%s", "sacct", *which, *shown]
 
 
 def read(answer: str) -> dict[str, JobUse]:
-    """Return the jobs of an answer. A line that is none is left out, and so is a node of which no step was counted."""
+    """Return the jobs in an output of sacct. Unparsable lines, and nodes without any counted step, are left out."""
     jobs: dict[str, list[_Row]] = {}
     for line in answer.splitlines():
         row = _row(line)
@@ -133,7 +134,7 @@ def _node_use(node: str, each: _Sum) -> NodeUse:
 
 
 def _newest(records: Sequence[_Row]) -> Iterable[_Row]:
-    """Return the records of the newest job, the first first (SACCT-1, SACCT-2)."""
+    """Return the records of the newest job, in order of time (SACCT-1, SACCT-2)."""
     newest: list[_Row] = []
     for row in sorted(records, key=lambda row: row.start, reverse=True):
         if newest and row.state != RESIZED:
@@ -142,11 +143,11 @@ def _newest(records: Sequence[_Row]) -> Iterable[_Row]:
     return reversed(newest)
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- parsing ----------------------------------------------------------------------------------------------------------
 
 
 def _row(line: str) -> tuple[str, _Row] | None:
-    """Return the number of the job and its row. None: the line is no row."""
+    """Return the job's number and the parsed row. None: the line is not a row."""
     columns = line.rstrip("\r").split("|")
     if len(columns) != len(FIELDS):
         return None
@@ -163,7 +164,7 @@ def _row(line: str) -> tuple[str, _Row] | None:
     cpus = int(_number(value["AllocCPUS"]))
     row = _Row(
         step,
-        (value["State"].split() or [""])[0],  # "CANCELLED by 1000"
+        (value["State"].split() or [""])[0],  # the text is "CANCELLED by 1000" for a cancelled job
         _number(value["Start"]),
         _number(value["ElapsedRaw"]),
         nodes,
@@ -180,7 +181,7 @@ def _number(text: str) -> float:
 
 
 def _counts(text: str) -> dict[str, str]:
-    """Read "cpu=2,mem=2000M,node=1"."""
+    """Parse "cpu=2,mem=2000M,node=1"."""
     return {name: amount for name, _, amount in _pairs(text)}
 
 
@@ -190,7 +191,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def cpu_seconds(text: str) -> float | None:
-    """Return the seconds of a processor time: "00:01.250", "01:02:03", "1-02:03:04"; None: it is none."""
+    """Return the seconds of a processor time: "00:01.250", "01:02:03", "1-02:03:04"; None: invalid."""
     match = _CPU_TIME.fullmatch(text)
     if match is None:
         return None
@@ -199,14 +200,14 @@ def cpu_seconds(text: str) -> float | None:
 
 
 def size_bytes(text: str, unit: str) -> int | None:
-    """Return the bytes of a size: "12345K", "1.5G". ``unit``: of a number without one; None: it is no size, or 0."""
+    """Return the bytes of a size: "12345K", "1.5G". ``unit``: for a number without a unit. None: invalid, or 0."""
     match = _SIZE.fullmatch(text)
     return None if match is None else round(float(match[1]) * _UNITS[match[2] or unit]) or None
 
 
 def _per_node(text: str, cpus: int, nodes: int) -> int | None:
-    """Return the memory of a node from ReqMem: "4000M" of the job; before Slurm 21.08 "4000Mn" of each node, or
-    "2000Mc" of each processor.
+    """Return the memory of a node from ReqMem: "4000M" is the job's; before Slurm 21.08, "4000Mn" is each node's, and
+    "2000Mc" each processor's.
     """
     size = size_bytes(text, "M")
     if size is None:

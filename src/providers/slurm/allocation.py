@@ -1,4 +1,4 @@
-"""`Slurm.current()`: the nodes of the job that the program itself runs in, under salloc or in a batch script."""
+"""`Slurm.current()`: the nodes of the job in which the program itself runs, under salloc or in a batch script."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 LOOK_S = 0.1
-END_S = 15.0  # for steps that were told to end; then their sruns are
-KILL_S = 10.0  # for an srun that was sent SIGTERM: it may wait for a controller that is away
+END_S = 15.0  # seconds for steps to end after the request; after them, their sruns are ended
+KILL_S = 10.0  # seconds from SIGTERM to SIGKILL of an srun, which may wait for a controller that does not respond
 LAST_BYTES = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The nodes of one job, in the order of its allocation. `Slurm.current` makes it. The job outlives its pools."""
+    """The nodes of one job, in the order of its allocation. Created by `Slurm.current`. The job outlives its pools."""
 
     job: str
     nodes: tuple[str, ...]
@@ -57,10 +57,10 @@ class Allocation:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], *, python: str = "python3") -> Allocation:
-        """Return the job that these variables tell of.
+        """Return the job described by these environment variables.
 
         Raises:
-            BadRequest: they tell of none, or of one copy of the program beside others.
+            BadRequest: They describe no job, or this program is one of several copies.
         """
         job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
         if not job or not nodes:
@@ -111,7 +111,7 @@ class _Step:
 
 
 class AllocationFleet:
-    """A pool's nodes of a job that others own, a `providers.base.Fleet`. Each has a step of the pool's."""
+    """The nodes that a pool uses in a job of the user, a `providers.base.Fleet`. Each node has a step of the pool."""
 
     def __init__(self, allocation: Allocation, pool: str, tasks: TaskGroup) -> None:
         self._allocation, self._pool, self._tasks = allocation, pool, tasks
@@ -125,12 +125,12 @@ class AllocationFleet:
         self._begun = self._closed = False
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Start a step on up to ``count`` nodes that have none of this pool's.
+        """Start a step on up to ``count`` nodes that have no step of this pool.
 
         Raises:
-            BadRequest: the pool needs more nodes than the job has; or the shared folder cannot be written, or others
-                may change what is in it.
-            NoCapacity: all are in use.
+            BadRequest: The pool needs more nodes than the job has; or the shared folder cannot be written, or others
+                may change its contents.
+            NoCapacity: All nodes are in use.
         """
         allocation = self._allocation
         if request.least > len(allocation.nodes):
@@ -168,9 +168,9 @@ class AllocationFleet:
         return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End the steps of these machines. Their nodes stay with the job, and are used again.
+        """End the steps of these machines. Their nodes stay in the job, and are reused.
 
-        Cancelled, it has begun to end them, which goes on.
+        On cancellation, the steps still end.
         """
         steps = [step for each in ids if (step := self._steps.get(each)) is not None]
         for step in steps:
@@ -198,7 +198,7 @@ class AllocationFleet:
     async def close(self) -> None:
         """End all steps."""
         steps = list(self._steps.values())
-        if self._begun:  # also those that `terminate` ends already
+        if self._begun:  # including the steps that `terminate` is ending
             for step in steps:
                 step.ending = True
             with suppress(OSError):
@@ -213,7 +213,7 @@ class AllocationFleet:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _make_folder(self, client_key: str) -> None:
-        """Make the folder, which appears whole: a launch that finds it takes it as it is."""
+        """Create the folder atomically, so that a launch that finds the folder can use it as it is."""
         from .step.programs import texts
 
         if self._folder.exists():
@@ -228,7 +228,7 @@ class AllocationFleet:
             new.rename(self._folder)
         except OSError:
             shutil.rmtree(new, ignore_errors=True)
-            if not self._folder.exists():  # else another launch of the pool has just made it
+            if not self._folder.exists():  # another launch of the pool has just created it
                 raise
 
     def _start(self, script: Script, node: str) -> Machine:
@@ -275,14 +275,14 @@ class AllocationFleet:
 
     def _facts_of(self, node: str) -> dict[str, str]:
         try:
-            list((self._folder / NODES).iterdir())  # with which NFS looks at the disk
+            list((self._folder / NODES).iterdir())  # listing the folder makes NFS refresh its cache
             return dict(json.loads((self._folder / NODES / node).read_text()))
         except (OSError, ValueError):
             return {}
 
     def _reachable(self, step: _Step, facts: Mapping[str, str]) -> None:
         if "host_key" not in facts:
-            return  # it says why in its log, and ends
+            return  # the step has ended, and its log says why
         step.reached = True
         allocation, machine = self._allocation, step.machine
         reachable = Machine(
@@ -309,7 +309,7 @@ class AllocationFleet:
         return f"its step on {step.node} ended with status {step.srun.returncode}{f': {text}' if text else ''}"
 
     async def _warn_of_the_limit(self) -> None:
-        """Tell the steps of the job's time limit, as our own batch scripts do."""
+        """Report the job's time limit to the steps, as the batch scripts of this package do."""
         question = ["squeue", "--noheader", f"--jobs={self._allocation.job}", "--format=%L"]
         try:
             left_s = read_or_none((await Here().run(question)).stdout.strip())
@@ -326,13 +326,13 @@ class AllocationFleet:
             await in_thread(new.rename, self._folder / LIMIT)
 
     async def _end_one(self, step: _Step) -> None:
-        """End a step, whose node can be used again then."""
+        """End a step, so that its node can be reused."""
         file = self._folder / f"{END}.{step.node}"
-        with suppress(OSError):  # then SIGTERM ends it
+        with suppress(OSError):  # on failure, SIGTERM ends the step
             await in_thread(file.touch)
         await self._ended([step])
         with suppress(OSError):
-            await in_thread(file.unlink)  # it would end the node's next step as well
+            await in_thread(file.unlink)  # a remaining file would also end the node's next step
         self._over(step)
 
     async def _ended(self, steps: Sequence[_Step]) -> None:

@@ -1,4 +1,4 @@
-"""Read Slurm's durations, and write them. sbatch(1), "--time": minutes, M:S, H:M:S, D-H, D-H:M and D-H:M:S. No I/O.
+"""Parse and format Slurm's durations. sbatch(1), "--time": minutes, M:S, H:M:S, D-H, D-H:M and D-H:M:S. No I/O.
 
 DURATION-1: what is written is read as the same number of seconds, rounded up to whole ones.
 """
@@ -16,10 +16,10 @@ _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})", re.ASCII)
 
 
 def seconds_of(text: str) -> float:
-    """Return the number of seconds that ``text`` stands for; infinity for "UNLIMITED".
+    """Return the seconds of a duration; infinity for "UNLIMITED".
 
     Raises:
-        ValueError: it is no duration of Slurm's.
+        ValueError: ``text`` is not a duration in Slurm's format.
     """
     stripped = text.strip()
     if stripped.lower() in WITHOUT_END:
@@ -38,7 +38,7 @@ def _sum(parts: Sequence[int], *units: int) -> int:
 
 
 def read_or_none(text: str) -> float | None:
-    """Return the seconds of a duration in squeue's answer; None for "INVALID", "NOT_SET", "N/A" and the like."""
+    """Return the seconds of a duration in squeue's output; None for "INVALID", "NOT_SET", "N/A" and the like."""
     try:
         return seconds_of(text)
     except ValueError:
@@ -46,7 +46,7 @@ def read_or_none(text: str) -> float | None:
 
 
 def text_of(seconds: float) -> str:
-    """Write a duration as sbatch reads it: "D-HH:MM:SS"; "UNLIMITED" for infinity."""
+    """Format a duration for sbatch: "D-HH:MM:SS"; "UNLIMITED" for infinity."""
     if math.isinf(seconds):
         return "UNLIMITED"
     whole = max(0, math.ceil(seconds))

@@ -1,4 +1,4 @@
-"""End a pool's jobs, or nodes of them, and wait until that is so; `jobs` and `job_ends` decide when it is."""
+"""End a pool's jobs, or some of their nodes, and wait for the end; `jobs` and `job_ends` decide when it is reached."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from .submitter import Submitter
 
 POLL_S, MOST_POLL_S = 1.0, 5.0
-END_POLL_S = 0.1  # while somebody waits for it
-LATE_S = 1.3  # jobs have ended by then, unless their site's epilog takes longer: slurmd looks after 0.6 and 1.3 s
-CONFIRM_S = 120.0  # a job's end takes KillWait, and the site's epilog
-KILL_S = 5.0  # Slurm kills nothing sooner, whatever KillWait is
+END_POLL_S = 0.1  # seconds between polls while a caller waits for the end
+# Seconds within which jobs end, unless their site's epilog takes longer: slurmd looks after 0.6 and 1.3 s.
+LATE_S = 1.3
+CONFIRM_S = 120.0  # seconds; the end of a job takes KillWait and the site's epilog
+KILL_S = 5.0  # seconds; the least time before Slurm kills a step, whatever KillWait is
 
 
 class Endings:
-    """Ends the jobs of one pool. ``poll``: has the book take in an answer of squeue."""
+    """Ends the jobs of one pool. ``poll``: calls squeue and updates the job book from its output."""
 
     def __init__(
         self, pool: str, slurm: Slurm, submitter: Submitter, book: JobBook, poll: Callable[[], Awaitable[None]]
@@ -35,17 +36,19 @@ class Endings:
         self._ended: set[str] = set()  # jobs whose end is confirmed
 
     async def shrink(self, job: Job) -> None:
-        """End what a job has more than its machines need. The node of its batch shell stays with it, unused.
+        """Release the nodes that a job's machines do not need. The node of the job's batch shell stays in the job,
+        unused.
 
         Raises:
-            ProviderError: Slurm does not answer, or steps go on for `CONFIRM_S`.
+            ProviderError: Slurm does not respond, or steps still run after `CONFIRM_S`.
         """
         job.shrinking = True
         try:
             if not job.running:
                 await self._slurm.want_nodes(job.folder, len(job.machines))
             await self._poll()
-            unused = job.unused_nodes  # none: it still waits. What it has too much is given back when it starts
+            # Empty while the job waits in the queue: surplus nodes are released when it starts.
+            unused = job.unused_nodes
             began = anyio.current_time()
             job.give_back(unused, began)
         finally:
@@ -56,7 +59,8 @@ class Endings:
         free: set[str] = set()
         while True:
             steps = await self._steps(job)
-            if ended := {*unused} - steps - free:  # Slurm would start others' jobs on a node that does not answer
+            # A node that does not respond stays in the job, as Slurm would start other jobs on it.
+            if ended := {*unused} - steps - free:
                 free |= ended
                 await self._keep(job, free)
             if not (left := steps & {*unused} & {*job.nodes}):
@@ -66,31 +70,32 @@ class Endings:
                 raise ProviderError(f"the steps on {', '.join(sorted(left))} have not ended", retry_after_s=5.0)
             await anyio.sleep(_pause_s(lasts_s))
             if lasts_s >= SILENT_S:
-                await self._poll()  # a node without power is taken from the job, after minutes
+                await self._poll()  # Slurm removes a node without power from the job, after minutes
         job.released |= dict.fromkeys(free, inf)
 
     async def _keep(self, job: Job, free: set[str]) -> None:
-        """Give nodes back whose steps have ended."""
+        """Release nodes whose steps have ended, and keep the others."""
         keeps = [node for node in job.nodes if node not in free or node == job.batch_node]
         if len(keeps) < len(job.nodes):
             await self._slurm.keep_nodes(job.id, keeps)
 
     async def _steps(self, job: Job) -> set[str]:
-        """Return the nodes whose steps have not said that they have ended. One that has left an error has."""
+        """Return the nodes whose steps have not reported their end. A step that left an error counts as ended."""
         files = await self._slurm.node_files([job.folder])
         return {node for node, facts in files.items() if "host_key" in facts}
 
     async def end_whole(self, jobs: Sequence[Job]) -> None:
-        """End jobs whose machines have been ended, or lost. See `end`."""
+        """End jobs whose machines have all been ended or lost. See `end`."""
         for job in jobs:
             job.give_back(job.nodes, anyio.current_time())
         await self.end({job.id: job.folder for job in jobs})
 
     async def end(self, jobs: Mapping[str, str], *, waited_for: bool = False) -> None:
-        """End jobs, given with their folders, and wait until they are over. ``waited_for``: somebody waits meanwhile.
+        """End jobs, given with their folders, and wait for their end. ``waited_for``: a caller waits, so poll more
+        often.
 
         Raises:
-            ProviderError: Slurm does not answer, or has not ended them in `CONFIRM_S`.
+            ProviderError: Slurm does not respond, or has not ended the jobs within `CONFIRM_S`.
         """
         around = await self._submitter.site()
         before = {job.id for job in self._of_book(jobs) if job.ending_since is not None}
@@ -105,7 +110,7 @@ class Endings:
                 break
             if lasts_s > CONFIRM_S:
                 raise ProviderError(f"Slurm has not ended the jobs {', '.join(left)}", retry_after_s=5.0)
-            # A quiet job's batch shell waits for the step of a node that does not answer.
+            # A quiet job's batch shell waits for the step of a node that does not respond.
             due = [each for each in left if each not in forced and (lasts_s > SILENT_S or each in quiet)]
             if due:
                 await self._slurm.cancel(due)
@@ -118,7 +123,7 @@ class Endings:
 
     async def end_known(self) -> None:
         """End all jobs that are known to have been submitted."""
-        known = self._book.jobs  # one that answers merely lacked may be there all the same
+        known = self._book.jobs  # a job that was only missing in squeue's output may still exist
         over = self._ended.union(job for job, each in known.items() if each.confirmed)
         submissions = self._submitter.submissions
         left = {each.job: each.folder for each in submissions if each.job and each.job not in over}
@@ -126,8 +131,8 @@ class Endings:
             await self.end(left, waited_for=True)
 
     async def _look(self, jobs: Mapping[str, str], ends: JobEnds, by_word: set[str]) -> tuple[set[str], list[str]]:
-        """Return the jobs of which nothing runs any more, and those that are left. Both are asked for at once, as each
-        call takes its time on a login host that is busy.
+        """Return the quiet jobs, and the jobs that remain. The two queries run concurrently, as each takes its time on
+        a busy login host.
         """
         around, sent_at = await self._submitter.site(), anyio.current_time()
         views: list[JobView] = []
@@ -143,8 +148,8 @@ class Endings:
         return quiet, ends.answer([view for view in views if view.id in jobs], sent_at, quiet)
 
     async def _quiet(self, jobs: Mapping[str, str], by_word: set[str]) -> set[str]:
-        """Return the jobs of which nothing runs on any node that answers: those that have lost nodes, and those of
-        ``by_word`` that have ended by their own. Of the others Slurm says soon that they have ended.
+        """Return the jobs of which nothing runs on any responding node: jobs that have lost nodes, and jobs in
+        ``by_word`` that have ended by the reports of their steps. For other jobs, Slurm itself soon reports the end.
         """
         quiet: set[str] = set()
         for job in self._of_book(jobs):
@@ -161,14 +166,16 @@ class Endings:
 
 
 def _killed_s(grace_s: float, *, ending: bool) -> float:
-    """Return after how long the steps of a job count as told to end, `SILENT_S` before they count as silent.
+    """Return the seconds until the steps of a job count as requested to end, `SILENT_S` before they count as silent.
 
-    Slurm has killed them by then. Of a job that it was ``ending`` before, some may have been killed already, which can
-    say nothing: any other one has ended after `LATE_S`, as it is told to end at once.
+    By then, Slurm has killed the steps. ``ending``: Slurm was already ending the job. Some steps may then have been
+    killed without a report; all others end within `LATE_S`, because they get the request to end at once.
     """
     return LATE_S - SILENT_S if ending else SILENT_S + max(grace_s, KILL_S)
 
 
 def _pause_s(lasts_s: float) -> float:
-    """Return the pause before the next look, while nobody waits: the login host has a substitute to start."""
+    """Return the pause before the next poll if no caller waits: the busy login host also has to start a replacement
+    job.
+    """
     return min(max(lasts_s / 2, 2 * END_POLL_S), MOST_POLL_S)

@@ -1,6 +1,6 @@
-"""Turn what Slurm's commands say when they fail into errors with whose fault it is and the next step. No I/O.
+"""Classify failures of Slurm's commands: errors with the responsible party and the next step. No I/O.
 
-SLURMERR-1: what may pass by itself is worth another try, and nothing else is: the controller, munge, and time-outs.
+SLURMERR-1: only failures that may be temporary allow a retry: the controller, munge, and time-outs.
 SLURMERR-2: Slurm's own words are in every error.
 """
 
@@ -13,7 +13,7 @@ from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderEr
 from ..login_host import AGAIN_S, Ended
 
 NO_COMMAND = 127
-MOST = 600  # characters of a command's words in an error
+MOST = 600  # most characters of a command's output in an error
 
 
 _SINFO = "`sinfo -s` lists the partitions."
@@ -126,7 +126,7 @@ _MEANINGS = (
         "Look at `quota` and `df ~` there; OUTRIDER_CACHE names another folder, which the nodes must see as well.",
         ("no space left", "disk quota", "read-only file system", "permission denied", "file exists"),
     ),
-    Meaning(  # the last: what sbatch itself or its controller calls wrong has made no job
+    Meaning(  # last entry: sbatch itself or its controller reports a mistake, so no job exists
         BadRequest,
         "Slurm does not take the job as it is asked for",
         "Look at the options of Slurm(...), and at `man sbatch` there.",
@@ -136,7 +136,7 @@ _MEANINGS = (
 
 
 def error_of(command: str, ended: Ended, where: str = "here") -> ProviderError:
-    """Return the error for a command that has failed. ``where``: "here", or "on login"."""
+    """Return the error for a failed command. ``where``: "here", or "on login"."""
     text = " ".join(f"{ended.stderr}\n{ended.stdout}".split())[:MOST]
     quoted = f": {command} says {text!r}" if text else f": {command} ended with status {ended.status}, and says nothing"
     if ended.status == NO_COMMAND or re.search(rf"\b{re.escape(command)}\b.*(?:not found|no such file)", text, re.I):
@@ -150,12 +150,12 @@ def error_of(command: str, ended: Ended, where: str = "here") -> ProviderError:
 
 
 def is_refusal(error: ProviderError) -> bool:
-    """Return whether the command was surely not carried out: Slurm has said no, in words that are known here."""
+    """Return whether the command certainly had no effect: Slurm refused it with a known message."""
     return not isinstance(error, HostAway) and type(error) is not ProviderError
 
 
 def refuse_failed(command: str, ended: Ended, where: str) -> None:
-    """Raise the error of a command that has failed.
+    """Raise the error if a command has failed.
 
     Raises:
         ProviderError

@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from .provider import Slurm
     from .submissions import Submission
 
-CALM_POLL_S = 5.0  # while nothing is expected to change; else `POLL_S`
+CALM_POLL_S = 5.0  # seconds between polls while no change is expected; otherwise `POLL_S`
 CALM_AFTER_S = 60.0
-LOOK_S = 0.25  # between two looks for what is about to be known
-WARN_AFTER = 2  # questions in a row that Slurm did not answer
-AWAY_S = 10.0  # the longest pause between two questions while Slurm does not answer
+LOOK_S = 0.25  # seconds between polls of the job's files while a step is about to report
+WARN_AFTER = 2  # failed polls in a row before a warning
+AWAY_S = 10.0  # seconds, the longest pause between polls while Slurm does not respond
 LEASE_S, LEASE_MORE_S = 120.0, 60.0
 
 
 class SlurmFleet:
-    """A pool's jobs, a `providers.base.Fleet`. `start` it; `close` it, shielded, before its tasks end."""
+    """A pool's jobs, a `providers.base.Fleet`. `start` it; `close` it, shielded, before its task group ends."""
 
     def __init__(self, provider: Slurm, pool: str, runner: Runner, journal: Journal, tasks: TaskGroup) -> None:
         self._provider, self._pool, self._journal, self._tasks = provider, pool, journal, tasks
@@ -65,7 +65,8 @@ class SlurmFleet:
         self._machines: dict[MachineId, Machine] = {}
         self._reached: set[MachineId] = set()
         self._ways_in = reach.WaysIn()
-        self._places: list[Place] = [provider.journal_place]  # also as an adopted pool's client wrote them
+        # Places of the pool, including those recorded by an adopted pool's client.
+        self._places: list[Place] = [provider.journal_place]
         self._polling = anyio.Lock()
         self._events: deque[MachineEvent] = deque()
         self._news = anyio.Event()
@@ -80,12 +81,12 @@ class SlurmFleet:
     # --- called by the pool -------------------------------------------------------------------------------------------
 
     async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
-        """Take over the first ``most`` of the ``known`` machines whose steps still run, before the first launch. All
-        other jobs of the pool are ended, which is not waited for.
+        """Take over, before the first launch, the first ``most`` of the ``known`` machines whose steps still run. All
+        other jobs of the pool are ended in the background.
 
         Raises:
-            BadRequest: the pool's jobs are in another place; they are left as they are.
-            ProviderError: Slurm does not answer; the jobs are still there.
+            BadRequest: The pool's jobs are in another place; they are left as they are.
+            ProviderError: Slurm does not respond; the jobs still exist.
         """
         self._lease_s = LEASE_S if lease_s is None else lease_s
         record = await in_thread(self._journal.record, self._pool)
@@ -120,13 +121,13 @@ class SlurmFleet:
             self._warn(f"jobs that a client of the pool has left are ended when it closes ({error})")
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Submit one job of ``count`` nodes; or as many jobs of one node, if they need not start together. What is
-        asked for at the same time as other nodes, once the pool has had a job, is one job with them.
+        """Submit one job of ``count`` nodes; or ``count`` jobs of one node, if they need not start together. After the
+        pool's first job, launches requested within `GATHER_S` are combined into one job.
 
-        Cancelled, it ends after the call of sbatch that is under way.
+        A cancellation takes effect after the current call of sbatch.
 
         Raises:
-            ProviderError: nothing was submitted.
+            ProviderError: Nothing was submitted.
         """
         await self._submitter.site()
         self._lease_s = request.lease_s
@@ -143,11 +144,11 @@ class SlurmFleet:
         return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End machines of this pool; others are ignored. A job's other nodes go on. Of a job that Slurm is ending,
-        tasks have the time of which they were told, and the end is not waited for.
+        """End machines of this pool; ids of others are ignored. A job's other nodes continue. If Slurm is already
+        ending a job, its tasks keep their announced time, and this call does not wait for the end.
 
         Raises:
-            ProviderError: Slurm refused, does not answer, or has not shown the end within `CONFIRM_S`.
+            ProviderError: Slurm refused, does not respond, or has not confirmed the end within `CONFIRM_S`.
         """
         jobs = self._book.ending(ids)
         if any(job.running for job in jobs):
@@ -175,10 +176,10 @@ class SlurmFleet:
             await self._news.wait()
 
     async def close(self) -> None:
-        """End all jobs of the pool; return when Slurm shows that. Transient errors are waited out for the lease.
+        """End all jobs of the pool; return when Slurm confirms. Transient errors are retried for the lease's length.
 
         Raises:
-            NotGone: something may be left; says what.
+            NotGone: Something may still exist; the error names it.
         """
         began = anyio.current_time()
         try:
@@ -209,10 +210,11 @@ class SlurmFleet:
         self._changed()
         return ids
 
-    # --- what becomes of them -----------------------------------------------------------------------------------------
+        # --- polling the jobs
+        # -------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Ask for the pool's jobs again and again, for as long as there are any."""
+        """Poll the pool's jobs repeatedly, for as long as there are any."""
         failures = 0
         while True:
             self._wake = wake = anyio.Event()
@@ -239,7 +241,7 @@ class SlurmFleet:
                 await wake.wait()
 
     async def _trim(self) -> None:
-        """End the jobs that nobody waits for, and give back what jobs have that have started with too much."""
+        """End the jobs without any wanted machine, and release surplus nodes of jobs that have started."""
         for job in self._book.open_jobs:
             if not job.machines and (job.requeued or (job.never and not job.running)):
                 await self._slurm.cancel([job.id])
@@ -268,13 +270,15 @@ class SlurmFleet:
             views = await self._slurm.jobs(around.user, self._pool)
             self._polled_at = anyio.current_time()
             events = self._book.answer(views, sent_at)
-            with anyio.CancelScope(shield=True):  # the book tells an event once
+            with anyio.CancelScope(shield=True):  # shielded, as the book returns each event only once
                 for event in events:
                     self._handle(await self._with_limits(await self._with_output(event)))
             await self._ask_nodes()
 
     async def _with_output(self, event: JobEvent) -> JobEvent:
-        """Add what a job has written to the end of a machine that was never reached: it may say why."""
+        """Add a job's output to the event for the end of a machine that was never reached: the output may have the
+        reason.
+        """
         job = self._book.job_of(event.machine) if isinstance(event, Gone) else None
         if job is None or not isinstance(event, Gone) or event.machine in self._reached:
             return event
@@ -285,7 +289,9 @@ class SlurmFleet:
         return replace(event, cause=f"{event.cause}; its output ends with: {output}") if output else event
 
     async def _with_limits(self, event: JobEvent) -> JobEvent:
-        """Add what the partition allows to the reason of a job that is too large for it, or wants too much time."""
+        """Add the partition's limits to the reason of a job that requests more nodes or time than the partition
+        allows.
+        """
         if not isinstance(event, Never) or not event.reason.word.startswith("Partition"):
             return event
         try:
@@ -295,7 +301,7 @@ class SlurmFleet:
         return replace(event, reason=replace(event.reason, words=f"{event.reason.words}; {limit}")) if limit else event
 
     def _handle(self, event: JobEvent) -> None:
-        if not isinstance(event, Queued):  # another reason, or another expected start, is no start
+        if not isinstance(event, Queued):  # the event only changes the reason or the expected start
             self._changed_at = anyio.current_time()
         match event:
             case Queued(job, machines, reason, starts_at):
@@ -319,13 +325,13 @@ class SlurmFleet:
 
     @property
     def _waiting(self) -> list[Job]:
-        """The jobs that run, and have nodes that have not said how they are reached."""
+        """The running jobs with nodes that have not reported their address."""
         return [
             job for job in self._book.open_jobs if job.running and any(m not in self._reached for m in job.machines)
         ]
 
     async def _ask_nodes(self) -> None:
-        """Look whether nodes that run can be reached."""
+        """Check whether running nodes can be reached."""
         for job in self._waiting:
             answers = await self._slurm.node_files([job.folder])
             for machine in list(job.machines):
@@ -334,11 +340,11 @@ class SlurmFleet:
                     continue
                 by_ssh = self._ways_in.by_ssh(node, anyio.current_time()) if self._provider.reach == "auto" else None
                 if by_ssh is None and self._provider.reach == "auto" and "host_key" in answers[node]:
-                    continue  # it is about to be known
+                    continue  # whether SSH works will be known soon
                 self._reachable(job, machine, node, answers[node], by_ssh=by_ssh or self._provider.reach == "ssh")
 
     async def _ask_the_way(self, nodes: Sequence[str]) -> None:
-        """Find out which nodes let the user in by SSH, while their steps begin."""
+        """Determine which nodes allow SSH logins of the user, while their steps start."""
         try:
             self._ways_in.answered(nodes, await self._slurm.lets_in(nodes, reach.ASK_S))
         except ProviderError:
@@ -353,7 +359,7 @@ class SlurmFleet:
             self._tell(
                 MachineGone(machine, facts.get("error", f"the step on node {node} does not say how it is reached"))
             )
-            self._book.ending([machine])  # so that its job gives the node back
+            self._book.ending([machine])  # so that the node is released from its job
             return
         job.began.add(node)
         provider = self._provider
@@ -412,8 +418,8 @@ class SlurmFleet:
             self._warn(str(error))
 
     async def _sweep(self) -> None:
-        """End the jobs that are known, and look for those that are not, at the same time: a call of sbatch without an
-        answer is sure to be over after more than a minute only.
+        """End the known jobs, and search concurrently for unknown ones: a call of sbatch without a response is
+        certainly over only after more than a minute.
         """
         failures: list[ProviderError] = []
 
@@ -428,5 +434,5 @@ class SlurmFleet:
             tasks.start_soon(trying, self._submitter.look_for_lost)
         if failures:
             raise next((each for each in failures if each.retry_after_s is None), failures[0])
-        await self._endings.end_known()  # also what was found meanwhile
+        await self._endings.end_known()  # includes jobs that the search has found
         await self._slurm.remove([each.folder for each in self._submitter.submissions if each.job is not None])

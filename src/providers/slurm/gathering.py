@@ -1,4 +1,4 @@
-"""Launches that are asked for within a moment, as one: nodes that were lost together get one job in their place."""
+"""Combined launches: nodes that were lost together, and are requested within a moment, are replaced by one job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, Machine
 from ..errors import ProviderError
 
-GATHER_S = 0.05  # the nodes of a job that ends are told to be gone, and asked for again, one by one
+GATHER_S = 0.05  # seconds; the losses of one job's nodes are reported, and their replacements requested, one by one
 
 
 @dataclass(slots=True, eq=False)
@@ -31,8 +31,8 @@ class _Launch:
 
 
 class Gathering:
-    """Calls ``launch`` for all who ask meanwhile. The first of them waits for the others, and makes the call: if it is
-    cancelled, the others fail with an error after which they may ask again.
+    """Combines concurrent requests into one call of ``launch``. The first caller waits for others, then makes the call.
+    If the first caller is cancelled, the others fail with an error that allows a retry.
     """
 
     def __init__(self, launch: Callable[[LaunchRequest, int], Awaitable[Sequence[Machine]]]) -> None:
@@ -40,10 +40,10 @@ class Gathering:
         self._open: _Launch | None = None
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Return ``count`` machines of a launch.
+        """Return ``count`` machines of a combined launch.
 
         Raises:
-            ProviderError: as ``launch`` has raised it, for each who has asked.
+            ProviderError: The error of ``launch``, raised for each caller.
         """
         joined = self._open
         if joined is not None and joined.request == request:

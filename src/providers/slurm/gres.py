@@ -1,4 +1,4 @@
-"""Say what machines must have in sbatch's words: devices, processors, memory. No I/O."""
+"""Translate a machine's required devices, processors and memory into sbatch arguments. No I/O."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ UNSUPPORTED = {
 
 
 def gres_of(accelerator: AcceleratorRequest) -> str:
-    """Return "gpu:a100:4". Sites give the types their names; Slurm compares them without regard to case.
+    """Return the gres text, as in "gpu:a100:4". Sites choose the type names; Slurm ignores their case.
 
     Raises:
-        BadRequest: its name cannot be a type's.
+        BadRequest: The accelerator's name cannot be a type name.
     """
     if not _WORD.fullmatch(accelerator.name):
         raise BadRequest(
@@ -31,10 +31,10 @@ def gres_of(accelerator: AcceleratorRequest) -> str:
 
 
 def arguments(request: LaunchRequest, gres: str | None) -> list[str]:
-    """Return sbatch's arguments for what each node must have. ``gres``: in place of the request's accelerator.
+    """Return sbatch's arguments for the requirements of each node. ``gres``: replaces the request's accelerator.
 
     Raises:
-        BadRequest: Slurm cannot be asked for something of it.
+        BadRequest: sbatch cannot express a part of the request.
     """
     for option, instead in UNSUPPORTED.items():
         if getattr(request, option):

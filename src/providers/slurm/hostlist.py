@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-MOST = 1 << 16  # nodes of a list: a text that stands for more is none of Slurm's
+MOST = 1 << 16  # most nodes in a list; a longer list is not from Slurm
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
@@ -18,7 +18,7 @@ def expand(text: str) -> Sequence[str]:
     """Return the names of the nodes.
 
     Raises:
-        ValueError: it is no list of nodes.
+        ValueError: The text is not a list of nodes.
     """
     names: list[str] = []
     for each in _split(text.strip()):
@@ -29,7 +29,7 @@ def expand(text: str) -> Sequence[str]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Divide at the commas outside of brackets."""
+    """Split at the commas outside of brackets."""
     depth, begin = 0, 0
     for at, letter in enumerate(text):
         depth += {"[": 1, "]": -1}.get(letter, 0)

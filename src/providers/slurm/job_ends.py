@@ -2,9 +2,9 @@
 
 ENDS-1: a job is over when an answer shows it so, or when `MISSING` answers lack it, one after the other and `APART_S`
 apart: a controller that has just started, or a standby that takes over, answers before it knows all jobs.
-ENDS-2: a job of which nothing runs on any node that answers, by its steps (JOBS-6, JOBS-8) or as Slurm has had the time
-to kill it there, is over when an answer shows that Slurm ends it. Slurm shows it until it counts the other nodes as
-down, or has cleaned up, which takes minutes at some sites.
+ENDS-2: a job of which nothing runs on any responding node is over when an answer shows that Slurm ends it. That nothing
+runs is known from the job's steps (JOBS-6, JOBS-8), or because Slurm has had the time to kill the job there. Slurm
+shows such a job until it counts the other nodes as down, or has cleaned up, which takes minutes at some sites.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ APART_S = 0.5
 
 
 class JobEnds:
-    """The jobs that are being ended, of which ``watched`` are known from the start."""
+    """The jobs that are being ended. ``watched``: those known to exist from the start."""
 
     def __init__(self, watched: Iterable[str] = ()) -> None:
         self._lacked = dict.fromkeys(watched, 0)
@@ -31,8 +31,9 @@ class JobEnds:
         return list(self._lacked)
 
     def answer(self, views: Iterable[JobView], sent_at: float, quiet: Container[str] = ()) -> list[str]:
-        """Take in the jobs that squeue showed when it was asked at ``sent_at``: of them, ``views`` has all that are
-        to end. ``quiet``: those of which nothing ran any more. Return those that are left.
+        """Process an output of squeue, requested at ``sent_at``; ``views`` has all of its jobs that are being ended.
+
+        ``quiet``: jobs of which nothing runs any more. Return the jobs that are not over.
         """
         shown = {view.id: view for view in views}
         for job in [*self._lacked, *(each for each in shown if each not in self._lacked)]:

@@ -1,14 +1,15 @@
-"""Know what becomes of a pool's jobs and of their machines from one answer of squeue to the next. No I/O, no clock.
+"""Track the state of a pool's jobs and machines from one answer of squeue to the next. No I/O, no clock.
 
-JOBS-1: a machine is told to be running at most once, and gone at most once; after that nothing more is told of it.
+JOBS-1: a machine is reported as running at most once, and as gone at most once; after that nothing more is reported.
 JOBS-2: the machines of a job get its nodes in the allocation's order, when it starts, and keep them: when a node is
-taken away, the others' stay as they are.
-JOBS-3: a job that answers lack is gone only after two of them in a row that were asked for after it was submitted.
-JOBS-4: a reason that never ends is told at once, and once.
-JOBS-5: so is one that ends soon or never, when it has stood for `PERSISTS_S` on end, and not before.
-JOBS-6: a node is silent if its step has not ended `SILENT_S` after it alone was told to. A job is quiet when it has
-silent nodes, and all other steps of it have ended.
-JOBS-7: the steps of a job that Slurm ends are to be ended when the time is over that their tasks were told of, once.
+taken away, the nodes of the other machines stay as they are.
+JOBS-3: a job that answers lack is gone only after two of them in a row that were requested after its submission.
+JOBS-4: a pending reason that never ends is reported at once, and once.
+JOBS-5: a pending reason that ends soon or never is reported when it has lasted for `PERSISTS_S` without a break, not
+earlier.
+JOBS-6: a node is silent if its step has not ended `SILENT_S` after the request to end that node alone. A job is quiet
+when it has silent nodes, and all other steps of it have ended.
+JOBS-7: while Slurm ends a job, its steps are requested to end, once, when the time announced to their tasks is over.
 JOBS-8: a job has ended by its own word when the steps on all its nodes had begun, and none of them is left.
 """
 
@@ -23,12 +24,13 @@ from ..base import MachineId
 from .reasons import Reason, reason_of
 from .squeue import ENDS, QUEUED, RUNS, JobView
 
-CAUSE_S = 0.5  # a job that is ending may soon say why; longer than this its machines' substitutes do not wait
-SILENT_S = 3.0  # steps that were told to end have ended by then, unless their node is gone
-SOON_S = 3.0  # after its submission, in which a job starts where nodes are idle
-MISSING = 2  # answers without it, after which a job is gone
+# Seconds for an ending job to report its cause. Replacements of its machines wait no longer than this.
+CAUSE_S = 0.5
+SILENT_S = 3.0  # seconds after the request to end within which a step ends, unless its node is lost
+SOON_S = 3.0  # seconds after its submission within which a job starts if nodes are idle
+MISSING = 2  # number of answers without a job after which it is gone
 PERSISTS_S = 300.0
-MOVED_S = 30.0  # an expected start that moves by less is no news
+MOVED_S = 30.0  # seconds; a smaller change of the expected start is not reported
 
 _ENDS = {
     "TIMEOUT": "job {job} reached its time limit",
@@ -44,7 +46,7 @@ _REASONS = {"TimeLimit": "TIMEOUT", "Preempted": "PREEMPTED", "NodeDown": "NODE_
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A job waits in the queue, or waits for another reason than before."""
+    """A job waits in the queue, or its pending reason has changed."""
 
     job: str
     machines: tuple[MachineId, ...]
@@ -58,7 +60,7 @@ class Runs:
 
     job: str
     nodes: tuple[tuple[MachineId, str], ...]
-    left_s: float | None  # until its time limit
+    left_s: float | None  # seconds until the job's time limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """A job will wait for ever."""
+    """A job will never start."""
 
     job: str
     machines: tuple[MachineId, ...]
@@ -83,45 +85,50 @@ JobEvent = Queued | Runs | Gone | Never
 
 @dataclass(slots=True)
 class Job:
-    """The knowledge of one job. ``machines``: those that nobody has ended, in order."""
+    """The state of one job. ``machines``: those that the pool has not ended, in order."""
 
     id: str
     folder: str
     submitted_at: float
     machines: list[MachineId]
-    node_of: dict[MachineId, str] = field(default_factory=dict)  # also of those that have ended
-    ending: list[MachineId] = field(default_factory=list)  # whose end is not confirmed
+    node_of: dict[MachineId, str] = field(default_factory=dict)  # includes ended machines
+    ending: list[MachineId] = field(default_factory=list)  # machines whose end is requested and not confirmed
     running: bool = False
-    requeued: bool = False  # put back into the queue after it ran: its machines are lost, and it is to be cancelled
+    # Put back into the queue after it ran: its machines are lost, and the job has to be cancelled.
+    requeued: bool = False
     over: bool = False
-    confirmed: bool = False  # it is over by Slurm's word, or was cancelled; else answers merely lacked it
-    nodes: tuple[str, ...] = ()  # that it has at present
+    # Slurm reported the end, or the job was cancelled; otherwise it was only missing in answers.
+    confirmed: bool = False
+    nodes: tuple[str, ...] = ()  # the job's present nodes
     first_node: str | None = None
-    released: dict[str, float] = field(default_factory=dict)  # node -> when; inf: its step has ended
-    silent: set[str] = field(default_factory=set)  # released nodes that do not answer
-    began: set[str] = field(default_factory=set)  # nodes whose steps have said how they are reached
+    # Node -> time of the request to end its step; inf: the step has ended.
+    released: dict[str, float] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)  # released nodes that do not respond
+    began: set[str] = field(default_factory=set)  # nodes whose steps have reported their address
     left_s: float | None = None
     last_reported: tuple[str, float | None] | None = None  # (reason, expected start)
     never: bool = False
-    persists_since: float | None = None  # since when it waits for a reason that ends soon or never
+    persists_since: float | None = None  # time since which its pending reason is one that ends soon or never
     missing: int = 0
     ending_since: float | None = None
     is_end_sent: bool = False
-    shrinking: bool = False  # a call that releases its surplus nodes is running
+    shrinking: bool = False  # a call that releases its surplus nodes is in progress
 
     @property
     def unused_nodes(self) -> list[str]:
-        """The nodes that it has for none of its machines."""
+        """The nodes of the job on which none of its machines is."""
         used = {self.node_of.get(machine) for machine in self.machines}
         return [node for node in self.nodes if node not in used]
 
     @property
     def batch_node(self) -> str | None:
-        """The node of its batch shell, which cannot be given back."""
+        """The node of the job's batch shell, which cannot be released."""
         return self.first_node
 
     def give_back(self, nodes: Iterable[str], now: float) -> None:
-        """Note that the steps on nodes are told to end, also on the node of the batch shell, which stays."""
+        """Record that the steps on these nodes have the request to end. The batch shell's node still stays in the
+        job.
+        """
         for node in nodes:
             self.released[node] = min(now, self.released.get(node, now))
 
@@ -130,18 +137,19 @@ class Job:
         return bool(self.silent) or any(now - at >= SILENT_S for at in self.released.values())
 
     def steps_seen(self, steps: Collection[str], now: float) -> bool:
-        """Take in the nodes whose steps have not said that they have ended. Return whether the job is quiet."""
+        """Process the nodes whose steps have not reported their end. Return whether the job is quiet (JOBS-6)."""
         self.silent |= {node for node in steps if now - self.released.get(node, inf) >= SILENT_S}
         return bool(self.silent) and self.silent.issuperset(steps)
 
     def has_ended(self, steps: Collection[str]) -> bool:
-        """Return whether it has ended by its own word. ``steps``: as for `steps_seen`."""
+        """Return whether the job has ended by the reports of its steps (JOBS-8). ``steps``: as in `steps_seen`."""
         return bool(self.nodes) and self.began.issuperset(self.nodes) and not steps
 
     def is_left(self, now: float, grace_s: float) -> bool:
-        """Return whether its steps are to be ended, as Slurm ends it, and nobody reaches them any more: once.
+        """Return, once, whether to end the steps of a job that Slurm is ending and that no client reaches any more
+        (JOBS-7).
 
-        ``grace_s``: the time of which tasks were told. Slurm itself kills nothing for 5 s at least.
+        ``grace_s``: the time announced to tasks. Slurm itself kills nothing for at least 5 s.
         """
         since = self.ending_since
         if since is None or self.over or self.machines or self.is_end_sent or now - since < grace_s:
@@ -155,7 +163,7 @@ def machine_ids(pool: str, job: str, count: int) -> list[MachineId]:
 
 
 class JobBook:
-    """All jobs of one pool that are known."""
+    """All known jobs of one pool."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
@@ -163,7 +171,7 @@ class JobBook:
         self._job_of: dict[MachineId, Job] = {}
 
     def submitted(self, job: str, folder: str, count: int, now: float) -> Sequence[MachineId]:
-        """Take in a job that sbatch has just made. Returns its machines; the same job again is no news."""
+        """Add a job that sbatch has created. Return its machines. A job that is known already stays as it is."""
         if job not in self.jobs:
             machines = machine_ids(self._pool, job, count)
             self.jobs[job] = new = Job(job, folder, now, machines)
@@ -171,7 +179,7 @@ class JobBook:
         return list(self.jobs[job].machines)
 
     def adopted(self, view: JobView, folder: str, nodes: Mapping[MachineId, str], now: float) -> None:
-        """Take in a job that runs, of which these machines are this pool's. What it has besides is unused."""
+        """Add a running job with machines of this pool. The job's other nodes are unused."""
         self.jobs[view.id] = job = Job(view.id, folder, now, list(nodes), dict(nodes), running=True, nodes=view.nodes)
         job.first_node, job.began = view.nodes[0] if view.nodes else None, set(nodes.values())
         self._job_of |= dict.fromkeys(nodes, job)
@@ -185,7 +193,7 @@ class JobBook:
 
     @property
     def open_jobs(self) -> list[Job]:
-        """The jobs that may still wait or run, in the order of their submission."""
+        """Return the jobs that may still wait or run, in the order of their submission."""
         return [job for job in self.jobs.values() if not job.over]
 
     @property
@@ -193,8 +201,8 @@ class JobBook:
         return [machine for job in self.open_jobs for machine in job.machines]
 
     def ending(self, ids: Iterable[MachineId]) -> list[Job]:
-        """Note that machines are being ended, of which nothing is told any more. Returns their jobs, if their end is
-        not confirmed yet.
+        """Record that machines are being ended, for which no more events follow. Return their jobs, except those whose
+        end is confirmed.
         """
         ending: dict[str, Job] = {}
         for machine in ids:
@@ -209,7 +217,7 @@ class JobBook:
         return list(ending.values())
 
     def expects_news(self, now: float) -> bool:
-        """Return whether something is about to be known: the start of a job, or why one ends."""
+        """Return whether a change is expected soon: a job's start, or the cause of its end."""
         return any(
             job.ending_since is not None if job.running else now - job.submitted_at < SOON_S
             for job in self.open_jobs

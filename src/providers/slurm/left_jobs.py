@@ -1,4 +1,4 @@
-"""Decide what a fleet takes over of the jobs that a dead client of its pool has left. No I/O.
+"""Decide which jobs of a dead client a fleet takes over. No I/O.
 
 LEFT-1: a machine is taken over only if its job runs and has its node, and is the pool's by the journal's claim.
 LEFT-2: every other living job of the pool is ended, and no job that is not the pool's.
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """``machines``: those that are taken over; ``surplus``: how many living machines are not, because there are too
-    many; ``keeps``: the jobs of the machines; ``ends``: the pool's other living jobs.
+    """The decision. ``machines``: those that are taken over; ``surplus``: the number of further living machines, above
+    ``most``; ``keeps``: the jobs of the machines; ``ends``: the pool's other living jobs.
     """
 
     machines: tuple[Machine, ...]
@@ -31,7 +31,7 @@ class Left:
 
 
 def thing_of(view: JobView) -> Thing:
-    """Return a job as claims know resources."""
+    """Return a job as a `Thing`, for claims."""
     label = label_of(view.comment)
     if label is None:
         return Thing(view.id)
@@ -53,7 +53,7 @@ def left(views: Iterable[JobView], claim: Claim, known: Sequence[Machine], most:
 
 
 def folder_of(view: JobView, intents: Iterable[Intent], root: str) -> str:
-    """Return a job's folder: as the journal has it, or by the token of the call that made it."""
+    """Return a job's folder: from the journal, or from the token of the call that created the job."""
     label = label_of(view.comment)
     written = (each.facts.get("folder") for each in intents if view.id in (each.ids or ()))
     return next(filter(None, written), f"{root}/{view.id if label is None else label.token}")

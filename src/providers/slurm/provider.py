@@ -1,4 +1,4 @@
-"""`Slurm`: the nodes of a cluster that one has an account on, as jobs in its queue."""
+"""`Slurm`: the nodes of a cluster on which the user has an account, as jobs in its queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .fleet import SlurmFleet
 
 Reach = Literal["auto", "ssh", "srun"]
-OURS = {  # options of sbatch that its jobs need as they are, and what to say instead
+OURS = {  # options of sbatch that Outrider sets itself, each with what the user should use instead
     "parsable": "",
     "nodes": "Pool(nodes=...)",
     "ntasks": "@compute and Worker(...) say what runs on a node",
@@ -193,12 +193,12 @@ class Slurm:
 
     @property
     def outlives(self) -> bool:
-        """True: the steps outlive their client until their lease is over."""
+        """Return True: the steps outlive their client until their lease is over."""
         return True
 
     @property
     def free(self) -> bool:
-        """True: Slurm counts shares, not money."""
+        """Return True: Slurm counts shares, not money."""
         return True
 
     @property
@@ -213,11 +213,11 @@ class Slurm:
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return where this provider's pools are, for commands that find them by the journal alone."""
+        """Return the place of this provider's pools, for commands that find them through the journal."""
         return {"slurm": self.where, **({} if self.host is None else as_texts(self.login()))}
 
     def login(self) -> Login:
-        """The keys and files to log in to the login host with."""
+        """Return the keys and files for the login to the login host."""
         keys = () if self.key is None else (self.key,)
         return Login(keys=keys, known_hosts=self.known_hosts, config=self.config)
 
@@ -245,7 +245,7 @@ class Slurm:
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[SlurmFleet]:  # noqa: ARG002
-        """Open a fleet. It connects to the login host in the background; `launch` raises an error of that.
+        """Open a fleet, which connects to the login host in the background. `launch` raises connection errors.
 
         Raises:
             JournalError: The journal cannot be written.

@@ -1,9 +1,9 @@
-"""Decide what carries the connections to steps where ``reach="auto"``: SSH where nodes let the user in, else srun.
+"""Decide how to connect to steps with ``reach="auto"``: by SSH to nodes that accept the user's login, else by srun.
 No I/O, no clock.
 
-REACH-1: a node is reached by SSH only after it has let the user in, once.
+REACH-1: a node is reached by SSH only after it has accepted the user's login once.
 REACH-2: no node waits for an answer for longer than `PATIENCE_S` after its step can be reached.
-REACH-3: a site that has let nobody in, on any node of a job, is not asked again.
+REACH-3: a site that has refused the user's login on all nodes of a job is not probed again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 PATIENCE_S = 0.5
-ASK_S = 3.0  # for which a question lasts: a firewall may drop what it does not like
+ASK_S = 3.0  # seconds, the limit for a probe: a firewall may drop its packets
 
 
 class WaysIn:
-    """A record of the nodes that let the user in."""
+    """A record of the nodes that accept the user's SSH login."""
 
     def __init__(self) -> None:
         self._probing: set[str] = set()
@@ -35,11 +35,11 @@ class WaysIn:
         self._closed = not self._open
 
     def failed(self, nodes: Collection[str]) -> None:
-        """Note that the probe of these nodes gave no answer."""
+        """Record that the probe of these nodes gave no answer."""
         self._probing.difference_update(nodes)
 
     def by_ssh(self, node: str, now: float) -> bool | None:
-        """Return whether a node whose step can be reached is reached by SSH; None: this is not known yet."""
+        """Return whether to reach a node, whose step can be reached, by SSH; None: unknown so far."""
         if node in self._open:
             return True
         ready_at = self._ready_at.setdefault(node, now)

@@ -1,9 +1,9 @@
-"""Say why a job waits in the queue, and whether it will ever start. No I/O.
+"""Explain why a job waits in the queue, and whether it will ever start. No I/O.
 
-sbatch accepts jobs that can never run. That shows only in the reason of the pending job, as squeue(1) lists them under
-"JOB REASON CODES", and as slurmctld adds to them ("ReqNodeNotAvail, UnavailableNodes:c1").
+sbatch accepts jobs that can never run. Only the reason of the pending job shows this: squeue(1) lists the reasons under
+"JOB REASON CODES", and slurmctld adds details ("ReqNodeNotAvail, UnavailableNodes:c1").
 
-REASON-1: a reason that this module does not know is one to wait with: only what surely never ends is called so.
+REASON-1: a reason that this module does not know counts as temporary: only reasons that surely never end count as such.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 from ...lazy_dataclass import dataclass
 from ..errors import BadRequest, NoCapacity, ProviderError, QuotaExceeded
 
-# "quota": a limit of the user's, which no waiting changes; "persists": one that ends soon, or never
+# "quota": a limit of the user's, which waiting does not change; "persists": a reason that ends soon or never
 Fate = Literal["waits", "quota", "impossible", "persists"]
 
 
@@ -21,7 +21,7 @@ Fate = Literal["waits", "quota", "impossible", "persists"]
 class Reason:
     """The meaning of a pending reason. ``words`` complete "job 4711 waits: "; ``advice`` is a sentence, or empty."""
 
-    word: str  # Slurm's own
+    word: str  # Slurm's own reason code
     words: str
     fate: Fate = "waits"
     advice: str = ""
@@ -32,11 +32,11 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """Slurm's word, for a search, and its meaning, for the reader."""
+        """Return Slurm's reason code, which users can search for, and its meaning."""
         return self.word if self.words == self.word else f"{self.word} ({self.words})"
 
     def error(self, job: str) -> ProviderError:
-        """Return the error of a launch whose job waits for this reason and will wait for ever."""
+        """Return the error of a launch whose job waits for this reason and will never start."""
         never = "has not started it for minutes" if self.fate == "persists" else "will never start it"
         text = f"Slurm took job {job} and {never} ({self.word}): {self.words}"
         kind = {"waits": NoCapacity, "quota": QuotaExceeded}.get(self.fate, BadRequest)
@@ -47,7 +47,8 @@ _PARTITION = "`scontrol show partition` says what the partition allows: ask for 
 _LIMITS = (
     "`sacctmgr show assoc where user=$USER` and `sacctmgr show qos` say the limits: ask for less, or for another QOS."
 )
-_SEE = "`sinfo -R` lists the nodes that are drained or down, `scontrol show partition` the limits"  # it may be either
+# The cause may be in either output.
+_SEE = "`sinfo -R` lists the nodes that are drained or down, `scontrol show partition` the limits"
 
 _WAITS = {
     "None": "it has just come into the queue",
@@ -89,7 +90,7 @@ _WAITS = {
     "JobHeldUser": "it is held, until `scontrol release` lets it go",
     "JobHeldAdmin": "an administrator holds it: ask them why",
 }
-# Slurm says so of a partition whose nodes are down for a moment, and of a job that is larger than it will ever be.
+# Slurm gives these reasons both for partitions whose nodes are down for a moment, and for jobs that can never fit.
 _PERSISTS = {
     "PartitionNodeLimit": "its partition has too few nodes up, or allows fewer or less time",
     "PartitionConfig": "its partition has not up what it asks for, or does not allow it",
@@ -115,7 +116,7 @@ _QUOTA_WORDS = ("PerJob", "PerNode", "TimeLimit", "Minutes", "GrpWallLimit", "Mi
 
 
 def reason_of(text: str) -> Reason:
-    """Return the meaning of what squeue's ``%r`` shows; see REASON-1."""
+    """Return the meaning of the reason in squeue's ``%r``; see REASON-1."""
     word = text.strip().strip("()")
     head = word.partition(",")[0].strip()
     if head in _WAITS:

@@ -1,21 +1,22 @@
-"""Write the batch script of a job. No I/O.
+"""Generate the batch script of a job. No I/O.
 
-The job's folder is on the disk that the login host and the nodes share, and is this user's alone. The client puts the
-programs of `.step` and ``authorized_keys`` there before it submits. The script starts the step server on each node:
+The job's folder is on the disk that the login host and the nodes share, and only this user can access it. The client
+puts the programs of `.step` and ``authorized_keys`` there before it submits the job. The script starts the step server
+on each node. Files and commands:
 
-- `node_file` of the node appears, whole, when the step can be connected to: JSON with ``host_key`` ("ssh-ed25519
-  AAAA"), ``step`` ("4711.0"), ``user``, ``address`` (by which other nodes reach it), ``lease`` and ``notice`` (files).
-- `relay` is the command that reaches it: its standard streams are an SSH connection.
+- `node_file` of the node appears, whole, when the step accepts connections: JSON with ``host_key`` ("ssh-ed25519
+  AAAA"), ``step`` ("4711.0"), ``user``, ``address`` (for other nodes), ``lease`` and ``notice`` (files).
+- `relay` is the command that connects to the step: its standard streams carry an SSH connection.
 - `LIMIT` appears when the time limit comes near, with the seconds until then.
-- `WANTED` has the number of nodes that are wanted, if it is less than the job has: only the first get a step.
-- `END` or ``end.NODE`` appears before a step is sent SIGTERM which shall end at once. Another SIGTERM is a preemption.
+- `WANTED` has the number of wanted nodes, if the job has more: only the first of them get a step.
+- `END` or ``end.NODE`` appears before the SIGTERM to a step that shall end at once. SIGTERM without it is a preemption.
 
 SCRIPT-1: each node has an srun of its own. One srun for all of them dies whole if a node fails while it starts. The
 batch shell's own node comes last: its step would take the processor from the sruns for all others.
-SCRIPT-2: whatever users give is quoted, and cannot end its line. The lines of ``setup`` alone are shell.
-SCRIPT-3: the batch shell outlives its signals, and ends when all steps have ended, whatever ``setup`` has set or left
+SCRIPT-2: the user's values are quoted, and cannot end their line. Only the lines of ``setup`` are shell code.
+SCRIPT-3: the batch shell survives signals, and ends when all steps have ended, whatever ``setup`` has set or left
 running.
-SCRIPT-4: the file of a node goes when its step was killed, and could not remove it.
+SCRIPT-4: if a step was killed and could not remove its node's file, the batch shell removes the file.
 """
 
 from __future__ import annotations
@@ -32,19 +33,22 @@ from .step.programs import HERE
 SERVER, RELAY = "step_server.py", "relay.py"
 BATCH, KEYS, LIMIT, END, NODES, WANTED = "batch.sh", "authorized_keys", "limit", "end", "nodes", "wanted"
 OUTPUT = "job.out"
-GRACE_S = 30.0  # between SIGTERM and SIGKILL of a step, where the partition does not say so: Slurm's KillWait
-SIGNAL_S = 120.0  # before the time limit; Slurm may be up to a minute early (sbatch(1), --signal)
-REFUSED_S = 2  # in which an ssh that is refused has ended
-SHORT = 4  # a job that lasts less than so many times SIGNAL_S is told in the last part of so many
+# Default seconds between SIGTERM and SIGKILL of a step, for partitions without a GraceTime: Slurm's KillWait.
+GRACE_S = 30.0
+# Seconds of warning before the time limit; Slurm may send it up to a minute early (sbatch(1), --signal).
+SIGNAL_S = 120.0
+REFUSED_S = 2  # seconds within which a refused ssh exits
+# Jobs with less than SHORT * SIGNAL_S of time are warned when 1/SHORT of their time remains.
+SHORT = 4
 
-# From the login host to a node. Nobody is asked anything, and a node that does not answer is noticed.
-# Those that processors have instructions for: large values take a fifth less time than by OpenSSH's first choice.
+# The ssh command from the login host to a node. It never prompts, and detects a node that does not respond.
+# Ciphers with hardware support: large values take a fifth less time than with OpenSSH's first choice.
 _CIPHERS = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes192-ctr,aes256-ctr"
 SSH = (
     *("ssh", "-T", "-c", _CIPHERS, "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=8"),
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
 )
-# A step that has all of its job's share of a node, and leaves room for others to be run beside it.
+# Options of a step that has all of its job's share of a node, and allows other steps beside it.
 _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--export=ALL")
 _SCRIPT = """\
 #!/bin/bash
@@ -77,19 +81,19 @@ true
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The parts of a batch script. ``python``: the interpreter on the nodes, which needs the standard library alone."""
+    """The parts of a batch script. ``python``: the interpreter on the nodes; it needs only the standard library."""
 
-    folder: str  # absolute
+    folder: str  # absolute path
     lease_s: float
     lifetime_s: float | None = None
-    time_s: float | None = None  # its time limit; None: the site's
+    time_s: float | None = None  # the job's time limit; None: the site's
     grace_s: float = GRACE_S
     setup: Sequence[str] = ()
     python: str = "python3"
 
     @property
     def arguments(self) -> list[str]:
-        """Return those of the step server."""
+        """Return the arguments of the step server."""
         lifetime = [] if self.lifetime_s is None else [f"--lifetime={self.lifetime_s:g}"]
         return [self.folder, f"--lease={self.lease_s:g}", f"--grace={self.grace_s:g}", *lifetime]
 
@@ -116,15 +120,17 @@ class Script:
 
 
 def node_file(folder: str, node: str) -> str:
-    """Return where the step on ``node`` says how it is reached."""
+    """Return the file in which the step on ``node`` reports its address."""
     return f"{folder}/{NODES}/{node}"
 
 
 def relay(job: str, node: str, folder: str, *, python: str = "python3", here: bool = False) -> tuple[str, ...]:
-    """Return the command that reaches the step on a node. Without ``-u`` an SSH handshake hangs for good.
+    """Return the command that connects to the step on a node. Without ``-u`` an SSH handshake hangs for good.
 
-    A relay is at each end of srun: of messages above 1024 bytes Slurm would send the last piece 40 ms late. ``here``:
-    the near one runs on this computer, and is this package's own, as nodes can write in the job's folder.
+    Each end of srun has a relay, because Slurm would send the last piece of a message above 1024 bytes 40 ms late.
+    ``here``: the relay at the client's end runs on this computer. It is this package's own file, because nodes can
+        write
+    to the job's folder.
     """
     srun = ("srun", "-u", "--quiet", f"--jobid={job}", f"--nodelist={node}", *_STEP)
     far = near = (python, "-I", "-S", f"{folder}/{RELAY}")
@@ -134,7 +140,7 @@ def relay(job: str, node: str, folder: str, *, python: str = "python3", here: bo
 
 
 def ssh_relay(node: str, folder: str, *, python: str = "python3") -> tuple[str, ...]:
-    """Return the command that reaches the step from the login host by the SSH server of the node, as the user."""
+    """Return the command that connects from the login host to the step, as the user, by the node's SSH server."""
     inside = shlex.join((python, "-I", "-S", f"{folder}/{RELAY}", folder))
     return (*SSH, node, inside)
 
@@ -142,12 +148,12 @@ def ssh_relay(node: str, folder: str, *, python: str = "python3") -> tuple[str, 
 def ssh_or_srun_relay(
     job: str, node: str, folder: str, *, python: str = "python3", here: bool = False
 ) -> tuple[str, ...]:
-    """Return the command that reaches the step by SSH, and by srun where the node lets nobody in any more.
+    """Return the command that connects to the step by SSH, or by srun if the node no longer accepts the user's login.
 
-    That is so from the moment at which Slurm begins to preempt the job: its signal ends the sessions that
-    pam_slurm_adopt has put into the job, and no new one is adopted, while the job goes on for its partition's grace.
-    An ssh that fails so soon has read nothing of what is to be sent. One that fails later was connected, or waited for
-    a host that does not answer.
+    Logins fail once Slurm begins to preempt the job: its signal ends the sessions that pam_slurm_adopt has put into the
+    job, and new sessions are refused, while the job continues for its partition's grace time. An ssh that fails within
+    `REFUSED_S` has read nothing of its input, so srun can take over. An ssh that fails later was connected, or waited
+    for a host that does not respond.
     """
     by_ssh = shlex.join(ssh_relay(node, folder, python=python))
     by_srun = shlex.join(relay(job, node, folder, python=python, here=here))
@@ -156,7 +162,7 @@ def ssh_or_srun_relay(
 
 
 def signal_s(time_s: float | None) -> float:
-    """Return how many seconds before its time limit the batch shell is told. None: the site's own limit."""
+    """Return how many seconds before its time limit the batch shell is warned. None: the time limit is the site's."""
     return SIGNAL_S if time_s is None else min(SIGNAL_S, time_s / SHORT)
 
 

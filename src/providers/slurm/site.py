@@ -1,4 +1,4 @@
-"""Slurm's commands of one login host, as a fleet needs them: each is one call there, with its errors in types."""
+"""Slurm's commands on one login host: each method makes one call there, and raises typed errors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .errors import MOST, error_of, refuse_failed
 from .script import END, GRACE_S, NODES, OUTPUT, SSH, WANTED
 from .squeue import JobView
 
-LIMITS = ("TotalNodes", "MaxNodes", "MaxTime", "State")  # what is said of a partition that is too small for a job
-OUTPUT_BYTES = 2000  # of a job's output, in the cause of its end
-# What login scripts print comes before it, so each of our lines says that it is one.
+LIMITS = ("TotalNodes", "MaxNodes", "MaxTime", "State")  # shown fields of a partition that is too small for a job
+OUTPUT_BYTES = 2000  # bytes from the end of a job's output, for the cause of its end
+# Login scripts may print other lines first, so each line of this script has a prefix.
 _LOOK_AROUND = """
 umask 077
 cache=${OUTRIDER_CACHE:-$HOME/.cache/outrider}
@@ -41,7 +41,7 @@ printf 'outrider:root:%s\\noutrider:user:%s\\n' "$(pwd -P)" "$(id -un)"
 scontrol show config | sed -n 's/^KillWait *= *\\([0-9]*\\).*/outrider:kill:\\1/p'
 true
 """
-# The folder is new, or nothing is submitted: the same call never makes two jobs.
+# If the folder exists already, nothing is submitted: a repeated call never creates two jobs.
 _SUBMIT = """
 umask 077
 folder=$1; shift
@@ -56,7 +56,7 @@ for folder; do
 done
 true
 """
-# To each node at once, and no longer than $1 seconds.
+# Probe all nodes concurrently, for at most $1 seconds.
 _LETS_IN = """
 limit=$1; shift
 for node; do
@@ -65,8 +65,8 @@ done
 wait
 true
 """
-# A file that cannot be written, as in a full home, must not end this shell: scancel comes after it. Steps that end by
-# themselves are gone in a tenth of a second. What scancel ends takes KillWait: the batch shell stays.
+# A failed write, as in a full home, must not end this shell, because scancel follows. Steps that end by themselves
+# are gone within 0.1 s. A job that scancel ends takes KillWait, because of its batch shell.
 _END = """
 until [ "$1" = -- ]; do ( : >"$1" ) 2>/dev/null; shift; done
 shift
@@ -80,7 +80,9 @@ _ALREADY = re.compile(r"invalid job id|already completing or completed|not found
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The facts of a login host. ``root``: of all jobs' folders. ``grace_s``: between SIGTERM and a job's end."""
+    """The facts of a login host. ``root``: the folder of all jobs' folders. ``grace_s``: from SIGTERM to a job's
+    end.
+    """
 
     root: str
     user: str
@@ -98,10 +100,11 @@ class Slurm:
         return self._commands.where
 
     async def look_around(self, partition: str = "") -> Around:
-        """``partition``: whose jobs are preempted with its GraceTime; without one, KillWait is all that is sure.
+        """Return the facts of this host. ``partition``: its GraceTime applies to preempted jobs; without one, only
+        KillWait is certain.
 
         Raises:
-            BadRequest: others than this user may change what jobs run.
+            BadRequest: Other users may change the programs that jobs run.
         """
         ended = await self._commands.run(["sh", "-c", _LOOK_AROUND, "look", partition])
         refuse_failed("sbatch", ended, self.where)
@@ -116,10 +119,10 @@ class Slurm:
             raise ProviderError(f"A shell {self.where} says nothing where it should: {ended.stdout[-200:]!r}") from None
 
     async def submit(self, folder: str, files: Mapping[str, str], arguments: Sequence[str]) -> str:
-        """Make the folder with these files, and submit. Returns the job's id.
+        """Create the folder with these files, and submit a job. Return the job's id.
 
         Raises:
-            ProviderError: unless it `is_refusal`, there may be a job all the same.
+            ProviderError: A job may exist all the same, unless the error `is_refusal`.
         """
         packed = _packed(files)
         ended = await self._commands.run(["sh", "-c", _SUBMIT, "submit", folder, *arguments], stdin=packed)
@@ -133,7 +136,7 @@ class Slurm:
         raise HostAway(f"sbatch {self.where} does not say which job it made: {output!r}", retry_after_s=AGAIN_S)
 
     async def _end_elsewhere(self, job: str, cluster: str) -> None:
-        """End a job that sbatch has given to another cluster than its own, where nobody would find it.
+        """End a job that sbatch has submitted to a cluster other than its own, where no later command would find it.
 
         Raises:
             BadRequest
@@ -154,8 +157,8 @@ class Slurm:
         return squeue.read(ended.stdout)
 
     async def limits(self, partition: str) -> str:
-        """Return what a partition allows a job, in Slurm's words; empty: Slurm does not say. Without ``partition`` the
-        one for jobs that name none is meant.
+        """Return a partition's limits for jobs, in Slurm's own format; empty: unknown. An empty ``partition`` means the
+        default partition.
         """
         ended = await self._commands.run(["scontrol", "--oneliner", "show", "partition", *filter(None, [partition])])
         for line in ended.stdout.splitlines():
@@ -166,18 +169,20 @@ class Slurm:
         return ""
 
     async def lets_in(self, nodes: Sequence[str], within_s: float) -> set[str]:
-        """Return which nodes of a job that runs let its user in by SSH from here, as far as they say so in time."""
+        """Return the nodes of a running job that accept the user's SSH login from here, and respond in time."""
         script = _LETS_IN.replace("SSH", " ".join(SSH))
         ended = await self._commands.run(["sh", "-c", script, "open", f"{within_s:g}", *nodes])
         lines = [line.partition("outrider:open:") for line in ended.stdout.splitlines()]
         return {node for before, mark, node in lines if mark and not before}
 
     async def accounting(self, jobs: Sequence[str]) -> Ended:
-        """Ask sacct for jobs. Where the site has no accounting, it fails and says so."""
+        """Run sacct for jobs. At a site without accounting, the command fails with a message about it."""
         return await self._commands.run(accounting.command(jobs))
 
     async def node_files(self, folders: Sequence[str]) -> dict[str, Mapping[str, str]]:
-        """Return what step servers have written, by node. To list the folder has NFS look at the disk."""
+        """Return what step servers have written, by node. The folder is listed first, which makes NFS refresh its
+        cache.
+        """
         places = [f"{folder}/{NODES}" for folder in folders]
         ended = await self._commands.run(["sh", "-c", _NODE_FILES, "nodes", *places])
         files: dict[str, Mapping[str, str]] = {}
@@ -193,35 +198,37 @@ class Slurm:
         return files
 
     async def output(self, folder: str) -> str:
-        """Return the end of what a job has written, in one line; empty: nothing."""
+        """Return the end of a job's output, in one line; empty: no output."""
         ended = await self._commands.run(["tail", "-c", str(OUTPUT_BYTES), f"{folder}/{OUTPUT}"])
         return " ".join(ended.stdout.split())
 
     async def end_jobs(self, jobs: Mapping[str, str]) -> None:
-        """Take jobs, given with their folders, out of the queue, or tell their steps to end, which they do at once.
-        What fails for a node that does not answer is no error: the queue shows what is left.
+        """Remove jobs, given with their folders, from the queue, or request the end of their steps, which takes a
+        moment.
+
+        A failure for a node that does not respond raises nothing: the queue shows which jobs remain.
         """
         files = [f"{folder}/{END}" for folder in jobs.values()]
         await self._commands.run(["sh", "-c", _END, "end", *files, "--", *jobs])
 
     async def end_steps(self, folder: str, nodes: Sequence[str]) -> None:
-        """Tell the steps on nodes of a job to end, which they do within a second."""
+        """Request the end of the steps on these nodes of a job; they end within a second."""
         await self._commands.run(["sh", "-c", _END, "end", *(f"{folder}/{END}.{node}" for node in nodes), "--"])
 
     async def cancel(self, jobs: Sequence[str]) -> None:
-        """End jobs by force, which takes the site's KillWait."""
+        """Cancel jobs, which takes the site's KillWait."""
         ended = await self._commands.run(["scancel", *jobs])
         if ended.status != 0 and ended.stderr.strip() and not _ALREADY.search(ended.stderr):
             raise error_of("scancel", ended, self.where)
 
     async def want_nodes(self, folder: str, count: int) -> None:
-        """Have a job that has not started yet start fewer steps than it has nodes, which it keeps until then."""
+        """Make a pending job start fewer steps than it has nodes. The job keeps its nodes until it starts."""
         await self._commands.run(
             ["sh", "-c", 'echo "$2" >"$1.new" && mv "$1.new" "$1"', "want", f"{folder}/{WANTED}", str(count)]
         )
 
     async def keep_nodes(self, job: str, nodes: Sequence[str]) -> Ended:
-        """Give back the others."""
+        """Shrink a job to these nodes, and so release all others."""
         return await self._commands.run(["scontrol", "update", f"JobId={job}", f"NodeList={','.join(nodes)}"])
 
     async def remove(self, folders: Sequence[str]) -> None:
@@ -230,7 +237,7 @@ class Slurm:
 
 
 def untrusted(folder: str) -> BadRequest:
-    """Return the error for a folder that somebody else may write in. ``folder``: with why."""
+    """Return the error for a folder to which other users may write. ``folder``: its path, with the reason."""
     return BadRequest(
         f"The programs of jobs cannot lie in a folder that somebody else may change, which is so of {folder}",
         advice="`chmod go-w` makes it yours alone, if it belongs to you; or set OUTRIDER_CACHE there to a folder in "

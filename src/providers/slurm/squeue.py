@@ -1,6 +1,6 @@
-"""Ask squeue for a pool's jobs, and read its answer. No I/O.
+"""Query squeue for a pool's jobs, and parse its output. No I/O.
 
-SQUEUE-1: whatever a job's comment or reason has in it, its other fields are read right, and no other job's are.
+SQUEUE-1: whatever a job's comment or reason contains, its other fields and all other jobs are parsed correctly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from ...lazy_dataclass import dataclass
 from .durations import read_or_none
 from .hostlist import expand
 
-FORMAT = "%A|%T|%N|%S|%L|%r|%k"  # job, state, nodes, start, time left, reason, comment: this one may have any letter
+# Job, state, nodes, start, time left, reason, comment: the comment may contain any character.
+FORMAT = "%A|%T|%N|%S|%L|%r|%k"
 FIELDS = FORMAT.count("|") + 1
 FILTERS = (
     "ACCOUNT",
@@ -43,10 +44,10 @@ class JobView:
     """A job as squeue shows it."""
 
     id: str
-    state: str  # in Slurm's word
+    state: str  # Slurm's own name of the state
     nodes: tuple[str, ...] = ()  # in the order of the allocation
-    starts_at: float | None = None  # unix time; of a job that waits: when Slurm expects it to start
-    left_s: float | None = None  # until its time limit
+    starts_at: float | None = None  # unix time; for a pending job: its expected start
+    left_s: float | None = None  # seconds until its time limit
     reason: str = ""
     comment: str = ""
 
@@ -56,9 +57,10 @@ class JobView:
 
 
 def command(*, user: str, name: str | None = None) -> list[str]:
-    """Return the command that lists the user's jobs of a name, also those that ended some minutes ago."""
+    """Return the command that lists the user's jobs with a name, including those that ended some minutes ago."""
     which = [f"--user={user}", *([] if name is None else [f"--name={name}"])]
-    own = [f"--unset=SQUEUE_{name}" for name in FILTERS]  # what users have set for themselves; empty, it would count
+    # Removes filters that the user has set; an empty one would still filter.
+    own = [f"--unset=SQUEUE_{name}" for name in FILTERS]
     return ["env", *own, "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", *which, f"--format={FORMAT}"]
 
 
@@ -81,12 +83,12 @@ def _view(line: str) -> JobView | None:
     return JobView(job.strip(), state.strip(), names, starts_at, read_or_none(left), reason, comment)
 
 
-# --- whose a job is ---------------------------------------------------------------------------------------------------
+# --- owners of jobs ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The comment of a job of ours. ``token``: of the one call of sbatch that made it."""
+    """The comment of an Outrider job. ``token``: of the one call of sbatch that created the job."""
 
     pool: str
     owner: str  # user@host
@@ -106,7 +108,7 @@ def owner() -> str:
 
 
 def label_of(comment: str) -> Label | None:
-    """Return what a job's comment says; None: the job is no pool's."""
+    """Parse a job's comment; None: the job belongs to no pool."""
     parts = comment.split(":")
     if len(parts) != 4 or parts[0] != MARK or not all(parts):
         return None

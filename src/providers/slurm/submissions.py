@@ -1,10 +1,10 @@
-"""Decide what to do about a call of sbatch until it is known what it made. No I/O, no clock.
+"""Decide how to handle a call of sbatch until it is known which job it created. No I/O, no clock.
 
-A job has its call's token in its comment, and the journal has the token before the call. The call itself can be
-carried out once only: it makes the job's folder, named by the token, and stops where that exists.
+A job has its call's token in its comment, and the journal has the token before the call. The call can take effect only
+once: it creates the job's folder, named by the token, and stops if the folder exists.
 
-SUBMIT-1: one token is submitted once; after a lost answer the queue is asked, and the call is never repeated.
-SUBMIT-2: a lost call has made nothing only when an answer says so that was asked for when the call was surely over.
+SUBMIT-1: one token is submitted once; after a lost answer the queue is queried, and the call is never repeated.
+SUBMIT-2: a lost call has created nothing only if an answer says so that was requested after the call was surely over.
 SUBMIT-3: a job with the token is the call's, whenever it shows.
 """
 
@@ -17,7 +17,7 @@ from ...lazy_dataclass import dataclass
 from ..login_host import COMMAND_S
 from .squeue import JobView, label_of
 
-OVER_S = COMMAND_S + 15.0  # so long after its last sign of life, nothing of it runs any more
+OVER_S = COMMAND_S + 15.0  # seconds without a response after which no process of the call can still run
 
 Step = Literal["submit", "look", "job", "nothing", "refused"]
 
@@ -37,7 +37,7 @@ class Submission:
 
     @property
     def next_step(self) -> Step:
-        """Return what is to be done: to submit it, to look for its job in the queue; or what came of it."""
+        """Return the next step (submit, or look for the job in the queue), or the outcome."""
         if self.job is not None:
             return "job"
         if self.refused:
@@ -48,7 +48,7 @@ class Submission:
 
     @property
     def open(self) -> bool:
-        """Return whether it may still turn out to have made a job."""
+        """Return whether the call may still turn out to have created a job."""
         return self.next_step in {"submit", "look"}
 
     def submitting(self) -> None:
@@ -59,11 +59,11 @@ class Submission:
         self.job = job
 
     def was_refused(self) -> None:
-        """Note that sbatch has said no: there is no job."""
+        """Record that sbatch has refused: there is no job."""
         self.refused = True
 
     def lost(self, now: float) -> None:
-        """Note that its answer will not come."""
+        """Record that the response is lost."""
         self.lost_at = now
 
     def looked(self, views: Iterable[JobView], sent_at: float) -> None:

@@ -1,4 +1,4 @@
-"""Submit one pool's jobs, each known to the journal before sbatch is called; `submissions` decides on lost answers."""
+"""Submit one pool's jobs. The journal has each job before sbatch is called; `submissions` decides on lost responses."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from .site import Around
     from .site import Slurm as Commands
 
-JOB = "slurm-job"  # the kind of its intents in the journal
-LOOK_S, AWAY_S = 1.0, 10.0  # between two looks for a lost job; the longest pause while Slurm does not answer
-WARN_AFTER = 2  # looks in a row that Slurm did not answer
+JOB = "slurm-job"  # kind of these intents in the journal
+# Seconds between two searches for a lost job, and the longest pause while Slurm does not respond.
+LOOK_S, AWAY_S = 1.0, 10.0
+WARN_AFTER = 2  # failed searches in a row before a warning
 TOKEN_LETTERS = 16
 
 
 class Submitter:
-    """Submits a pool's jobs. ``warn`` is told, in a clause, of what people should know."""
+    """Submits a pool's jobs. ``warn`` receives warnings to display, each as a clause."""
 
     def __init__(
         self, provider: Slurm, pool: str, slurm: Commands, journal: Journal, warn: Callable[[str], None]
@@ -43,19 +44,20 @@ class Submitter:
         self._looking_around = anyio.Lock()
 
     async def site(self) -> Around:
-        """Return the facts of the login host, which is asked for them once."""
+        """Return the facts of the login host, which are queried once."""
         async with self._looking_around:
             if self._around is None:
                 self._around = await self._slurm.look_around(self._provider.partition or "")
             return self._around
 
     async def submit(self, request: LaunchRequest, count: int, arguments: Sequence[str]) -> Submission:
-        """Submit one job of ``count`` nodes. Returns the submission, whose job is known.
+        """Submit one job of ``count`` nodes. Return the submission with the job's id.
 
-        Cancelled, it ends after the call of sbatch that is under way: `look_for_lost` finds what it made.
+        A cancellation takes effect after the current call of sbatch: `look_for_lost` finds the job that the call
+        created.
 
         Raises:
-            ProviderError: there is no job.
+            ProviderError: There is no job.
         """
         around = await self.site()
         token = uuid4().hex[:TOKEN_LETTERS]
@@ -74,10 +76,10 @@ class Submitter:
                     await self._happened(intent, [])
                     raise
                 failed = error
-                ended = not isinstance(error, HostAway)  # then no call of sbatch runs any more
+                ended = not isinstance(error, HostAway)  # after any other error, no call of sbatch runs any more
                 submission.lost(anyio.current_time() - (COMMAND_S if ended else 0.0))
-            except BaseException:  # a cancellation
-                submission.lost(anyio.current_time())  # it may have made a job, which closing looks for
+            except BaseException:  # on cancellation
+                submission.lost(anyio.current_time())  # the call may have created a job, for which closing searches
                 raise
             else:
                 await self._happened(intent, [submission.job or ""])
@@ -91,7 +93,7 @@ class Submitter:
         return submission
 
     def left(self, intents: Iterable[Intent]) -> None:
-        """Take in the submissions of a dead client, so that what they have made is ended with this one's."""
+        """Add the submissions of a dead client, so that their jobs are ended together with this client's."""
         ago_s = time.time() - anyio.current_time()
         for each in intents:
             submission = Submission(each.token, each.facts.get("folder", ""), int(each.facts.get("count", "1")))
@@ -105,10 +107,10 @@ class Submitter:
             self.submissions.append(submission)
 
     async def look_for_lost(self) -> None:
-        """Look for the jobs of all calls whose answer was lost, until it is known of each what it made.
+        """Search for the jobs of all calls whose response was lost, until the outcome of each call is known.
 
         Raises:
-            HostAway: Slurm does not answer.
+            HostAway: Slurm does not respond.
         """
         while lost := [each for each in self.submissions if each.open]:
             for each in lost:
@@ -140,7 +142,7 @@ class Submitter:
         return files, [*arguments, *own, f"{folder}/{script.BATCH}"]
 
     async def _look_until_known(self, submission: Submission) -> None:
-        """Look for the job of a call whose answer was lost, however long Slurm does not answer."""
+        """Search for the job of a call whose response was lost, until Slurm responds."""
         failures = 0
         while submission.open:
             try:
@@ -152,10 +154,10 @@ class Submitter:
                 await anyio.sleep(min(AWAY_S, LOOK_S * 2 ** min(failures, 8)))
 
     async def _look(self, submission: Submission) -> None:
-        """Look once for the job of a call whose answer was lost.
+        """Search once for the job of a call whose response was lost.
 
         Raises:
-            HostAway: nothing is known yet.
+            HostAway: The outcome is still unknown.
         """
         await anyio.sleep(LOOK_S)
         around, sent_at = await self.site(), anyio.current_time()
@@ -170,4 +172,4 @@ class Submitter:
         try:
             await in_thread(self._journal.happened, intent, ids)
         except JournalError:
-            pass  # the intent is there, and the job has its token
+            pass  # the intent is in the journal, and the job's comment has the token

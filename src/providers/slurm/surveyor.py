@@ -1,4 +1,4 @@
-"""Slurm clusters, as `outrider ps` and `outrider gc` ask them which pools' jobs there are, and where `gc` ends them."""
+"""The surveyor of Slurm clusters: lists pools' jobs for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from .squeue import QUEUED, JobView, label_of
 from .submissions import OVER_S
 
 AGAIN_S, FORCE_AFTER_S, CONFIRM_S = 0.5, 3.0, 120.0
-MOST_NODES = 4  # that are named
+MOST_NODES = 4  # most nodes that are named in a text
 
 
 class SlurmSurveyor:
-    """Implements `survey.Surveyor`. A place has the login host, as "slurm", and the files that lead there."""
+    """Implements `survey.Surveyor`. A place has the login host as "slurm", and the files for the login."""
 
     def has(self, place: Place) -> bool:
         return "slurm" in place
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
-        """Find all jobs of this user's with a pool's comment, and those of ``known`` intents."""
+        """Find all jobs of this user with a pool's comment, and the jobs of ``known`` intents."""
         ids = {each for intent in known for each in intent.ids or ()}
         async with _commands(place) as (slurm, around):
             views = await slurm.jobs(around.user, None)
@@ -48,10 +48,11 @@ class SlurmSurveyor:
         return PlaceAnswer("slurm", place, tuple(machines))
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> str:  # noqa: ARG002
-        """End all jobs of the pool, confirmed, and mark it as settled in the journal. Return what Slurm still shows.
+        """End all jobs of the pool, confirmed, and mark it as settled in the journal. Return the jobs that Slurm still
+        shows.
 
-        A call of sbatch that was under way when its client died may make a job until `OVER_S` later, which is waited
-        for.
+        A call of sbatch that was in progress when its client died may create a job until `OVER_S` later; this call
+        waits for that time.
         """
         record = await in_thread(journal.record, pool)
         claim = Claim(pool) if record is None else record.claim(place)
@@ -69,26 +70,28 @@ class SlurmSurveyor:
         return shown
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> str:
-        """End the jobs with the pool's comment that are not the pool's, confirmed. Return what Slurm still shows."""
+        """End, confirmed, the jobs with the pool's comment that are not the pool's. Return the jobs that Slurm still
+        shows.
+        """
         record = await in_thread(journal.record, pool)
         claim = Claim(pool) if record is None else record.claim(place)
         async with _commands(place) as (slurm, around):
             return await _ended(slurm, around, Others(claim).has)
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """Return the place itself: a login host knows of no other cluster."""
+        """Return the place itself: a login host does not know other clusters."""
         return [place]
 
 
 async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool], known: Iterable[str] = ()) -> str:
-    """End jobs, and return when none is left: a text that names those which Slurm still shows as ending, or an empty
-    one. Slurm has killed them on every node that answers (ENDS-2). ``known``: of which the journal has the ids.
+    """End jobs, and return when none is left (ENDS-2: Slurm has killed them on every responding node). Return a text
+    that names the jobs that Slurm still shows as ending; empty: none. ``known``: ids of jobs from the journal.
 
     Raises:
-        NotGone: Slurm has not ended them.
+        NotGone: Slurm has not ended the jobs.
     """
     began, ends = anyio.current_time(), JobEnds(known)
-    killed_at: dict[str, float] = {}  # by then Slurm has killed a job on every node that answers
+    killed_at: dict[str, float] = {}  # time by which Slurm has killed a job on every responding node
     signalled: set[str] = set()
     while True:
         sent_at = anyio.current_time()
@@ -121,7 +124,7 @@ def _shown_still(living: Sequence[JobView]) -> str:
 
 
 def _on(views: Iterable[JobView], job: str) -> str:
-    """Say on which nodes a job is; of one that ends Slurm shows those that it has not cleaned up."""
+    """Return a clause with the nodes of a job. For an ending job, Slurm shows the nodes that it has not cleaned up."""
     nodes = next((view.nodes for view in views if view.id == job), ())
     more = f" and {len(nodes) - MOST_NODES} others" if len(nodes) > MOST_NODES else ""
     return f" on {', '.join(nodes[:MOST_NODES])}{more}" if nodes else ""
@@ -155,7 +158,7 @@ def _machine(view: JobView) -> FoundMachine:
 
 @asynccontextmanager
 async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
-    """Open the way to the login host that a pool's journal names."""
+    """Connect to the login host that a pool's journal names."""
     host = place["slurm"]
     async with opened_commands([] if host == os.uname().nodename else [_login_host(place, host)]) as (commands,):
         slurm = Commands(commands)
@@ -163,10 +166,10 @@ async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
 
 
 def _login_host(place: Mapping[str, str], host: str) -> LoginPlace:
-    """Return the login host, and the way there.
+    """Return the login host with the login for it.
 
     Raises:
-        BadRequest: one of the files that lead there is gone, or this is no host.
+        BadRequest: One of the login's files is gone, or the text is not a host.
     """
     try:
         return Slurm(host, **options_of(place)).place()

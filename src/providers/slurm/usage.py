@@ -1,4 +1,4 @@
-"""Ask the accounting once, when a pool's jobs have ended, how well their nodes were used."""
+"""Query the accounting once, after the end of a pool's jobs, for the use of its nodes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from .jobs import Job
     from .site import Slurm
 
-LEAVE_S = 1.0  # a pool that has ended its jobs sooner waits until then for figures that come late
-LEAST_S = 0.4  # one that took longer
+LEAVE_S = 1.0  # least seconds from the start of a pool's end until usage is given up, as figures may come late
+LEAST_S = 0.4  # least seconds for the query after a longer end
 AGAIN_S = 0.1
 DISABLED = "accounting storage is disabled"
 
 
 async def usage(slurm: Slurm, jobs: Iterable[Job], *, within_s: float) -> Sequence[MachineUsage | UsageUnknown]:
-    """Return what the accounting says of jobs that have ended, and for which of their machines it says nothing. It
-    takes no longer than ``within_s``, and raises nothing that Slurm may be to blame for.
+    """Return the use of the machines of ended jobs, and the machines without figures.
+
+    It takes at most ``within_s`` seconds, and raises nothing that Slurm may have caused.
     """
     ran = {job.id: job for job in jobs if job.node_of}
     if not ran:
@@ -65,7 +66,7 @@ def _unknown(ran: dict[str, Job], uses: dict[str, JobUse], failure: str) -> Iter
 
 
 def _failure(ended: Ended, where: str) -> str:
-    """Return why sacct has failed; empty: it has not."""
+    """Return why sacct has failed; empty: it has succeeded."""
     if ended.status == 0:
         return ""
     message = " ".join(ended.stderr.split()) or "nothing"

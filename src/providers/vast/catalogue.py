@@ -1,4 +1,6 @@
-"""Vast.ai's offers: machines that somebody rents out, each to one tenant, on demand and for bids. No I/O but `load`."""
+"""Vast.ai's offers: machines that people rent out to one tenant each, on demand or for bids. No I/O except in
+`load`.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,14 @@ from .vendor import VENDOR
 if TYPE_CHECKING:
     from .provider import Vast
 
-WHERE = "its offers"  # the sentences of `offers` name no single country
-MOST = 64  # offers in one answer, the cheapest: the service gives no more, whatever is asked for (seen, not documented)
-DISK_GB = 32  # of a container, where nobody asks for more
-SHORTEST_S = 3600.0  # for so long an offer must hold, where the pool has no max_lifetime
+WHERE = "its offers"  # for error sentences, which name no single country
+# Offers in one response, the cheapest ones: the service returns no more (observed, not documented).
+MOST = 64
+DISK_GB = 32  # default GB of a container's disk
+SHORTEST_S = 3600.0  # least seconds for which an offer must be valid, for pools without max_lifetime
 AGAIN_S = 30.0
 ARCHITECTURES: Mapping[str, Architecture] = {"amd64": "x86_64", "arm64": "arm64"}
-# Where Vast.ai's name is not ours with spaces, as it lists them (dstackai/gpuhunt, providers/vastai.py).
+# Vast.ai's names that differ from Outrider's by more than spaces (dstackai/gpuhunt, providers/vastai.py).
 _NAMES: Mapping[str, Sequence[str]] = {
     "A100": ("A100 PCIE", "A100 SXM4"),
     "H100": ("H100 PCIE", "H100 SXM", "H100 NVL"),
@@ -35,13 +38,13 @@ _NAMES: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One offer. ``bid``: USD per hour to bid for it; ``storage_usd``: what its disk costs besides."""
+    """One offer. ``bid``: USD per hour to bid for it; ``storage_usd``: the additional cost of its disk."""
 
     id: int
-    kind: str  # "2x RTX 4090", for people
+    kind: str  # for display: "2x RTX 4090"
     type: InstanceType
     country: str
-    on_demand_usd: float | None = None  # with its disk
+    on_demand_usd: float | None = None  # price with its disk
     bid: float | None = None
     storage_usd: float = 0.0
 
@@ -51,11 +54,11 @@ class Ask:
 
 
 async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask]:
-    """Search for offers that fit the request and the provider's options, in the markets that are allowed.
+    """Search for offers that fit the request and the provider's options, in the allowed markets.
 
     Raises:
-        NoCapacity: there are none now.
-        ProviderError: Vast.ai does not answer, or refuses.
+        NoCapacity: There are no such offers now.
+        ProviderError: Vast.ai does not respond, or refuses.
     """
     asks: dict[int, Ask] = {}
     for market in ("ondemand", "bid"):
@@ -79,7 +82,7 @@ async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask
 
 
 def query(provider: Vast, request: LaunchRequest, market: str) -> dict[str, Any]:
-    """The body of a search: what cannot fit is left out by the service, as it gives `MOST` offers at most."""
+    """Return the body of a search. Its filters leave out unfit offers, because the service returns at most `MOST`."""
     filters: dict[str, Any] = {
         "rentable": {"eq": True},
         "external": {"eq": False},
@@ -111,11 +114,11 @@ def query(provider: Vast, request: LaunchRequest, market: str) -> dict[str, Any]
 
 
 def disk_gb(request: LaunchRequest) -> int:
-    return max(8, request.disk_gb or DISK_GB)  # Vast.ai makes none that is smaller
+    return max(8, request.disk_gb or DISK_GB)  # the minimum at Vast.ai
 
 
 def names_of(accelerator: str) -> list[str]:
-    """The names that Vast.ai may have for an accelerator."""
+    """Return the names that Vast.ai may have for an accelerator."""
     if accelerator in _NAMES:
         return list(_NAMES[accelerator])
     rtx = re.fullmatch(r"RTX(PRO|A)?(\d{4})(Ada|Ti|S)?", accelerator)
@@ -131,7 +134,7 @@ def names_of(accelerator: str) -> list[str]:
 
 
 def _holds(offer: Mapping[str, Any], provider: Vast, request: LaunchRequest, market: str) -> bool:
-    """Check what matters most again: that a filter is misunderstood would cost the user's money."""
+    """Check the most important conditions again: a filter that the service misunderstands would cost the user money."""
     trusted = (offer.get("reliability") or 0.0) >= provider.reliability
     verified = not provider.verified or offer.get("verification") == "verified"
     room = (offer.get("disk_space") or 0.0) >= disk_gb(request)
@@ -140,14 +143,14 @@ def _holds(offer: Mapping[str, Any], provider: Vast, request: LaunchRequest, mar
 
 
 def ask(offer: Mapping[str, Any], request: LaunchRequest, market: str, over: float, known: Ask | None = None) -> Ask:
-    """One offer of an answer, with what is ``known`` of it from the other market. ``over``: times the lowest bid."""
+    """Convert an offer. ``known``: the same offer in the other market; ``over``: the factor on the lowest bid."""
     gpu, gpus, share = offer["gpu_name"], offer["num_gpus"], offer.get("gpu_frac") or 1.0
     wanted, memory_gb = request.accelerator, round((offer.get("gpu_ram") or 0) / 1024)
     storage_usd = offer.get("storage_total_cost") or 0.0
     on_demand = offer["dph_total"] if market == "ondemand" else known.on_demand_usd if known else None
     bid = round(offer["min_bid"] * over, 4) if market == "bid" else known.bid if known else None
     name = wanted.name if wanted is not None and wanted.fits(gpu, wanted.memory_gb) else gpu.replace(" ", "")
-    # Without a wish for one, a machine with a GPU is as good as any: Vast.ai has no others.
+    # Without a requested accelerator, any machine fits, although Vast.ai only has machines with GPUs.
     accelerator = "" if wanted is None else name
     return Ask(
         offer["id"],
@@ -171,7 +174,7 @@ def ask(offer: Mapping[str, Any], request: LaunchRequest, market: str, over: flo
 
 
 def country(geolocation: str | None) -> str:
-    """The code of the country in "Texas, US"."""
+    """Return the country code in "Texas, US"."""
     return (geolocation or "").rpartition(",")[2].strip() or "unknown"
 
 

@@ -1,4 +1,4 @@
-"""Vast.ai with one account, as far as instances are found and ended: the port of `providers.cloud`."""
+"""Vast.ai with one account: the implementation of `providers.cloud.port.Cloud`, which finds and ends instances."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .catalogue import country
 from .service import ACCOUNT, BILLING_PAGE, END, KEY, KEYS, LIST, service
 from .vendor import NO_CREDIT, OUTBID, STOPPED, UNKNOWN, VENDOR
 
-PORT = 22  # of the SSH server in each container
-PAGE = 25  # instances in one answer, at most
-LABEL_AT_MOST = 256  # characters: x-input-validation of create_instance.yaml
-# By `actual_status`, as the page of `vastai show instances` explains them. Others leave open what will be: null and
-# "loading" while it is made, "rebooting", and "offline" or "unknown" where its host does not answer Vast.ai: if it does
-# not answer the pool either, the pool finds that out by itself.
+PORT = 22  # port of the SSH server in each container
+PAGE = 25  # most instances in one response
+LABEL_AT_MOST = 256  # characters; x-input-validation of create_instance.yaml
+# By `actual_status`, as explained on the page of `vastai show instances`. Other statuses say nothing about the end:
+# null and "loading" during the creation, "rebooting", and "offline" or "unknown" if the host does not respond to
+# Vast.ai. In the last case, the pool itself detects whether the host responds to the pool.
 _STATES: Mapping[str, State] = {
     "running": "running",
-    "stopped": "stopped",  # with a disk that costs money: it is ended when it is seen
+    "stopped": "stopped",  # its disk still costs money, so the pool ends it
     "exited": "stopped",
     "frozen": "stopped",
 }
@@ -36,11 +36,11 @@ _STATES: Mapping[str, State] = {
 
 @asynccontextmanager
 async def reach(place: Mapping[str, str]) -> AsyncIterator[VastCloud]:
-    """Open Vast.ai in a place, with the account that the user's key belongs to.
+    """Open Vast.ai in a place, with the account of the user's key.
 
     Raises:
-        NotAuthorized: there is no key, it is not accepted, or it is another account's than the place was made with.
-        BadRequest: the extra is missing, or the address is no URL.
+        NotAuthorized: There is no key, it is refused, or it belongs to another account than the place.
+        BadRequest: The extra is missing, or the address is not a URL.
     """
     key_file = place.get("key_file")
     key = await in_thread(KEYS.read, key_file, os.environ)
@@ -59,7 +59,7 @@ async def reach(place: Mapping[str, str]) -> AsyncIterator[VastCloud]:
 
 
 class VastCloud(AccountCloud):
-    """Implements `providers.cloud.port.Cloud`. ``credit_usd``: what the account had when it was last asked for."""
+    """Implements `providers.cloud.port.Cloud`. ``credit_usd``: the account's credit at the last query."""
 
     vendor = VENDOR
     end_at_most = 50
@@ -70,10 +70,10 @@ class VastCloud(AccountCloud):
         self._ended: set[str] = set()  # instances whose deletion Vast.ai has confirmed
 
     async def check_credit(self) -> None:
-        """Ask again where there was no credit before.
+        """Query the credit again if there was none before.
 
         Raises:
-            QuotaExceeded: there is none.
+            QuotaExceeded: The account has no credit.
         """
         if self._credit_usd <= 0:
             self._credit_usd = _credit(self.api.part(await self.api.call("GET", ACCOUNT), dict))
@@ -112,7 +112,7 @@ def _credit(user: Mapping[str, Any]) -> float:
 
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
-    """An instance in an answer. It is reached at the port that its host has mapped to its own."""
+    """Convert an instance in a response. Its SSH port is the one that its host has mapped to the container's."""
     state = _STATES.get(instance.get("actual_status") or "", "pending")
     tags, is_bid = labels.of_text(instance.get("label") or ""), bool(instance.get("is_bid"))
     mapped = (instance.get("ports") or {}).get(f"{PORT}/tcp") or ()

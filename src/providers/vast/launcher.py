@@ -1,7 +1,7 @@
-"""A pool's launches at Vast.ai: the half of the port of `providers.cloud` that rents machines.
+"""Launches of a pool at Vast.ai: the implementation of `providers.cloud.port.Launcher`, which rents machines.
 
-An offer is one machine, and who comes first has it: so an order has some offers, and rents the first that is still
-there. A launch without an answer is never sent again (`lost_launch`).
+An offer is a single machine, which the first renter gets. So an order has several offers, and rents the first one that
+is still available. A launch without a response is never sent again (`lost_launch`).
 """
 
 from __future__ import annotations
@@ -35,21 +35,24 @@ from .service import ASK, URL
 if TYPE_CHECKING:
     from .provider import Vast
 
-RENT_S = 60.0  # for one launch: it is answered within seconds
-TRIES = 3  # offers that one order may rent: each try takes its turn of `service.LIMITS`
-IMAGE = "vastai/base-image:@vastai-automatic-tag"  # what Vast.ai takes where none is given: many hosts have it already
+RENT_S = 60.0  # seconds for one launch, which takes some seconds
+TRIES = 3  # most offers that one order tries; each try waits for `service.LIMITS`
+# Vast.ai's own default image, which many hosts have already.
+IMAGE = "vastai/base-image:@vastai-automatic-tag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentPlan(Plan):
-    """``asks``: by the names of the types in the rounds."""
+    """A plan. ``asks``: the offers, by the names of the types in the rounds."""
 
     asks: Mapping[str, Ask]
 
 
 @dataclass(slots=True, kw_only=True)
 class RentOrder(Order):
-    """One machine, of any of the offers. ``tried``: the last one; ``sent_at``: when its try ended."""
+    """One machine, from any of the offers. ``tried``: the last offer tried; ``sent_at``: time at which that try
+    ended.
+    """
 
     asks: Mapping[str, Ask]
     body: Mapping[str, Any]
@@ -63,14 +66,15 @@ class VastLauncher(PlainLauncher):
 
     def __init__(self, provider: Vast, cloud: VastCloud, recorder: Recorder) -> None:
         self._provider, self._cloud, self._recorder = provider, cloud, recorder
-        self._taken: dict[str, float] = {}  # until when offers are left alone that are ours or gone, or will be
+        # Offers that are rented, gone or about to be, each with the time until which to skip it.
+        self._taken: dict[str, float] = {}
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> RentPlan:  # noqa: ARG002
         await self._cloud.check_credit()
         return plan(await catalogue.load(self._cloud.api, self._provider, request), request, cooldowns)
 
     async def order(self, plan: RentPlan, chosen: Sequence[Offer], count: int) -> RentOrder:  # noqa: ARG002
-        """Prepare the rent of one machine. It waits here for its turn, as what is under way is not interrupted."""
+        """Prepare the rental of one machine. Wait here for the rate limits, since a cancellation is harmless here."""
         request, token, now = plan.request, uuid4().hex, anyio.current_time()
         offers = [each for each in chosen if self._taken.get(each.type.name, -inf) < now][:TRIES]
         if not offers:
@@ -88,7 +92,7 @@ class VastLauncher(PlainLauncher):
         self._taken |= {each.type.name: inf for each in offers}
         try:
             await self._cloud.api.turn("PUT", ASK)
-        except BaseException:  # also a cancellation: nothing was asked for
+        except BaseException:  # also on cancellation: no request was sent
             self._release(offers)
             raise
         return RentOrder(
@@ -159,8 +163,8 @@ class VastLauncher(PlainLauncher):
             "image": request.container or self._provider.image or IMAGE,
             "label": labels.as_text(tags, LABEL_AT_MOST),
             "disk": catalogue.disk_gb(request),
-            # The image's own entry point is not called: with "args", `onstart` is what runs in its place, as the
-            # example of `vastai create instance` has it. Vast.ai's own SSH server has a host key that nobody knows.
+            # With "args", the image's own entry point is not called: `onstart` runs instead, as in the example of
+            # `vastai create instance`. Vast.ai's own SSH server is not used, because its host key is unknown.
             "runtype": "args",
             "onstart": "/bin/sh",
             "env": {f"-p {PORT}:{PORT}": "1"},
@@ -169,6 +173,6 @@ class VastLauncher(PlainLauncher):
 
 
 def plan(asks: Sequence[Ask], request: LaunchRequest, cooldowns: Cooldowns) -> RentPlan:
-    """The offers in the order in which to try them."""
+    """Return the offers in the order in which to try them."""
     rounds = choose(request, catalogue.catalogue(asks), cooldowns, anyio.current_time())
     return RentPlan(request, rounds, {}, asks={each.type.name: each for each in asks})

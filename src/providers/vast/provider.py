@@ -80,7 +80,7 @@ class Vast(CloudProvider["VastCloud"]):
 
     @property
     def containers(self) -> bool:
-        """True: machines run the image of ``Image(container=...)``, if there is one."""
+        """Return True: machines run the image of ``Image(container=...)``, if there is one."""
         return True
 
     def _reach(self) -> AbstractAsyncContextManager[VastCloud]:

@@ -1,7 +1,7 @@
-"""Vast.ai's interface: its address, its limits of requests, the meanings of its errors, and the user's key for it.
+"""Vast.ai's interface: its address, rate limits, the meanings of its errors, and the user's key.
 
-Its facts are from Vast.ai's documentation (github.com/vast-ai/docs), above all the files of OpenAPI there, and from its
-own client, vast-ai/vast-cli. ``testing/openapi.json`` names the files and commits.
+Sources: Vast.ai's documentation (github.com/vast-ai/docs), especially its OpenAPI files, and its own client,
+vast-ai/vast-cli. ``testing/openapi.json`` names the files and commits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .vendor import NO_CREDIT, STALE_PRICE, TAKEN, UNKNOWN
 URL = "https://console.vast.ai"
 KEY = "VAST_API_KEY"
 KEYS_PAGE = "https://cloud.vast.ai/manage-keys/"
-KEY_FILE = "~/.config/vastai/vast_api_key"  # where `vastai set api-key` leaves it
+KEY_FILE = "~/.config/vastai/vast_api_key"  # file in which `vastai set api-key` stores the key
 KEYS = ApiKeys(provider="Vast", name="vast", variable=KEY, page=KEYS_PAGE, usual=KEY_FILE)
 BILLING_PAGE = "https://cloud.vast.ai/billing/"
 ACCOUNT = "/api/v0/users/current/"
@@ -26,7 +26,7 @@ SEARCH = "/api/v0/bundles/"
 ASK = "/api/v0/asks/{}/"
 LIST = "/api/v1/instances/"
 END = "/api/v0/instances/"
-# x-rate-limit of each operation: the least seconds between two requests, and a fifth more; searches: 10 in a minute.
+# x-rate-limit of each operation (least seconds between two requests), plus a fifth; searches: 10 per minute.
 LIMITS = {"search": (10.0, 1 / 6.5), "rent": (1.0, 1 / 5.4), "list": (1.0, 1 / 1.2), "end": (1.0, 1 / 3.6)}
 _LIMITED = {("POST", SEARCH): "search", ("GET", LIST): "list", ("DELETE", END): "end"}
 NO_KEY = "invalid_user_key"
@@ -44,7 +44,7 @@ MEANINGS: Meanings = (
 
 
 def service(endpoint_url: str | None) -> Service:
-    """Vast.ai's interface. ``endpoint_url``: another address of it."""
+    """Return Vast.ai's interface. ``endpoint_url``: another address of the interface."""
     return Service(
         name="Vast.ai",
         extra="vast",
@@ -66,7 +66,7 @@ def _limits_of(method: str, path: str) -> Sequence[str]:
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Code and message of an error. Where an offer or instance is unknown, the code may stand in the message alone."""
+    """Return code and message of an error. For an unknown offer or instance, the code may be only in the message."""
     if not isinstance(body, Mapping):
         return "", ""
     message = next((str(body[key]) for key in ("msg", "message", "detail") if body.get(key)), "")

@@ -1,4 +1,4 @@
-"""Vast.ai, as `outrider ps` and `outrider gc` ask it which instances there are, and where `gc` ends them."""
+"""The surveyor of Vast.ai: lists instances for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words and codes of Vast.ai that the layer of all clouds must know."""
+"""The terms and error codes of Vast.ai that the modules of `providers.cloud` need."""
 
 from __future__ import annotations
 

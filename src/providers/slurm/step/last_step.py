@@ -1,10 +1,10 @@
-"""Cancel the job that this step of it is the last of, if nobody else can: the node of its batch shell has failed.
+"""Cancel a job whose last step this process is, if the node of the job's batch shell has failed.
 
     python3 -I -S last_step.py FOLDER BATCH_NODE
 
-This file must be understood by Python 3.6. A step server becomes it when its client is gone. While the batch shell
-lives, it ends the job when all steps have ended, and this program ends at once. When its node has failed, Slurm goes
-on with the job (``--no-kill``) until the time limit, whether anything runs in it or not.
+This file must be understood by Python 3.6. A step server turns into this program, by exec, when its client is gone.
+While the batch shell lives, it ends the job after the last step, and this program exits at once. If the batch shell's
+node has failed, Slurm keeps the job (``--no-kill``) until the time limit, whether anything runs in it or not.
 
 LAST-1: a job is cancelled only when none of the nodes that it has is that of the batch shell, or has another step.
 """
@@ -35,21 +35,23 @@ def main() -> int:
                 sys.stderr.write(f"outrider: job {job} is cancelled, as nothing runs in it: node {batch_node} failed\n")
                 return subprocess.call(["scancel", job])  # noqa: S603, S607
             time.sleep(LOOK_S)
-    except FileNotFoundError as error:  # a command of Slurm's
+    except FileNotFoundError as error:  # the command is not installed on the node
         sys.stderr.write(f"outrider: nobody ends job {job} before its time limit: {error}\n")
         return 1
     return 0
 
 
 def is_last(node: str, batch_node: str, files: "list[str]", nodes: "list[str]") -> bool:
-    """Decide whether no other step of the job is left, and no batch shell. ``files``: the nodes whose steps have not
-    said that they have ended, some of which have failed; ``nodes``: those that the job has. See LAST-1.
+    """Return whether the job has no other step and no batch shell (LAST-1).
+
+    ``files``: the nodes whose steps have not reported their end; some of these steps have failed. ``nodes``: the nodes
+    that the job still has.
     """
     return not ({batch_node, *files} - {node}).intersection(nodes)
 
 
 def launcher_lives() -> bool:
-    """Return whether the srun of this step, a child of the batch shell, can be connected to; True: it is not known."""
+    """Return whether the srun of this step, a child of the batch shell, accepts connections; True also if unknown."""
     host, port = os.environ.get("SLURM_SRUN_COMM_HOST", ""), os.environ.get("SLURM_SRUN_COMM_PORT", "")
     if not host or not port.isdigit():
         return True
@@ -65,7 +67,7 @@ def launcher_lives() -> bool:
 
 
 def nodes_of(job: str) -> "list[str] | None":
-    """Return the nodes that the job has now; none: it has ended. None: Slurm does not say."""
+    """Return the nodes that the job has now; empty: the job has ended. None: Slurm does not say."""
     try:
         shown = output_of("squeue", "--noheader", f"--jobs={job}", "--format=%N")
         return output_of("scontrol", "show", "hostnames", shown).split() if shown else []
@@ -83,7 +85,7 @@ def output_of(*argv: str) -> str:
 
 
 def steps(folder: str) -> "list[str] | None":
-    """Return the nodes whose steps have not ended; None: the disk does not say."""
+    """Return the nodes whose steps have not ended; None: the disk does not respond."""
     try:
         return os.listdir(os.path.join(folder, "nodes"))
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The programs that each node of a Slurm job runs, as a step of it: docs/protocol.md has "A Slurm job's nodes".
+"""The programs of the step that runs on each node of a Slurm job. See "A Slurm job's nodes" in docs/protocol.md.
 
-`step_server` lets the client in by SSH, `relay` carries such a connection, and `last_step` cancels a job whose batch
-shell is gone with its node. They run on the node's own Python, without this package: a client sends their texts.
+`step_server` accepts the client's SSH connections, `relay` carries such a connection, and `last_step` cancels a job
+whose batch shell's node has failed. The node's own Python runs them without this package: a client sends their texts.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-SERVER, RELAY, LAST = "step_server.py", "relay.py", "last_step.py"  # in the job's folder, as here
+# File names, both in the job's folder and in this one.
+SERVER, RELAY, LAST = "step_server.py", "relay.py", "last_step.py"
 HERE = Path(__file__).resolve().parent
 
 
 @cache
 def texts() -> dict[str, str]:
-    """Return the texts of the programs by the names of their files in the job's folder."""
+    """Return the texts of the programs by their file names in the job's folder."""
     return {name: (HERE / name).read_text("ascii") for name in (SERVER, RELAY, LAST)}

@@ -1,22 +1,23 @@
-"""Join standard input and output to the step server of this node: what a login by SSH, or `srun`, runs there.
+"""Connect standard input and output to the step server of this node. An SSH login or `srun` runs this program there.
 
     python3 -I -S relay.py FOLDER
     python3 -I -S relay.py --run srun -u [options] python3 -I -S relay.py --framed FOLDER
 
-This file must be understood by Python 3.6. It knows the socket by ``FOLDER/nodes/NODE`` (see "A Slurm job's nodes" in
-docs/protocol.md), for which it waits a little, and no longer than its client does. It ends with status 0 when the
-server hangs up, and with 1 and a sentence where there is none. SIGTERM ends the second form and its command.
+This file must be understood by Python 3.6. It finds the server's socket through ``FOLDER/nodes/NODE`` (see "A Slurm
+job's nodes" in docs/protocol.md). It waits for that file for a few seconds, but not longer than its client does. It
+exits with status 0 when the server closes the connection, and with 1 and a message if there is no server. SIGTERM ends
+the second form and its command.
 
-The first form gives its standard input and output to the server, whose sshd reads and writes them itself. It carries no
-bytes, and stays because the login's streams are closed when its command ends.
+The first form passes its standard input and output, as descriptors, to the server, whose sshd reads and writes them
+itself. This process carries no bytes then; it keeps running because the login closes its streams when its command ends.
 
-Slurm sends streams in pieces of 1024 bytes, and its sockets have no TCP_NODELAY: of two small pieces the second waits
-until the first is acknowledged, for which the other end takes 40 ms unless it has something to send. So the second form
-has a relay at each end of srun. They say how much belongs together: a frame is its length, 4 bytes, and so many bytes.
-A frame is passed on whole, as each piece of it would be a packet of the SSH connection to the login host. A relay that
-has waited `STALL_S` for the rest of one passes on what it has, and sends an empty frame: the acknowledgement travels
-with it. Where srun's own socket can be given TCP_NODELAY (Linux 5.6), the relay beside it sends one for whole frames
-too, as what it sends waits for nothing then.
+Slurm sends streams in pieces of 1024 bytes, and its sockets have no TCP_NODELAY: of two small pieces, the second waits
+for the acknowledgement of the first, which the other end delays by 40 ms unless it has data to send. So the second form
+has a relay at each end of srun. The two relays exchange frames: a length of 4 bytes, and so many bytes. A frame is
+written as a whole, as each piece of it would become a packet of the SSH connection to the login host. A relay that has
+waited `STALL_S` for the rest of a frame writes the part that has arrived, and sends an empty frame, which carries the
+acknowledgement. If srun's own socket can be given TCP_NODELAY (Linux 5.6), the relay beside srun also sends an empty
+frame after each whole frame, because its own data then never waits.
 """
 
 import errno
@@ -31,18 +32,21 @@ import subprocess
 import sys
 import time
 
-CHUNK_BYTES = 64 << 10  # more would be mapped and unmapped for each read
-WAIT_S = 5.0  # for a step that has just begun
+CHUNK_BYTES = 64 << 10  # bytes of one read; a larger buffer would be mapped and unmapped for each read
+WAIT_S = 5.0  # seconds to wait for a step that has just started
 LOOK_S = 0.05
-LINGER_S = 15.0  # without a byte from the server, after the client has hung up: its node hangs
-KILL_S = 5.0  # for a command that was sent SIGTERM
-STALL_S = 0.0003  # of a frame of which a part has come: pieces that are on their way come sooner
-PART_BYTES = 64 << 10  # of a frame are passed on before the rest has come: more small pieces cost all others more
-MUCH_BYTES, PAUSE_S = 32 << 10, 0.001  # while so much of a frame is to come, several pieces are read at a time
-SET_PIPE_SIZE, PIPE_BYTES = 1031, 256 << 10  # F_SETPIPE_SZ, <linux/fcntl.h>; Slurm stops while one is full
+# Seconds without a byte from the server, after the client has closed, after which its node counts as hanging.
+LINGER_S = 15.0
+KILL_S = 5.0  # seconds from SIGTERM to SIGKILL of the command
+STALL_S = 0.0003  # seconds to wait for the rest of a frame; pieces in transit arrive sooner
+PART_BYTES = 64 << 10  # bytes of an incomplete frame after which they are written; smaller parts cost more CPU for all
+# While this much of a frame is missing, a pause lets several pieces arrive for one read.
+MUCH_BYTES, PAUSE_S = 32 << 10, 0.001
+# F_SETPIPE_SZ, <linux/fcntl.h>, and the pipe's size; Slurm stops while a pipe is full.
+SET_PIPE_SIZE, PIPE_BYTES = 1031, 256 << 10
 LENGTH = struct.Struct("!I")
 EMPTY = LENGTH.pack(0)
-PIDFD_OPEN, PIDFD_GETFD = 434, 438  # system calls, of the same numbers on all machines that Slurm runs on
+PIDFD_OPEN, PIDFD_GETFD = 434, 438  # system call numbers, equal on all architectures that Slurm supports
 
 
 def main() -> int:
@@ -63,12 +67,13 @@ def main() -> int:
 
 
 def hand_over(server: socket.socket) -> None:
-    """Give this process's streams to the server, and pass on the errors of what it starts with them until that ends."""
+    """Pass this process's streams to the server, and forward the error output of the server's process until it ends."""
     for end in (0, 1):
         enlarge(end)
     rights = struct.pack("ii", 0, 1)
     server.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    with open(os.devnull, "r+b", buffering=0) as null:  # else whoever reads or writes here would not see their end
+    # Closes this process's copies of the streams, so that the peers see the end of file.
+    with open(os.devnull, "r+b", buffering=0) as null:
         os.dup2(null.fileno(), 0)
         os.dup2(null.fileno(), 1)
     data = b"."
@@ -81,15 +86,15 @@ def hand_over(server: socket.socket) -> None:
 
 
 def enlarge(end: int) -> None:
-    """Give a pipe more room."""
+    """Increase the buffer of a pipe."""
     try:
         fcntl.fcntl(end, SET_PIPE_SIZE, PIPE_BYTES)
-    except OSError:  # it is no pipe, or all that this user may have are as large
+    except OSError:  # not a pipe, or the user's limit for pipe buffers is reached
         pass
 
 
 def run(argv: "list[str]") -> int:
-    """Run the command with this process's streams, which are framed on their way to it. Return its status."""
+    """Run the command with this process's streams, framed on their way to the command. Return its exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     command = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
     assert command.stdin is not None
@@ -103,13 +108,13 @@ def run(argv: "list[str]") -> int:
         command.wait(linger_s)
     except subprocess.TimeoutExpired:
         pass
-    finally:  # also where SIGTERM has come: nobody wants the connection any more
+    finally:  # also after SIGTERM, when the connection is no longer needed
         ended(command)
     return command.returncode
 
 
 def ended(command: "subprocess.Popen[bytes]") -> None:
-    """End the command, if it has not ended by itself."""
+    """End the command if it still runs."""
     for wait_s, signalled in ((0.0, command.terminate), (KILL_S, command.kill)):
         try:
             command.wait(wait_s)
@@ -119,7 +124,7 @@ def ended(command: "subprocess.Popen[bytes]") -> None:
 
 
 def described(path: str, until: float) -> "dict[str, str]":
-    """Return what the step server has written. A LookupError says that there is none, or what it says instead."""
+    """Return the contents of the step server's file. Raises LookupError if there is no file, or with its error text."""
     while True:
         try:
             with open(path, encoding="utf-8") as file:
@@ -127,7 +132,8 @@ def described(path: str, until: float) -> "dict[str, str]":
         except FileNotFoundError:
             if time.monotonic() > until:
                 raise LookupError(f"no step of Outrider's runs on this node, as there is no {path}") from None
-            if hung_up(0, LOOK_S):  # else a job that ends would wait for this process
+            # Stop waiting when the client closes; otherwise a job's end would wait for this process.
+            if hung_up(0, LOOK_S):
                 raise LookupError("nobody wants the connection any more") from None
         else:
             if facts.get("error"):
@@ -136,7 +142,7 @@ def described(path: str, until: float) -> "dict[str, str]":
 
 
 def hung_up(fd: int, within_s: float) -> bool:
-    """Return whether the other end of a descriptor is closed, however much it has written; wait a little for that."""
+    """Wait briefly; return whether the peer has closed the descriptor, even if unread data is left."""
     poll = select.poll()
     poll.register(fd, select.POLLRDHUP)
     return bool(poll.poll(within_s * 1000))
@@ -153,33 +159,34 @@ def connected(step: "dict[str, str]", node: str) -> socket.socket:
 
 
 class Side:
-    """One side of a relay: where it reads, and where it writes what the other side has read."""
+    """One side of a relay: the source that it reads, and the sink that gets the other side's data."""
 
-    stalled = False  # a part of a frame has come, and not its rest
+    stalled = False  # an incomplete frame has arrived
 
     def __init__(self, source: int, sink: int, hang_up: "socket.socket | object | None" = None) -> None:
         self.source, self.sink, self._hang_up = source, sink, hang_up
         self.open = True  # the source has not ended
         self.takes = True  # the sink has not ended
-        self.waiting = memoryview(b"")  # for the sink
+        self.waiting = memoryview(b"")  # data to be written to the sink
         os.set_blocking(source, False)
         os.set_blocking(sink, False)
 
     def read(self) -> bytes:
-        """Return what has come, if anything."""
+        """Return the available data; empty: none."""
         try:
             data = os.read(self.source, CHUNK_BYTES)
         except BlockingIOError:
             return b""
         except OSError as error:
-            if error.errno not in {errno.EIO, errno.ECONNRESET}:  # a terminal, or a socket, closed at its other end
+            # EIO: a terminal, ECONNRESET: a socket, closed by the peer.
+            if error.errno not in {errno.EIO, errno.ECONNRESET}:
                 raise
             data = b""
         self.open = self.open and bool(data)
         return data
 
     def write(self, data: bytes) -> None:
-        """Write what the other side has read, while nothing waits."""
+        """Write data of the other side to the sink. Called only while no data waits."""
         if self.takes and data:
             self.waiting = memoryview(data)
             self.flush()
@@ -189,23 +196,23 @@ class Side:
             self.waiting = self.waiting[os.write(self.sink, self.waiting) :]
         except BlockingIOError:
             pass
-        except OSError:  # nobody reads on
+        except OSError:  # the sink is closed
             self.takes, self.waiting = False, memoryview(b"")
 
     def much_left(self) -> bool:
-        """Return whether much is to come of what has come in part."""
+        """Return whether much of an incomplete frame is missing."""
         return False
 
     def nudge(self) -> bytes:
-        """Send what makes the other end go on. Return what `read` has kept back."""
+        """Send an empty frame, so that the other end continues. Return the data that `read` has kept back."""
         return b""
 
     def end(self) -> None:
-        """Tell the sink that nothing more comes."""
+        """Signal the end of the data to the sink."""
         if isinstance(self._hang_up, socket.socket):
             try:
                 self._hang_up.shutdown(socket.SHUT_WR)
-            except OSError:  # it has hung up itself
+            except OSError:  # the peer has closed already
                 pass
         elif self._hang_up is not None:
             self.takes = False
@@ -213,23 +220,23 @@ class Side:
 
 
 class Framed(Side):
-    """A side that reads and writes frames. Of one that has not come whole, `read` keeps back less than `PART_BYTES`."""
+    """A side that reads and writes frames. Of an incomplete frame, `read` keeps back less than `PART_BYTES`."""
 
     def __init__(self, side: Side, *, of: "int | None" = None) -> None:
-        """Frame what goes over a side. ``of``: the child whose sockets carry it; None: it is not this process's."""
+        """Frame the data of a side. ``of``: the child whose sockets carry the data; None: no child of this process."""
         super().__init__(side.source, side.sink, side._hang_up)
         for end in (self.source, self.sink):
             enlarge(end)
         self._of = of
-        self._prompt = False  # what is written here waits for nothing
-        self._left = 0  # bytes of the frame that has begun
-        self._head = b""  # of the next one
+        self._prompt = False  # whether the sockets have TCP_NODELAY
+        self._left = 0  # bytes missing from the current frame
+        self._head = b""  # received bytes of the next frame's length
         self._kept = []  # type: list[bytes]
         self._kept_bytes = 0
 
     def read(self) -> bytes:
         raw, at = super().read(), 0
-        ended = came = False  # a frame, or a part of one
+        ended = came = False  # whether a frame was completed, and whether any part arrived
         while at < len(raw):
             if self._left:
                 part = raw[at : at + self._left]
@@ -245,7 +252,7 @@ class Framed(Side):
                 if len(self._head) == LENGTH.size:
                     [self._left] = LENGTH.unpack(self._head)
                     self._head = b""
-        if self._of is not None and came:  # now its connection is there
+        if self._of is not None and came:  # only now the child has its connection
             self._prompt, self._of = prompt(self._of), None
         self.stalled = bool(self._left or self._head) or (self._prompt and came)
         return self._taken() if ended or not self.open or self._kept_bytes >= PART_BYTES else b""
@@ -259,18 +266,19 @@ class Framed(Side):
 
     def write(self, data: bytes) -> None:
         if data:
-            self.stalled = self.stalled and bool(self._left or self._head)  # it takes the acknowledgement along
+            # The written frame carries the acknowledgement.
+            self.stalled = self.stalled and bool(self._left or self._head)
             super().write(LENGTH.pack(len(data)) + data)
 
     def nudge(self) -> bytes:
-        self.stalled = False  # once: the rest comes, or another part
+        self.stalled = False  # one empty frame is enough: the rest or another part follows
         if not self.waiting:
             super().write(EMPTY)
         return self._taken()
 
 
 def prompt(pid: int) -> bool:
-    """Have what the TCP sockets of a child of this process are given sent at once. Return whether that is so now."""
+    """Set TCP_NODELAY on the TCP sockets of a child of this process. Return whether any socket has the option."""
     try:
         import ctypes
 
@@ -281,7 +289,7 @@ def prompt(pid: int) -> bool:
         sockets = [int(name) for name in os.listdir(f"/proc/{pid}/fd") if is_socket(f"/proc/{pid}/fd/{name}")]
         fds = [fd for fd in (call(PIDFD_GETFD, process, number, 0) for number in sockets) if fd >= 0]
         os.close(process)
-        return sum(set_prompt(fd) for fd in fds) > 0  # of all of them
+        return sum(set_prompt(fd) for fd in fds) > 0  # a sum instead of any(), which would stop at the first socket
     except (ImportError, OSError, AttributeError):
         return False
 
@@ -289,14 +297,14 @@ def prompt(pid: int) -> bool:
 def is_socket(link: str) -> bool:
     try:
         return os.readlink(link).startswith("socket:")
-    except OSError:  # it has just been closed
+    except OSError:  # the descriptor has just been closed
         return False
 
 
 def set_prompt(fd: int) -> bool:
     with socket.socket(fileno=fd) as sock:
         try:
-            sock.getpeername()  # no listener
+            sock.getpeername()  # fails for a listener
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
             return False
@@ -304,9 +312,9 @@ def set_prompt(fd: int) -> bool:
 
 
 def carry(far: Side, near: Side) -> bool:
-    """Carry bytes both ways until the source of ``near`` has ended, or nobody takes what comes from there. A sink that
-    takes nothing stops its own direction alone. The end of the other source is passed on. Return False where ``near``
-    has been silent for `LINGER_S` after that.
+    """Carry bytes both ways until the source of ``near`` has ended, or its data can no longer be written. A sink that
+    accepts no data stops only its own direction. The end of the other source is passed on. Return False if ``near``
+    then has been silent for `LINGER_S`.
     """
     until = None  # type: float | None
     while True:

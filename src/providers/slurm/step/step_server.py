@@ -1,17 +1,17 @@
-"""Let a client in on one node of a Slurm job, by SSH over a unix socket, and end what it started there.
+"""Accept a client's SSH connections on one node of a Slurm job, over a unix socket, and end what the client started.
 
     python3 -I -S step_server.py FOLDER --lease=120 [--grace=30] [--lifetime=3600] [--batch-node=c0]
 
-This file must be understood by Python 3.6. A step of the job runs it once on each node. Nothing listens on TCP: whoever
-may run a step of the job, or log in to the node as its user, comes to a unix socket. ``relay.py`` joins its streams
-with that, or gives them away. Each connection is one to an sshd of its own, with a host key made here, and lets in
-the keys of ``FOLDER/authorized_keys`` alone. "A Slurm job's nodes" in docs/protocol.md has the files by which client
-and program know of each other.
+This file must be understood by Python 3.6. A step of the job runs it once on each node. It does not listen on TCP: a
+client that may run a step of the job, or log in to the node as its user, connects to a unix socket. ``relay.py``
+connects its streams to that socket, or passes their descriptors. Each connection gets an sshd of its own, with a host
+key made here, which accepts only the keys in ``FOLDER/authorized_keys``. "A Slurm job's nodes" in docs/protocol.md
+lists the files through which client and server find each other.
 
-STEP-1: it ends when nobody has touched the lease for its time, or when the client says so, whoever else lives.
+STEP-1: it ends when nobody has touched the lease for its time, or when the client requests it, whoever else lives.
 STEP-2: when it has ended, nothing runs and no file is left that it or its connections' processes have made here.
-STEP-3: what a connection runs has the variables of the step, whatever characters are in their values, but for those
-that say which of how many tasks it is. No other user of the node can read them.
+STEP-3: a connection's commands have the variables of the step, whatever characters are in their values, except the
+variables that say which of how many tasks it is. No other user of the node can read them.
 """
 
 import argparse
@@ -32,26 +32,28 @@ import sys
 import tempfile
 import time
 
-NODES, KEYS, LIMIT, END, LAST = "nodes", "authorized_keys", "limit", "end", "last_step.py"  # in the job's folder
-FIRST_LEASE_S = 30.0  # is added to the first lease, as the client has to hear that the job runs
-LOOK_S = 1.0  # between two looks at the job's folder, which may be on a slow disk
-HAND_OVER_S = 1.0  # for a relay to say its first byte, which it does at once
-KILL_S = 10.0  # for killed processes to be gone: some wait for a disk
+# File names in the job's folder.
+NODES, KEYS, LIMIT, END, LAST = "nodes", "authorized_keys", "limit", "end", "last_step.py"
+FIRST_LEASE_S = 30.0  # seconds added to the first lease, as the client first has to notice that the job runs
+LOOK_S = 1.0  # seconds between two listings of the job's folder, which may be on a slow disk
+HAND_OVER_S = 1.0  # seconds for a relay to send its first byte, which it does at once
+KILL_S = 10.0  # seconds for killed processes to disappear; some wait for a disk
 PREFIX = "outrider-step-"
-SOCKET_BYTES = 100  # of a path; sun_path has 108
-SAFE = re.compile(r"[A-Za-z0-9_./@+-]+")  # in a path: no sshd and no shell sees more in it
+SOCKET_BYTES = 100  # longest path of the socket; sun_path has 108 bytes
+SAFE = re.compile(r"[A-Za-z0-9_./@+-]+")  # paths without characters that are special to sshd or a shell
 WHERE_SSHD_IS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin")
-# Variables that tell of another login, or that the node's own sshd knows better.
+# Variables that describe another login, or that the node's own sshd sets itself.
 NOT_PASSED = re.compile(
     r"HOME|USER|LOGNAME|SHELL|MAIL|PWD|OLDPWD|SHLVL|_|TERM|DISPLAY|XAUTHORITY|SSH_.*"
     r"|XDG_RUNTIME_DIR|XDG_SESSION_.*|DBUS_SESSION_BUS_ADDRESS"
-    # The step is one task, its server: libraries would take these for the rank and the number of ranks of the user's.
+    # The step has one task, the server: libraries would mistake these for the rank and world size of the user's job.
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|NTASKS_PER_.*|TASKS_PER_NODE)"
     r"|SLURM_STEP_(NUM_TASKS|TASKS_PER_NODE)|PMI_.*|PMI2_.*|PMIX_.*"
-    r"|PPID|OPTIND"  # of a shell's own, which end some shells when they are set
+    r"|PPID|OPTIND"  # shell variables whose assignment ends some shells
 )
 VARIABLE = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
-FUNCTION = re.compile(rb"BASH_FUNC_([A-Za-z_][A-Za-z0-9_]*)(?:%%|\(\))")  # as bash exports it, and old ones
+# Names of exported functions in bash, current and old form.
+FUNCTION = re.compile(rb"BASH_FUNC_([A-Za-z_][A-Za-z0-9_]*)(?:%%|\(\))")
 CONFIG = """\
 HostKey {here}/host_key
 AuthorizedKeysFile {here}/authorized_keys
@@ -72,9 +74,9 @@ ClientAliveInterval 15
 ClientAliveCountMax 4
 LogLevel ERROR
 """
-# sshd runs it by the user's own shell, whatever that is, behind that shell's start-up files. The variables are in this
-# file and in no argument of a command: everybody on the node can read those. Where sh is bash, it refuses some (UID),
-# and has them already; in its POSIX mode it would end there.
+# sshd runs this script by the user's own shell, after that shell's start-up files. The variables are in this file
+# instead of in a command's arguments, because every user of the node can read arguments. If sh is bash, it refuses to
+# set some variables (UID), which it has already; in POSIX mode, bash would exit at such an assignment.
 SESSION = b"""\
 set -- "$SSH_ORIGINAL_COMMAND" "$BASH_VERSION"
 unset SSH_ORIGINAL_COMMAND
@@ -88,7 +90,7 @@ exec "${SHELL:-/bin/sh}" -l
 
 
 class Unusable(Exception):
-    """Raised where a node cannot be used; its text says why, and what to do."""
+    """The node cannot be used; the text says why, and what to do."""
 
 
 def main() -> int:
@@ -124,7 +126,7 @@ def main() -> int:
 
 
 class Node:
-    """One node, as its job's folder knows it."""
+    """One node and its files in the job's folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(folder)
@@ -134,7 +136,7 @@ class Node:
         self._file = os.path.join(self.folder, NODES, self.name)
 
     def publish(self, more: "dict[str, str]") -> None:
-        """Write the node's file, which appears whole."""
+        """Write the node's file atomically."""
         step = f"{self.job}.{os.environ.get('SLURM_STEP_ID', '0')}"
         known = {"job": self.job, "step": step, "node": self.name, "user": self.user}
         with contextlib.suppress(FileExistsError):
@@ -142,13 +144,13 @@ class Node:
         write(self._file, json.dumps(dict(known, **more)) + "\n")
 
     def withdraw(self) -> None:
-        with contextlib.suppress(OSError):  # the folder is gone, or its disk
+        with contextlib.suppress(OSError):  # the folder, or its disk, is gone
             os.unlink(self._file)
 
     def orders(self) -> "tuple[bool, float | None]":
-        """Return whether this step is to end, and the seconds to the time limit, as soon as it is near.
+        """Return whether this step has to end, and the seconds to the time limit once the limit is near.
 
-        To list the folder opens it, with which NFS looks at the disk; a name alone it would know for half a minute.
+        Listing the folder opens it, which makes NFS refresh its cache; a lookup by name would be up to 30 s old.
         """
         try:
             names = set(os.listdir(self.folder))
@@ -156,21 +158,23 @@ class Node:
             if LIMIT in names:
                 with open(os.path.join(self.folder, LIMIT)) as file:
                     limit_s = float(file.read())
-        except (OSError, ValueError):  # the disk does not answer, or the number is still being written
+        except (OSError, ValueError):  # the disk does not respond, or the number is still being written
             return False, None
         return END in names or f"{END}.{self.name}" in names, limit_s
 
 
 class Signals:
-    """The signals that arrive, as bytes of a pipe that `select` wakes at."""
+    """The received signals, as bytes in a pipe that wakes `select`."""
 
     def __init__(self) -> None:
         self._reads, writes = os.pipe()
         os.set_blocking(self._reads, False)
         os.set_blocking(writes, False)
         signal.set_wakeup_fd(writes)
-        for name in ("TERM", "INT", "CHLD", "HUP", "USR1", "USR2"):  # some may be meant for the user's processes
-            signal.signal(getattr(signal, "SIG" + name), lambda *_: None)  # ignored ones would be so in children
+        # All of these have handlers, since some may be meant for the user's processes.
+        for name in ("TERM", "INT", "CHLD", "HUP", "USR1", "USR2"):
+            # A handler, because children would inherit an ignored signal.
+            signal.signal(getattr(signal, "SIG" + name), lambda *_: None)
 
     def fileno(self) -> int:
         return self._reads
@@ -183,7 +187,7 @@ class Signals:
 
 
 class Lease:
-    """The file that keeps this step alive. Its times are compared with no clock."""
+    """The file that keeps this step alive. A change of its times counts, so clocks need not agree."""
 
     def __init__(self, path: str, lease_s: float) -> None:
         self._path, self.lease_s = path, lease_s
@@ -198,7 +202,7 @@ class Lease:
     def has_run_out(self) -> bool:
         try:
             seen = self._look()
-        except OSError:  # somebody has removed it: that is no renewal
+        except OSError:  # the file was deleted, which is no renewal
             seen = self._seen
         now = time.monotonic()
         if seen != self._seen:
@@ -207,7 +211,7 @@ class Lease:
 
 
 class Notice:
-    """The file that says when the node is taken: the earliest time that was heard of."""
+    """The file with the time at which the node is taken: the earliest announced time."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -215,13 +219,13 @@ class Notice:
 
     def tell(self, seconds: float) -> None:
         at = time.monotonic() + seconds
-        if at < self._at - 1.0:  # the same again costs nothing
+        if at < self._at - 1.0:  # the same time again is not written
             self._at = at
             write(self.path, f"{seconds:g}")
 
 
 class Server:
-    """Serves until it is to end. ``local``: a folder of its own on this node."""
+    """Serves connections until the step ends. ``local``: this server's own folder on this node."""
 
     def __init__(self, node: Node, local: str, signals: Signals, lease_s: float, grace_s: float) -> None:
         self._node, self._signals, self._grace_s = node, signals, grace_s
@@ -232,8 +236,8 @@ class Server:
         self._copy_keys(f"{local}/authorized_keys")
         self._lease = Lease(f"{local}/lease", lease_s)
         self._notice = Notice(f"{local}/notice")
-        self._taken = False  # Slurm has said that it will end the step
-        self.abandoned = False  # no client has ended it
+        self._taken = False  # Slurm has announced that it will end the step
+        self.abandoned = False  # the lease is over without a request of the client to end
         path = f"{local}/ssh"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
@@ -275,7 +279,7 @@ class Server:
     def _connect(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it has hung up again
+        except OSError:  # the client has closed the connection already
             return
         with connection:
             streams = []  # type: list[int]
@@ -284,15 +288,15 @@ class Server:
                 end = connection.fileno()
                 ends = (*streams, end) if streams else (end, end, None)
                 child = subprocess.Popen(self._sshd, stdin=ends[0], stdout=ends[1], stderr=ends[2])  # noqa: S603
-            except OSError as error:  # no more processes at present: the client tries again
+            except OSError as error:  # no process can be started at present: the client tries again
                 sys.stderr.write(f"outrider: sshd cannot be started: {error}\n")
             else:
-                child.returncode = 0  # `reaped` sees to it, with all that it leaves behind
+                child.returncode = 0  # keeps Popen from waiting: `reaped` reaps the child and its orphans
             for each in streams:
                 os.close(each)
 
     def _ends(self, arrived: "set[int]") -> str:
-        """Return why this step ends now; empty: it does not."""
+        """Return why this step ends now; empty: it continues."""
         end, limit_s = self._node.orders()
         any_left = reaped()
         if end:
@@ -313,20 +317,22 @@ class Server:
 
 
 def handed_over(connection: socket.socket) -> "list[int]":
-    """Return the input and output that a relay gives away with its first byte; none: it carries them itself."""
+    """Return the input and output descriptors that a relay sends with its first byte; empty: the relay carries
+    bytes.
+    """
     connection.settimeout(HAND_OVER_S)
     ancillary = connection.recvmsg(1, socket.CMSG_SPACE(struct.calcsize("ii")))[1]
     connection.settimeout(None)
     return list(struct.unpack("ii", ancillary[0][2])) if ancillary else []
 
 
-# --- what it makes ----------------------------------------------------------------------------------------------------
+# --- files and folders ------------------------------------------------------------------------------------------------
 
 
 def local_folder(node: Node) -> str:
-    """Make a folder on this node alone, and remove those of servers that were killed.
+    """Create a folder on this node's own disk, and remove those of servers that were killed.
 
-    Not in XDG_RUNTIME_DIR, which is removed when the user's last login there ends, with a job or without.
+    The folder is not in XDG_RUNTIME_DIR, which is removed when the user's last login on the node ends, despite a job.
     """
     for base in (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
         name = f"{PREFIX}{node.job}-{node.name[:20]}-"
@@ -344,7 +350,7 @@ def local_folder(node: Node) -> str:
 
 
 def hold(path: str) -> "int | None":
-    """Return a descriptor that locks the file, as long as this process lives; None: another does."""
+    """Return a descriptor that locks the file for this process's life; None: another process has the lock."""
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -355,7 +361,7 @@ def hold(path: str) -> "int | None":
 
 
 def remove_abandoned(base: str) -> None:
-    """Remove the folders whose server is dead. One without a lock may be just being made, and stays."""
+    """Remove the folders whose server is dead. A folder without a lock may be new, and stays."""
     for name in os.listdir(base):
         folder = os.path.join(base, name)
         if name.startswith(PREFIX) and os.path.exists(f"{folder}/lock"):
@@ -391,8 +397,8 @@ def make_host_key(path: str, node: Node) -> str:
 
 
 def session(environment: "dict[bytes, bytes]") -> bytes:
-    """Return the shell script that every command of a connection is run by. It sets the step's variables, and its
-    functions where sh is bash. A shell has no way to set others, of names such as ``a.b``.
+    """Return the shell script that runs every command of a connection. It sets the step's variables, and its functions
+    if sh is bash. A shell cannot set variables with names such as ``a.b``, which are left out.
     """
     lines, functions = [], []
     for name, value in sorted(environment.items()):
@@ -404,7 +410,8 @@ def session(environment: "dict[bytes, bytes]") -> bytes:
         elif function:
             text = function.group(1) + b" " + value
             functions.append(b'[ -z "$2" ] || { eval %s && export -f %s; }' % (quoted(text), function.group(1)))
-    lines.sort(key=lambda line: line.startswith(b"export POSIXLY_CORRECT="))  # last, as bash goes by it at once
+    # POSIXLY_CORRECT comes last, as it takes effect in bash at once.
+    lines.sort(key=lambda line: line.startswith(b"export POSIXLY_CORRECT="))
     return SESSION % b"\n".join([b":", *functions, *lines])
 
 
@@ -413,34 +420,35 @@ def quoted(each: bytes) -> bytes:
 
 
 def own_address(node: str) -> str:
-    """Return by which other nodes reach this one: what its name stands for, unless that is the loopback."""
+    """Return the address of this node for other nodes: its name's address, unless that is the loopback."""
     with contextlib.suppress(OSError):
         address = socket.gethostbyname(node)
         if not address.startswith("127."):
             return address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            sock.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "192.0.2.1"), 9))  # sends nothing
+            # Sends nothing; only chooses the local address.
+            sock.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "192.0.2.1"), 9))
             return str(sock.getsockname()[0])
         except OSError:
             return ""
 
 
 def write(path: str, text: "str | bytes") -> None:
-    """Write a file, which appears whole."""
+    """Write a file atomically."""
     new = f"{path}.{os.getpid()}.new"
     with open(new, "wb") as file:
         file.write(text if isinstance(text, bytes) else text.encode())
         file.flush()
-        os.fsync(file.fileno())  # another node is to see it
+        os.fsync(file.fileno())  # so that another node sees it
     os.replace(new, path)
 
 
-# --- what it ends -----------------------------------------------------------------------------------------------------
+# --- ending processes -------------------------------------------------------------------------------------------------
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every process whose own parent dies, among those that are started from here."""
+    """Become the parent of all descendants of this process whose own parent dies."""
     try:
         import ctypes
 
@@ -452,7 +460,7 @@ def adopt_orphans() -> None:
 
 
 def reaped() -> bool:
-    """Forget the children that have ended. Return whether others are left."""
+    """Reap the children that have ended. Return whether others are left."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
@@ -462,7 +470,7 @@ def reaped() -> bool:
 
 
 def end_descendants(within_s: float) -> None:
-    """Kill whatever was started from here, until nothing is left."""
+    """Kill all descendants of this process, until none is left."""
     until = time.monotonic() + within_s
     while time.monotonic() < until:
         for pid in descendants(os.getpid()):
@@ -483,7 +491,7 @@ def descendants(root: int) -> "list[int]":
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
-            except OSError:  # it has just ended
+            except OSError:  # the process has just ended
                 continue
             if state not in {b"Z", b"X"}:
                 children.setdefault(int(parent), []).append(int(name))
