@@ -1,4 +1,4 @@
-"""The files by which a user logs in to hosts, as options of a provider and as texts in its journal."""
+"""The user's key and configuration files for SSH logins, as options of a provider and as texts in its journal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def paths_of(text: str) -> list[str]:
 
 
 def known_hosts_of(value: StrPath | Sequence[StrPath] | None, provider: str) -> tuple[str, ...]:
-    """Return the files; a ValueError names the option of the provider."""
+    """Return the known_hosts files of an option; a ValueError names the option and the provider."""
     if value is None:
         return ()
     listed = [value] if isinstance(value, str | os.PathLike) else value

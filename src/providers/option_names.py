@@ -82,8 +82,7 @@ def checking_options(kind: type[T], error: Callable[[str], Exception], *, values
     """Make a class raise ``error`` for options that its ``__init__`` does not have.
 
     ``values``: also raise ValueError for a value of another type than declared, as far as `wrong_kind` can check.
-        False:
-    the class checks its values itself.
+    False: the class checks its values itself.
     """
     make = kind.__init__
 
@@ -95,7 +94,7 @@ def checking_options(kind: type[T], error: Callable[[str], Exception], *, values
     def declared() -> Mapping[str, str]:
         if "kwargs" not in make.__annotations__:
             return {name: of for name, of in make.__annotations__.items() if name != "return"}
-        dataclass_type: Any = kind  # a dataclass
+        dataclass_type: Any = kind  # a dataclass, whose generated __init__ has no annotations
         return {field.name: str(field.type) for field in fields(dataclass_type) if field.init}
 
     @wraps(make)

@@ -39,8 +39,8 @@ def check_private(folder: Path) -> None:
     """Check that only this user, and root, may write in a folder.
 
     Raises:
-        NotPrivate: others may write in it.
-        OSError: it cannot be inspected.
+        NotPrivate: Others may write in the folder.
+        OSError: The folder cannot be inspected.
     """
     ours = (os.geteuid(), 0)
     status = folder.stat()

@@ -112,7 +112,8 @@ class CloudFleet(Generic[P, O]):
         with anyio.move_on_after(CONFIRM_S):
             while any(map(self._instances.has, mine)):
                 await self._poller.answer()
-                if anyio.current_time() >= sent_at + RESEND_S:  # some part of the cloud may not have known the machine
+                # Send again, since some part of the cloud may not have known the machine before.
+                if anyio.current_time() >= sent_at + RESEND_S:
                     await self._end(self._instances.still_on(mine))
                     sent_at = anyio.current_time()
             return

@@ -3,8 +3,9 @@
     watchdog -- supervisor -+- template                   imports slow modules, and forks the fork servers
                             +- fork server 0 -- workers   a machine is the process group of its fork server
                             +- executor 0                 in that group: serves the client on the machine's unix socket
-                            +- SSH server 0               in that group, with Local(as_remote=True): forwards to the
-                            socket +- fork server 1 -- workers +- executor 1
+                            +- SSH server 0               in that group, with Local(as_remote=True): for that socket
+                            +- fork server 1 -- workers
+                            +- executor 1
 
 It has one thread and no event loop, and has imported the executors' modules once for all of them. It is a child
 subreaper, so every process left by a dead machine becomes its child and is killed. Its control socket is its lease:

@@ -163,7 +163,7 @@ class SlurmFleet:
             await self._endings.end_whole(whole)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # Slurm decides on which nodes a job runs
+        pass  # nothing to do, as Slurm decides on which nodes a job runs
 
     async def events(self) -> AsyncIterator[MachineEvent]:
         """Yield events until the fleet is closed."""

@@ -86,7 +86,8 @@ class EC2:
             serving.start()
             closing.callback(serving.join)
             closing.callback(self._server.shutdown)
-            closing.callback(self._state.clock.close)  # first: the server waits for its calls, which wait for the clock
+            # Closed first: the server waits for its calls, which wait for the clock.
+            closing.callback(self._state.clock.close)
             self._closing = closing.pop_all()
         return self
 

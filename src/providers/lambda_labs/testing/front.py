@@ -30,7 +30,7 @@ _ACTIONS = ("migrate", "rebuild", "restart", "cold_reboot", "terminate")
 
 @dataclass(frozen=True, slots=True)
 class SoldType:
-    """A type of machine. ``gpu``: its description by Lambda, which has the memory of each in brackets."""
+    """A type of machine. ``gpu``: Lambda's description of its GPU, with the memory of each in brackets."""
 
     name: str
     cents: int
@@ -103,7 +103,8 @@ class LambdaCloud(CloudFront):
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 
-    # --- what a test asks and does ------------------------------------------------------------------------------------
+        # --- methods for tests
+        # --------------------------------------------------------------------------------------------
 
     def preempt(self, name: str) -> None:
         """Take a machine: it is powered off, and ``preempted``."""
@@ -167,7 +168,8 @@ class LambdaCloud(CloudFront):
     def unauthorized(self, action: str) -> Refused:  # noqa: ARG002
         return Refused("global/account-inactive", "Your account is inactive.", 403)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+        # --- internals
+        # ----------------------------------------------------------------------------------------------------
 
     def _launch(self, body: Mapping[str, Any]) -> str:
         sold, region = self.types.get(body["instance_type_name"]), body["region_name"]
