@@ -162,7 +162,7 @@ class FakeFleet:
             await self._news.wait()
         return self._events.popleft()
 
-        # --- controls for tests ---------------------------------------------------------------------------------------
+    # --- controls for tests ---------------------------------------------------------------------------------------
 
     def lose(self, machine: MachineId, cause: str = "spot interruption", *, is_reported: bool = True) -> None:
         """End the machine. ``is_reported``: whether the fleet sends an event."""

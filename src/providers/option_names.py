@@ -94,7 +94,7 @@ def checking_options(kind: type[T], error: Callable[[str], Exception], *, values
     def declared() -> Mapping[str, str]:
         if "kwargs" not in make.__annotations__:
             return {name: of for name, of in make.__annotations__.items() if name != "return"}
-        dataclass_type: Any = kind  # a dataclass, whose generated __init__ has no annotations
+        dataclass_type: Any = kind  # a lazy dataclass, whose `__init__` takes **kwargs
         return {field.name: str(field.type) for field in fields(dataclass_type) if field.init}
 
     @wraps(make)

@@ -102,8 +102,7 @@ class EndTracker:
         self._ending |= {view.id for view in some if view.ends}
         self._terminated |= {view.id for view in some if view.state == "terminated"}
 
-        # --- patience
-        # ---------------------------------------------------------------------------------------------------
+    # --- patience -----------------------------------------------------------------------------------------------------
 
     def done(self, now: float) -> bool:
         return not self.left and now - self._began >= self._unsure_s

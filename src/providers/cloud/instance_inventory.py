@@ -141,8 +141,7 @@ class InstanceInventory:
             self._known[machine].ending = True
         return mine
 
-        # --- responses of the cloud
-        # ---------------------------------------------------------------------------------------
+    # --- responses of the cloud ---------------------------------------------------------------------------------------
 
     def full_answer(self, views: Sequence[InstanceView], sent_at: float, now: float) -> InventoryChanges:
         """Process a complete list of the pool's machines. ``sent_at``: time of the request."""

@@ -130,8 +130,7 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
         created = new_machine(machine, offer, host_key=order.host_key, image=image, extras_usd=ADDRESS_USD)
         return Created(created, offer, USER)
 
-        # --- resources for a call
-        # -----------------------------------------------------------------------------------------
+    # --- resources for a call -----------------------------------------------------------------------------------------
 
     async def _key_pair(self, which: tuple[str, str]) -> str:
         """Create a key pair of the pool in an environment, from its client's key; return its name."""

@@ -176,7 +176,7 @@ class MachineSupervisor:
         while self.any_child_left() and time.monotonic() < deadline:
             time.sleep(0.001)
 
-        # --- messages of the client ---------------------------------------------------------------------------------
+    # --- messages of the client ---------------------------------------------------------------------------------
 
     def from_client(self) -> bool:
         """Read once; return False if the client is gone."""

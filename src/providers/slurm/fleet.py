@@ -210,8 +210,7 @@ class SlurmFleet:
         self._changed()
         return ids
 
-        # --- polling the jobs
-        # -------------------------------------------------------------------------------------------
+    # --- polling the jobs ---------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         """Poll the pool's jobs repeatedly, for as long as there are any."""

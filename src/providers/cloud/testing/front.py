@@ -96,8 +96,7 @@ class CloudFront(ABC):
         self.lock = threading.RLock()  # held during each call, so that calls happen one after another
         self.faults.add(*faults)
 
-        # --- methods of one cloud's front
-        # ---------------------------------------------------------------------------------
+    # --- methods of one cloud's front ---------------------------------------------------------------------------------
 
     @abstractmethod
     def action(self, request: Request) -> str:
@@ -140,8 +139,7 @@ class CloudFront(ABC):
     def unauthorized(self, action: str) -> Refused:
         """Return the refusal of a request that the credentials do not allow."""
 
-        # --- methods for tests
-        # --------------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     @property
     def endpoint_url(self) -> str:
@@ -181,8 +179,7 @@ class CloudFront(ABC):
         """
         return self.store.get(name)
 
-        # --- internals
-        # ----------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         with ExitStack() as closing:

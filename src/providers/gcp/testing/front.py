@@ -86,8 +86,7 @@ class GCE(CloudFront):
         self.operations = Operations(self.clock, self.op_s)
         return self
 
-        # --- methods for tests
-        # --------------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     def credentials(self, folder: Path) -> Path:
         """Write the key of a service account, whose tokens come from this cloud, and return its file."""

@@ -103,8 +103,7 @@ class LambdaCloud(CloudFront):
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 
-        # --- methods for tests
-        # --------------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     def preempt(self, name: str) -> None:
         """Take a machine: it is powered off, and ``preempted``."""
@@ -168,8 +167,7 @@ class LambdaCloud(CloudFront):
     def unauthorized(self, action: str) -> Refused:  # noqa: ARG002
         return Refused("global/account-inactive", "Your account is inactive.", 403)
 
-        # --- internals
-        # ----------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _launch(self, body: Mapping[str, Any]) -> str:
         sold, region = self.types.get(body["instance_type_name"]), body["region_name"]

@@ -97,8 +97,7 @@ class RunPodCloud(CloudFront):
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 
-        # --- methods for tests
-        # --------------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     def stop(self, name: str) -> None:
         """Stop a pod, as RunPod does when the account has no balance left: it is ``EXITED``."""
@@ -170,8 +169,7 @@ class RunPodCloud(CloudFront):
     def unauthorized(self, action: str) -> Refused:  # noqa: ARG002
         return Refused("", "access denied", 403)
 
-        # --- credentials
-        # --------------------------------------------------------------------------------------------------
+    # --- credentials --------------------------------------------------------------------------------------------------
 
     def _check_key(self, request: Request, action: str) -> None:
         key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()

@@ -142,8 +142,7 @@ class VastCloud(CloudFront):
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 
-        # --- methods for tests
-        # --------------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     def outbid(self, name: str) -> None:
         """Let another renter bid more for a machine: its instance is stopped without notice, and its disk is billed."""
