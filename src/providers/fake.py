@@ -148,7 +148,7 @@ class FakeFleet:
                 self.provider.alive.pop(machine, None)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next event is a different object
+        pass  # the next machine is a different one anyway
 
     def events(self) -> AsyncIterator[MachineEvent]:
         return self

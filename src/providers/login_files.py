@@ -53,7 +53,7 @@ def no_way(to: str, error: ValueError, otherwise: str) -> BadRequest:
 
 def path_list(paths: Iterable[str]) -> str:
     """Join absolute paths with ":" into one text; a backslash escapes a ":" within a path."""
-    return ":".join(re.sub(r"([\\:])", r"\\\1", os.path.abspath(each)) for each in paths)  # noqa: PTH100 - keeps links
+    return ":".join(re.sub(r"([\\:])", r"\\\1", os.path.abspath(each)) for each in paths)  # noqa: PTH100 - keeps symlinks
 
 
 def paths_of(text: str) -> list[str]:

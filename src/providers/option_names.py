@@ -150,7 +150,7 @@ def shown(value: object) -> str:
     """Return a value's text for an error. The value's ``repr`` may raise, or be too long for a person or for Python."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001  of somebody else's class; or an integer of thousands of digits
+    except Exception:  # noqa: BLE001  a foreign __repr__ may raise; so does an integer with thousands of digits
         text = f"something of type {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
 

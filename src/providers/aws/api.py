@@ -197,7 +197,7 @@ class Api:
             return self._failure(call, "TimedOut")
         except ClientError as error:
             return self._answered(call, error.response)
-        except Exception as error:  # noqa: BLE001  the edge: parsers raise anything for bytes that are no answer
+        except Exception as error:  # noqa: BLE001  parsers may raise any exception for malformed answers
             return self._failure(call, answers.lost_code(error), str(error))
 
     async def _wait_for_token(self, call: _Call) -> None:

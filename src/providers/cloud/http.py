@@ -376,7 +376,7 @@ def _new_client(service: Service) -> httpx.AsyncClient:
 
 
 @cache
-def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # noqa: ARG001 - httpx looks by itself
+def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # noqa: ARG001 - part of the cache key; httpx reads the variables itself
     """Return the trusted certificates, cached by the environment variables for them: reading takes some 25 ms."""
     import httpx
 

@@ -46,7 +46,7 @@ class InstanceView:
     reason: str = ""  # a code; empty: none
     message: str = ""
     launch: str = ""  # the token of the call that created the machine
-    port: int = SSH_PORT  # of the SSH server at those addresses
+    port: int = SSH_PORT  # port of the SSH server at these addresses
 
     @property
     def step(self) -> int:

@@ -26,8 +26,9 @@ class SupervisorGone(ProviderError):
 
 
 class SupervisorClient:
-    """``heard`` is called with each message; ``over`` is called once, when the supervisor has ended. Run
-    `listen` in a task of its own.
+    """The connection to one supervisor. Run `listen` in a task of its own.
+
+    ``heard`` is called with each message; ``over`` is called once, when the supervisor has ended.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from .programs import Executor, ForkServerCode, Template, resolve, share_memory
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
 KILL_DEADLINE_S = 5.0
-# Seconds to wait for a machine's other parts after one has ended, so that the cause can name the first.
+# Seconds to wait for a machine's other parts after one has ended, so that the cause can name all of them.
 OTHER_PART_S = 0.02
 IMPORT_S = 30.0  # seconds to wait for the template; after that, each node imports the modules itself
 FORK_SERVER, EXECUTOR, SSH_SERVER = "fork server", "executor", "SSH server"

@@ -166,7 +166,7 @@ def _candidate(
         usd = prices.on_demand(state.behaviour, call.region.name, pool.type)
     else:
         usd = prices.spot(state.behaviour, call.region.name, pool.zone, pool.type)
-    dice = Random(f"depth {state.behaviour.seed} {pool.type} {pool.zone}")  # noqa: S311 - to be repeated
+    dice = Random(f"depth {state.behaviour.seed} {pool.type} {pool.zone}")  # noqa: S311 - reproducible by its seed
     return Candidate(
         override=override,
         template=template,

@@ -29,12 +29,12 @@ def check(call: CloudCall, parameters: Mapping[str, str]) -> None:
 def heard(call: CloudCall, answer: bytes) -> bytes:
     """Remove resources that are not visible yet from moto's answer, and record the creation time of new groups."""
     if call.action == "CreateSecurityGroup":
-        group_id = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - moto's
+        group_id = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - XML from moto in this process
         if group_id:
             call.region.young[group_id] = call.region.state.clock.now()
     if call.action != "DescribeSecurityGroups" or not call.ago:
         return answer
-    root = ET.fromstring(answer)  # noqa: S314 - moto's
+    root = ET.fromstring(answer)  # noqa: S314 - XML from moto in this process
     for listed in root.findall("{*}securityGroupInfo"):
         for item in list(listed):
             if call.region.is_young(item.findtext("{*}groupId", ""), call.ago):

@@ -115,7 +115,7 @@ class Lifecycle:
         error: Exception | None = None
         try:
             self._state.hypervisor.boot(_described(self.instance, self.switched_itself_off))
-        except Exception as failed:  # noqa: BLE001 - the hypervisor is the user's: its failure is the machine's
+        except Exception as failed:  # noqa: BLE001 - the hypervisor is the user's: its failure ends the machine
             error = failed
         with self._state.lock:
             self._power = "on"

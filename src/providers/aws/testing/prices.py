@@ -47,7 +47,7 @@ def spot(behaviour: Behaviour, region: str, zone: str, type_name: str, period: i
     usd = behaviour.spot_usd.get(f"{type_name} {zone}", behaviour.spot_usd.get(type_name))
     if usd is not None:
         return usd
-    share = Random(f"{behaviour.seed} {type_name} {zone}").uniform(0.25, 0.6)  # noqa: S311 - to be repeated
+    share = Random(f"{behaviour.seed} {type_name} {zone}").uniform(0.25, 0.6)  # noqa: S311 - reproducible by its seed
     drift = Random(f"{behaviour.seed} {type_name} {zone} {period}").uniform(0.97, 1.03) if period else 1.0  # noqa: S311
     return round(on_demand(behaviour, region, type_name) * share * drift, 4)
 

@@ -56,7 +56,7 @@ class CloudState:
         self.clock, self.faults, self.lock = Clock(self.failures.append), Faults(), threading.RLock()
         self.ledger = Ledger(self.clock.unix)
         self.regions: dict[str, Region] = {}
-        self._ids, self._ages = (Random(f"{what} {behaviour.seed}") for what in ("ids", "ages"))  # noqa: S311 - repeated
+        self._ids, self._ages = (Random(f"{what} {behaviour.seed}") for what in ("ids", "ages"))  # noqa: S311 - reproducible by its seed
         self._threads: list[threading.Thread] = []
 
     def new_id(self, prefix: str) -> str:

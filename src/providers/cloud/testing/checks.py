@@ -92,7 +92,7 @@ async def a_launch_that_did_not_arrive_is_looked_for_and_then_begun_anew(it: Sub
         began = anyio.current_time()
         with raises(ProviderError, f"did not answer {it.call}"):
             await fleet.launch(it.request, 1)
-        with raises(ProviderError, "looked for again"):  # the error of a launch that is searched for, for a minute
+        with raises(ProviderError, "looked for again"):  # for a minute, a launch without a response is searched for
             await fleet.launch(it.request, 1)
         with short(lost_launch, instance_inventory):
             (machine,) = await launched(fleet, it.request, 1)
@@ -153,7 +153,7 @@ async def a_reclaimed_machine_is_reported_and_ended(it: Subject) -> None:
             gone = await event(fleet, MachineGone)
             check((gone.id, it.cause in gone.cause) == (machine.id, True), f"told was {gone}")
             with anyio.fail_after(WITHIN_S):
-                while it.front.machine(machine.id).state not in it.ended:  # noqa: ASYNC110 - it tells nobody
+                while it.front.machine(machine.id).state not in it.ended:  # noqa: ASYNC110 - the test cloud has no event for it
                     await anyio.sleep(0.02)
     _nothing_is_left(it)
 

@@ -88,7 +88,7 @@ class Clock:
                     _, _, deed = heapq.heappop(self._due)
                 try:
                     deed()
-                except Exception as error:  # noqa: BLE001 - the clock goes on
+                except Exception as error:  # noqa: BLE001 - the clock continues
                     self._failed(error)
 
     def _run(self) -> None:

@@ -81,7 +81,7 @@ class CloudFront(ABC):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -297,7 +297,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _respond  # noqa: N815 - the server looks for these names
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its base's
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         pass
 
     def _cut(self) -> None:

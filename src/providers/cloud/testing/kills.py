@@ -88,7 +88,7 @@ def moments(count: int, *, calls: int, seed: int) -> list[Kill]:
     """Choose moments in a client's first ``calls`` calls. Both sides of every call come before any moment is
     repeated.
     """
-    dice = random.Random(seed)  # noqa: S311 - repeated
+    dice = random.Random(seed)  # noqa: S311 - reproducible by its seed
     sides = [Kill(number, delay) for number in range(1, calls + 1) for delay in ("before", "0")]
     dice.shuffle(sides)
     between = [Kill(dice.randint(1, calls), str(dice.choice(DELAYS_S))) for _ in range(count)]

@@ -85,7 +85,7 @@ class Machines:
         self.clock, self.faults, self.ledger, self.hypervisor, self.times = clock, faults, ledger, hypervisor, times
         self.lock = threading.RLock()
         self._failed, self._powered_off = failed, powered_off
-        self._luck = Random(f"ages {seed}")  # noqa: S311 - repeated
+        self._luck = Random(f"ages {seed}")  # noqa: S311 - reproducible by its seed
         self._all: Versions[FrontMachine] = Versions(clock.now)
         self._power: dict[str, Literal["booting", "on", "going"]] = {}
         self._threads: list[threading.Thread] = []
@@ -181,7 +181,7 @@ class Machines:
         error: Exception | None = None
         try:
             self.hypervisor.boot(self._described(machine))
-        except Exception as failed:  # noqa: BLE001 - the hypervisor is the test's: its failure is the machine's
+        except Exception as failed:  # noqa: BLE001 - the hypervisor is the test's: its failure ends the machine
             error = failed
             self._failed(failed)
         with self.lock:

@@ -24,7 +24,7 @@ from .zones import GPUS, REGIONS, types_in
 
 PROJECT = "test-project"
 COMPUTE = Extract(Path(__file__).with_name("compute.json"), operations="methods")
-TOKEN = "ya29.test"  # noqa: S105 - of a cloud on this computer
+TOKEN = "ya29.test"  # noqa: S105 - a token of the test cloud
 STATUS: Mapping[State, str] = {
     "pending": "STAGING", "running": "RUNNING", "stopped": "TERMINATED", "shutting-down": "STOPPING"
 }  # fmt: skip
@@ -66,7 +66,7 @@ class GCE(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         op_s: float = 0.02,
         page: int = 500,
@@ -82,7 +82,7 @@ class GCE(CloudFront):
 
     def __enter__(self) -> GCE:
         super().__enter__()
-        self._luck = Random(f"gce {self.seed}")  # noqa: S311 - repeated
+        self._luck = Random(f"gce {self.seed}")  # noqa: S311 - reproducible by its seed
         self.operations = Operations(self.clock, self.op_s)
         return self
 

@@ -85,7 +85,7 @@ class HyperstackCloud(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -105,7 +105,7 @@ class HyperstackCloud(CloudFront):
         self._same_address = public_network is None
         self.key_pairs: dict[int, dict[str, Any]] = {}
         self._accepted = keys
-        self._ids = Random(seed)  # noqa: S311 - repeated
+        self._ids = Random(seed)  # noqa: S311 - reproducible by its seed
 
     def take_back(self, name: str) -> None:
         """Take a spot machine back: delete it, without notice."""

@@ -80,7 +80,7 @@ class LambdaCloud(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -99,7 +99,7 @@ class LambdaCloud(CloudFront):
         self._limits = (
             {"call": Limit(1, 1.0), "launch": Limit(1, 12.0), "launches": Limit(5, 60.0)} if throttled else {}
         )
-        self._ids = Random(f"ids {seed}")  # noqa: S311 - repeated
+        self._ids = Random(f"ids {seed}")  # noqa: S311 - reproducible by its seed
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 

@@ -76,7 +76,7 @@ class RunPodCloud(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -92,7 +92,7 @@ class RunPodCloud(CloudFront):
         super().__init__(times, hypervisor=hypervisor, faults=faults, seed=seed, address=address)
         self.room, self.page, self.pod_keys, self.credit = dict(room), page, pod_keys, True
         self._accepted = keys
-        self._ids = Random(f"ids {seed}")  # noqa: S311 - repeated
+        self._ids = Random(f"ids {seed}")  # noqa: S311 - reproducible by its seed
         self._own_keys: dict[str, str] = {}  # by pod id
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)

@@ -21,7 +21,7 @@ from ...cloud.testing.schema import Invalid
 TAKEN, UNKNOWN = "no_such_ask", "no_such_instance"
 HOURS = 24 * 30.0  # hours of a month, the unit of storage prices
 TEXTS = 4096  # most characters of args and onstart together
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing here listens
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - no socket listens here
 PAGE, MOST = 25, 64  # most instances, and most offers, in one response
 _STATUS: Mapping[State, str | None] = {
     "pending": "loading",
@@ -120,7 +120,7 @@ class VastCloud(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -137,7 +137,7 @@ class VastCloud(CloudFront):
         self.offered, self.credit_usd = {each.id: each for each in offered}, credit_usd
         self._accepted = keys
         self._limits = {name: Limit(*limit) for name, limit in _LIMITS.items()} if throttled else {}
-        self._dice = Random(f"ids {seed}")  # noqa: S311 - repeated
+        self._dice = Random(f"ids {seed}")  # noqa: S311 - reproducible by its seed
         self._created = 0
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
