@@ -183,7 +183,7 @@ class MachineStarted:
 
 @dataclass(frozen=True, slots=True)
 class MachineReachable:
-    """A launched machine has got its address."""
+    """A launched machine can now be reached at its address."""
 
     machine: Machine
 

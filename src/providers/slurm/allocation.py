@@ -228,7 +228,7 @@ class AllocationFleet:
             new.rename(self._folder)
         except OSError:
             shutil.rmtree(new, ignore_errors=True)
-            if not self._folder.exists():  # another launch of the pool has just created it
+            if not self._folder.exists():  # if it exists, another launch of the pool has just created it
                 raise
 
     def _start(self, script: Script, node: str) -> Machine:

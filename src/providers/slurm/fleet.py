@@ -300,7 +300,7 @@ class SlurmFleet:
         return replace(event, reason=replace(event.reason, words=f"{event.reason.words}; {limit}")) if limit else event
 
     def _handle(self, event: JobEvent) -> None:
-        if not isinstance(event, Queued):  # the event only changes the reason or the expected start
+        if not isinstance(event, Queued):  # a Queued event changes only the reason or the expected start
             self._changed_at = anyio.current_time()
         match event:
             case Queued(job, machines, reason, starts_at):
