@@ -114,7 +114,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine that exists (or is about to). ``address`` is None until it can be reached."""
+    """A machine that exists or is about to. ``address`` is None until the machine can be reached."""
 
     id: MachineId
     address: Address | None
@@ -183,7 +183,7 @@ class MachineStarted:
 
 @dataclass(frozen=True, slots=True)
 class MachineReachable:
-    """A launched machine now has its address."""
+    """A launched machine can now be reached at its address."""
 
     machine: Machine
 
@@ -431,12 +431,12 @@ class Adopting(Protocol):
     """A fleet that can take over the machines of a dead client of the same pool. See `Lasting`."""
 
     async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
-        """Take over machines, before the first launch: return the first ``most`` of ``known`` that still exist, which
-        are this fleet's from now on. All else that the pool has is ended, which is not waited for; `Warned.of_surplus`
-        among its events counts the machines beyond ``most``. ``lease_s``: the longest lease that any of the pool's
-        machines was launched with; None: not known.
+        """Take over machines, before the first launch. Return the first ``most`` of the ``known`` machines that still
+        exist; they now belong to this fleet. All other machines of the pool are ended in the background. The event
+        `Warned.of_surplus` has the number of machines beyond ``most``. ``lease_s``: the longest lease of the pool's
+        machines in seconds; None: unknown.
 
         Raises:
-            ProviderError: also when the pool is not where this fleet is.
+            ProviderError: The provider failed, or the pool is in another place than this fleet.
         """
         ...

@@ -215,7 +215,7 @@ class _Stepped:
             answer, error = None, None
             try:
                 answer = yield waits_for
-            except BaseException as thrown:  # noqa: BLE001 (passed on, as `yield from` would)
+            except BaseException as thrown:  # noqa: BLE001 (passed on, like `yield from`)
                 error = thrown
 
 

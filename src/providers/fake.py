@@ -148,7 +148,7 @@ class FakeFleet:
                 self.provider.alive.pop(machine, None)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next event is a different object
+        pass  # the next machine is a different one anyway
 
     def events(self) -> AsyncIterator[MachineEvent]:
         return self
@@ -162,7 +162,7 @@ class FakeFleet:
             await self._news.wait()
         return self._events.popleft()
 
-        # --- controls for tests ---------------------------------------------------------------------------------------
+    # --- controls for tests ---------------------------------------------------------------------------------------
 
     def lose(self, machine: MachineId, cause: str = "spot interruption", *, is_reported: bool = True) -> None:
         """End the machine. ``is_reported``: whether the fleet sends an event."""

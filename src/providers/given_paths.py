@@ -15,7 +15,7 @@ StrPath = str | os.PathLike[str]
 
 def expanded(path: StrPath) -> Path:
     """Return the path with ``~`` replaced by the home folder. ``~name`` of an unknown user stays as it is."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises a RuntimeError for it
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises a RuntimeError for an unknown user
 
 
 def half_url(text: str) -> str:

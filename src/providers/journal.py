@@ -113,7 +113,7 @@ class Journal:
         ``~/.local/state/outrider``, the first that is set.
 
         Raises:
-            JournalError: the folder cannot be written, or is not private.
+            JournalError: The folder cannot be written, or is not private.
         """
         journal = cls(state_root(path))
         with journal._explained_errors():
@@ -348,7 +348,7 @@ class Ownership:
         self._closed = False
 
     def keep(self, name: str, text: str) -> None:
-        """Store something that re-attaching needs, such as keys, with mode 0600. It is removed with the pool.
+        """Store a text for a later re-attach, such as a key, in a file of mode 0600 that is removed with the pool.
 
         Raises:
             JournalError: it cannot be written.
@@ -456,7 +456,7 @@ def _canonical(facts: Mapping[str, str]) -> str:
     return json.dumps(dict(facts), sort_keys=True)
 
 
-# UnicodeDecodeError: SQLite's own error quotes a schema that is damaged, and sqlite3 cannot decode that error
+# UnicodeDecodeError: SQLite's error message quotes the damaged schema, and sqlite3 cannot decode the message.
 _SIGNS_OF_DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 

@@ -87,7 +87,7 @@ class LocalCommand:
             self._errors.close()
 
     def _see_to_its_end(self) -> None:
-        with self._errors:  # closes the pipe: further stderr output is lost, and much of it fails with EPIPE
+        with self._errors:  # stderr is no longer read: its output is lost, and too much of it blocks the command
             for number, within_s in ((signal.SIGTERM, LEAVES_S), (signal.SIGKILL, OBEYS_S)):
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(within_s)

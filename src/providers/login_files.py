@@ -1,4 +1,4 @@
-"""The files by which a user logs in to hosts, as options of a provider and as texts in its journal."""
+"""The user's key and configuration files for SSH logins, as options of a provider and as texts in its journal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def no_way(to: str, error: ValueError, otherwise: str) -> BadRequest:
 
 def path_list(paths: Iterable[str]) -> str:
     """Join absolute paths with ":" into one text; a backslash escapes a ":" within a path."""
-    return ":".join(re.sub(r"([\\:])", r"\\\1", os.path.abspath(each)) for each in paths)  # noqa: PTH100 - keeps links
+    return ":".join(re.sub(r"([\\:])", r"\\\1", os.path.abspath(each)) for each in paths)  # noqa: PTH100 - keeps symlinks
 
 
 def paths_of(text: str) -> list[str]:
@@ -63,7 +63,7 @@ def paths_of(text: str) -> list[str]:
 
 
 def known_hosts_of(value: StrPath | Sequence[StrPath] | None, provider: str) -> tuple[str, ...]:
-    """Return the files; a ValueError names the option of the provider."""
+    """Return the known_hosts files of an option; a ValueError names the option and the provider."""
     if value is None:
         return ()
     listed = [value] if isinstance(value, str | os.PathLike) else value

@@ -25,7 +25,7 @@ CONNECT_S = 10.0
 ALIVE_S = 15.0
 REFUSED_PAUSES_S = (0.2, 1.0, 3.0)  # pauses between tries when the login host refuses further sessions
 AT_ONCE = 6  # concurrent commands; sshd's MaxSessions is 10
-REQUEST_FAILED = 0xFFFFFFFF  # asyncssh's own OPEN_REQUEST_SESSION_FAILED
+REQUEST_FAILED = 0xFFFFFFFF  # error code of asyncssh for a request that failed: OPEN_REQUEST_SESSION_FAILED
 TIMED_OUT = (124, 137)  # exit codes of timeout(1) for a command that it ended
 
 

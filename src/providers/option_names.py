@@ -82,8 +82,7 @@ def checking_options(kind: type[T], error: Callable[[str], Exception], *, values
     """Make a class raise ``error`` for options that its ``__init__`` does not have.
 
     ``values``: also raise ValueError for a value of another type than declared, as far as `wrong_kind` can check.
-        False:
-    the class checks its values itself.
+    False: the class checks its values itself.
     """
     make = kind.__init__
 
@@ -95,7 +94,7 @@ def checking_options(kind: type[T], error: Callable[[str], Exception], *, values
     def declared() -> Mapping[str, str]:
         if "kwargs" not in make.__annotations__:
             return {name: of for name, of in make.__annotations__.items() if name != "return"}
-        dataclass_type: Any = kind  # a dataclass
+        dataclass_type: Any = kind  # a lazy dataclass, whose `__init__` takes **kwargs
         return {field.name: str(field.type) for field in fields(dataclass_type) if field.init}
 
     @wraps(make)
@@ -151,7 +150,7 @@ def shown(value: object) -> str:
     """Return a value's text for an error. The value's ``repr`` may raise, or be too long for a person or for Python."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001  of somebody else's class; or an integer of thousands of digits
+    except Exception:  # noqa: BLE001  a foreign __repr__ may raise; so does an integer with thousands of digits
         text = f"something of type {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -34,7 +34,7 @@ class Computer:
     """A computer as its programs see it. Empty: unknown."""
 
     host: str
-    boot: str  # the kernel's id of its present boot
+    boot: str  # the kernel's id of the present boot
     machine: str  # id of the operating system's installation, equal after a reboot
     up_since: float  # unix time
 
@@ -210,7 +210,7 @@ def make_directory(path: Path) -> None:
     """Make a private folder, durably.
 
     Raises:
-        NotPrivate: it exists, and others may write in it.
+        NotPrivate: The folder exists, and others may write in it.
     """
     if make_private(path):
         flush(path.parent)

@@ -39,8 +39,8 @@ def check_private(folder: Path) -> None:
     """Check that only this user, and root, may write in a folder.
 
     Raises:
-        NotPrivate: others may write in it.
-        OSError: it cannot be inspected.
+        NotPrivate: Others may write in the folder.
+        OSError: The folder cannot be inspected.
     """
     ours = (os.geteuid(), 0)
     status = folder.stat()
@@ -93,7 +93,7 @@ def state_root(path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _in_home(folder: str | os.PathLike[str]) -> Path:
-    path = Path(os.path.expanduser(folder))  # noqa: PTH111 - Path.expanduser raises a RuntimeError where there is none
+    path = Path(os.path.expanduser(folder))  # noqa: PTH111 - Path.expanduser raises a RuntimeError if there is no home folder
     if str(path).startswith("~"):  # e.g. in a container whose user has no name and no HOME
         why = "no such home folder is known: set HOME, or OUTRIDER_STATE and OUTRIDER_CACHE"
         raise FileNotFoundError(errno.ENOENT, why, str(folder))

@@ -22,8 +22,7 @@ class Registered:
     """One provider. Classes are written as ``"module:Class"`` and imported when they are needed.
 
     ``surveyor``: only for providers whose machines may outlive their client. ``rents``: the provider is a cloud, and
-        its
-    class works without arguments: `outrider offers` queries all such providers.
+    its class works without arguments: `outrider offers` queries all such providers.
     """
 
     provider: str

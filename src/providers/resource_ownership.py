@@ -26,11 +26,11 @@ OURS: frozenset[Whose] = frozenset({"journal", "owner"})
 class Thing:
     """A resource in a cloud with its tags; "" stands for a missing tag."""
 
-    id: str  # its id in the journal
+    id: str  # the id of the resource in the journal
     _: KW_ONLY
     pool: str = ""
     owner: str = ""  # user@host
-    launch: str = ""  # the token of the call that created it
+    launch: str = ""  # the token of the call that created the resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Claim:
     """The journal's and the owner's knowledge of a pool's resources in one place."""
 
     pool: str
-    ids: frozenset[str] = frozenset()  # created resources
+    ids: frozenset[str] = frozenset()  # ids of the created resources
     answered: frozenset[str] = frozenset()  # tokens of calls whose answer is known: all their resources are in ``ids``
     # Tokens of calls without an answer: the ids of their resources are unknown.
     unanswered: frozenset[str] = frozenset()
-    hosts: frozenset[str] = frozenset()  # names of its owners' computers
+    hosts: frozenset[str] = frozenset()  # names of the computers of the pool's owners
 
     @classmethod
     def of(cls, pool: str, intents: Iterable[Intent], hosts: Iterable[str] = ()) -> Claim:

@@ -120,7 +120,7 @@ _readers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reader] = WeakKeyDiction
 def _version(path: str) -> tuple[int, int]:
     """Return a key that changes when the file changes."""
     try:
-        state = os.stat(path)  # noqa: PTH116 - a text
+        state = os.stat(path)  # noqa: PTH116 - the path is a str
     except OSError:
         return 0, 0
     return state.st_mtime_ns, state.st_size
@@ -196,7 +196,7 @@ def tokens_of(output: str, query: Query) -> dict[str, str]:
     options = options_of(output)
     host, port, user = (options[name][0] for name in ("hostname", "port", "user"))
     jump = options.get("proxyjump", ("",))[0]
-    local, home = socket.gethostname(), os.path.expanduser("~")  # noqa: PTH111 - a text
+    local, home = socket.gethostname(), os.path.expanduser("~")  # noqa: PTH111 - the path is a str
     identity = hashlib.sha1(f"{local}{host}{port}{user}{jump}".encode(), usedforsecurity=False).hexdigest()
     return {
         "%": "%",

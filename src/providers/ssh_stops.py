@@ -105,7 +105,7 @@ async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: i
         if way.jump or passed:
             settings = await ssh_config.effective(Query(way.config, hop.host, hop.port, hop.user))
             passed.append(await in_thread(_stop, settings, way, ""))
-        else:  # without `jump`, the host's ProxyJump applies, as in ssh
+        else:  # the first jump host's own ProxyJump applies, as in ssh
             passed += await stops(hop, way, "", jumps_at_most=jumps_at_most - 1)
     return [*passed, last]
 

@@ -75,7 +75,7 @@ def _answer(
 ) -> None:
     try:
         outcome: tuple[T | None, BaseException | None] = function(), None
-    except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the result
+    except BaseException as error:  # noqa: BLE001 - raised in the caller that waits for the result
         outcome = None, error
     try:
         loop.call_soon_threadsafe(_set, answer, outcome)
@@ -126,7 +126,7 @@ class _Threads:
                 except Empty:
                     if self._may_end():
                         return
-                    continue  # work has arrived, or another thread has decremented ``_idle``
+                    continue  # work was assigned meanwhile; this thread or another one runs it
             work()
             del work  # releases the objects that it refers to
 

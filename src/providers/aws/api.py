@@ -52,7 +52,7 @@ class Api:
 
     region: str
     _session: Any
-    _open: AsyncExitStack  # closes the clients
+    _open: AsyncExitStack  # closes the clients at its exit
     _: KW_ONLY
     endpoint_url: str | None
     profile: str | None
@@ -87,7 +87,7 @@ class Api:
                 raise BadRequest(f"the variable {name} is empty: unset it, or give it the URL of another cloud")
         endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
         session = await in_thread(new_session, profile)
-        if endpoint_url:  # for an invalid one, botocore would raise a bare ValueError at the first call
+        if endpoint_url:  # for an invalid URL, botocore would raise a bare ValueError at the first call
             from botocore.utils import is_valid_endpoint_url
 
             check_url(endpoint_url, is_valid_endpoint_url)
@@ -151,7 +151,7 @@ class Api:
         """Call an operation until there is no ``NextToken``; return all items under ``key``. ``timeout_s`` is per page.
 
         Raises:
-            ProviderError: as `call` does.
+            ProviderError: As in `call`.
         """
 
         async def page(token: str) -> tuple[list[dict[str, Any]], str]:
@@ -197,7 +197,7 @@ class Api:
             return self._failure(call, "TimedOut")
         except ClientError as error:
             return self._answered(call, error.response)
-        except Exception as error:  # noqa: BLE001  the edge: parsers raise anything for bytes that are no answer
+        except Exception as error:  # noqa: BLE001  parsers may raise any exception for malformed answers
             return self._failure(call, answers.lost_code(error), str(error))
 
     async def _wait_for_token(self, call: _Call) -> None:
@@ -323,7 +323,9 @@ def page_of(token: str) -> dict[str, Any]:
 
 
 def _camel(operation: str) -> str:
-    """``describe_instances`` -> ``DescribeInstances``; good enough where AWS writes abbreviations differently."""
+    """``describe_instances`` -> ``DescribeInstances``; not exact for names with abbreviations, which do not matter
+    here.
+    """
     return "".join(word.capitalize() for word in operation.split("_"))
 
 

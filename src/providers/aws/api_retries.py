@@ -12,7 +12,7 @@ THROTTLED = frozenset({
 })  # fmt: skip
 # Class names of exceptions of botocore and this package: without a connection, no request was sent ...
 UNREACHED = frozenset({"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "ConnectionError"})
-# ... or the call was sent, perhaps carried out, and the answer is missing.
+# ... or the request was sent, and may have been carried out, but the response is missing.
 LOST = frozenset({"ConnectionClosedError", "HTTPClientError", "IncompleteReadError", "ReadTimeoutError",
                   "ResponseParserError", "ResponseStreamingError", "TimedOut",
                   "UnreadableAnswer"})  # fmt: skip

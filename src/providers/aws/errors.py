@@ -14,7 +14,8 @@ from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, Quota
 from . import api_retries, quotas
 
 CAPACITY_AGAIN_S = 10.0
-SKEW_S = 240.0  # AWS refuses signatures that are 5 minutes off: "Signing AWS API requests", IAM User Guide
+# Seconds; AWS refuses signatures with a clock error of 5 minutes: "Signing AWS API requests", IAM User Guide.
+SKEW_S = 240.0
 
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedAccess", "UnauthorizedOperation"})
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})

@@ -12,15 +12,15 @@ from ..cloud.failures import unless_unknown
 from ..errors import BadRequest
 from .api import Api
 
-# Public parameters of the Systems Manager; the first that exists in the region is used. Ubuntu: "Find Ubuntu images on
-# AWS", Canonical. With NVIDIA's driver, CUDA, EFA and NCCL's plugin, without frameworks: "AWS Deep Learning Base GPU
-# AMI (Ubuntu 24.04)", AWS Deep Learning AMIs Developer Guide.
+# Public parameters of the Systems Manager; the first that exists in the region is used. For Ubuntu, see "Find Ubuntu
+# images on AWS", Canonical. For images with NVIDIA's driver, CUDA, EFA and NCCL's plugin, but without frameworks, see
+# "AWS Deep Learning Base GPU AMI (Ubuntu 24.04)", AWS Deep Learning AMIs Developer Guide.
 _UBUNTU = "/aws/service/canonical/ubuntu/server/{release}/stable/current/{short}/hvm/{volume}/ami-id"
 _WITH_DRIVER = "/aws/service/deeplearning/ami/{long}/base-oss-nvidia-driver-gpu-ubuntu-{release}/latest/ami-id"
 _RELEASES = (("24.04", "ebs-gp3"), ("22.04", "ebs-gp2"))
 _SHORT: dict[Architecture, str] = {"x86_64": "amd64", "arm64": "arm64"}
 
-# "Default user names", EC2 User Guide, by an image's name or description. The first match wins.
+# (pattern for an image's name or description, login name), from "Default user names", EC2 User Guide. First match wins.
 _USERS: tuple[tuple[str, str], ...] = (
     (r"bitnami", "bitnami"),
     (r"ubuntu", "ubuntu"),
@@ -53,7 +53,7 @@ async def find(
 
     ``ami``: the id of an AMI to use instead, or the name of a Systems Manager parameter that holds one (``/my/ami``).
     ``user``: the login name; by default derived from the image's name. ``architecture``: None: that of ``ami``, or
-        x86_64.
+    x86_64.
 
     Raises:
         BadRequest: The image does not exist, or such machines cannot start from it.

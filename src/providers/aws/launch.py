@@ -24,7 +24,7 @@ HOURS_PER_MONTH = 730.0
 # Seconds. Linux is billed by the second, for at least a minute: https://aws.amazon.com/ec2/pricing/on-demand
 BILLED_S = 60.0
 GP3_GB_MONTH_USD = 0.08  # "Amazon EBS pricing", us-east-1; up to 1.5 times as much in other regions
-IPV4_HOUR_USD = 0.005  # "Amazon VPC pricing", every region
+IPV4_HOUR_USD = 0.005  # USD per hour of a public address in every region; "Amazon VPC pricing"
 MACHINES_ALIKE = "1"  # the only version of a template; each shape has its own template
 
 # "Get started with EFA and NCCL", EC2 User Guide. The last variable keeps NCCL's own connections off unusable
@@ -61,7 +61,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class LaunchTemplate:
-    """A launch template that exists."""
+    """A launch template that exists in EC2."""
 
     id: str
     shape: Shape
@@ -70,7 +70,7 @@ class LaunchTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The offers that EC2 could not provide, and the reason in its own words."""
+    """The offers that EC2 could not provide, and the reason in EC2's own words."""
 
     offers: tuple[Offer, ...]
     code: str

@@ -31,7 +31,7 @@ async def survey(api: Api, known: Sequence[str] = ()) -> Survey:
     """List everything with a pool's tag in this region, and the ``known`` machines, whose tags may have been removed.
 
     Raises:
-        ProviderError: EC2 did not answer, or refused.
+        ProviderError: EC2 did not respond, or refused.
     """
     any_pool = where("tag-key", POOL)
     machines, others = await all_of(partial(instances, api, any_pool, also=known), partial(all_shown, api, any_pool))

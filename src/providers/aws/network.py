@@ -108,7 +108,7 @@ class VpcSubnets:
 
     vpc: str
     cidrs: tuple[str, ...]
-    subnets: Sequence[Mapping[str, Any]]  # as DescribeSubnets gives them
+    subnets: Sequence[Mapping[str, Any]]  # in the form of DescribeSubnets
     are_chosen: bool  # whether the user named the subnets
 
 
@@ -275,7 +275,7 @@ class Rule:
         return protocol | {"IpRanges": [{"CidrIp": self.peer}]}
 
 
-OUT: frozenset[Rule] = frozenset({Rule("egress", "0.0.0.0/0")})  # present in every new group
+OUT: frozenset[Rule] = frozenset({Rule("egress", "0.0.0.0/0")})  # the rule that EC2 puts into every new group
 
 
 def wanted(group: str, ssh_from: Iterable[str], *, efa: bool) -> set[Rule]:

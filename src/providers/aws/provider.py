@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class AWS(CloudProvider["EC2Cloud"]):
     """Nodes on Amazon EC2, in one region.
 
-    A pool finds its machines by the tag ``outrider:pool``; `outrider gc` ends those that no living pool owns.
+    A pool finds its machines by the tag ``outrider:pool``; `outrider gc` ends the machines that no living pool owns.
     Everything that a pool creates, such as a launch template and a security group, is removed with it.
 
     Args:

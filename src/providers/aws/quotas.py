@@ -1,4 +1,4 @@
-"""The quota of an account that an instance type counts against. A table, without I/O.
+"""The account quotas that limit each instance type. A table, without I/O.
 
 Names and codes: "Amazon EC2 endpoints and quotas", AWS General Reference, and "Spot Instance quotas", EC2 User Guide.
 """

@@ -24,10 +24,8 @@ class ApiKeys:
     """The places in which users of one cloud store their keys.
 
     ``provider``: the class with the option ``key_file``, such as ``Lambda``. ``name``: the provider's name in the
-        journal.
-    ``variable``: the environment variable. ``page``: the web page on which users create keys. ``usual``: the file in
-        which
-    the cloud's own client stores the key; empty: it stores none.
+    journal. ``variable``: the environment variable. ``page``: the web page on which users create keys. ``usual``: the
+    file in which the cloud's own client stores the key; empty: it stores none.
     """
 
     provider: str

@@ -52,8 +52,7 @@ def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> Provide
     """Return the error for a transient failure; None for other failures.
 
     ``cloud``: its name. ``where``: the address of the service, as in ``at sky.example``. ``unsure``: an earlier try of
-        the
-    same call may have been carried out.
+    the same call may have been carried out.
     """
     # Only a `CallRefused` with `retry_after_s` counts as a lost call (`failures.is_lost`).
     kind = CallRefused if unsure or failure.trouble in {"broken", "lost"} else ProviderError
@@ -79,8 +78,7 @@ def meant(
     """Return the error that a table has for a failure's code, or for another ``code``; None: the table has no entry.
 
     ``again_after_s``: seconds until a retry, by the table's codes. ``facts``: values for the placeholders in the
-        table's
-    sentences.
+    table's sentences.
     """
     match = meaning(code or failure.code, meanings)
     if match is None:

@@ -55,7 +55,7 @@ class EndTracker:
         self._answered = all_known
         self._at = dict(known)  # for each machine, the time of the last response that listed it
         self._shown: set[str] = set()
-        self._ending: set[str] = set()  # machines whose end the cloud has confirmed to begin
+        self._ending: set[str] = set()  # machines that the cloud has confirmed to be ending
         self._terminated: set[str] = set()
         self._vanished: set[str] = set()
         self._launches: dict[str, set[str]] = {}
@@ -102,8 +102,7 @@ class EndTracker:
         self._ending |= {view.id for view in some if view.ends}
         self._terminated |= {view.id for view in some if view.state == "terminated"}
 
-        # --- patience
-        # ---------------------------------------------------------------------------------------------------
+    # --- patience -----------------------------------------------------------------------------------------------------
 
     def done(self, now: float) -> bool:
         return not self.left and now - self._began >= self._unsure_s

@@ -92,7 +92,7 @@ class CloudFleet(Generic[P, O]):
                 break
         assert failed, "the cloud gave no machine and no reason"
         error = most_telling(failed)
-        # A retry is due only after the cooldown, so offers in cooldown would not be requested.
+        # Earlier retries would be useless, since offers in cooldown are not requested.
         if error.retry_after_s is not None:
             tried = [offer for chosen in plan.rounds for offer in chosen]
             error.retry_after_s = max(error.retry_after_s, self._cooldowns.wait_s(tried, anyio.current_time()))
@@ -112,7 +112,8 @@ class CloudFleet(Generic[P, O]):
         with anyio.move_on_after(CONFIRM_S):
             while any(map(self._instances.has, mine)):
                 await self._poller.answer()
-                if anyio.current_time() >= sent_at + RESEND_S:  # some part of the cloud may not have known the machine
+                # Send again, since some part of the cloud may not have known the machine before.
+                if anyio.current_time() >= sent_at + RESEND_S:
                     await self._end(self._instances.still_on(mine))
                     sent_at = anyio.current_time()
             return
@@ -294,7 +295,8 @@ class CloudFleet(Generic[P, O]):
             if machines or lasted_s >= LAG_S or not any(map(self._launcher.is_unknown_yet, errors)):
                 failed += errors
                 return machines, order.count
-            # The prepared resources are no longer new, so they are unknown because they were deleted.
+            # After this time, the prepared resources are no longer new: if the cloud does not know them, they were
+            # deleted.
             if lasted_s >= LAG_S / 3:
                 self._launcher.forget(order)
             await anyio.sleep(min(AGAIN_S, max(AGAIN_S / 5, lasted_s)))
@@ -385,8 +387,7 @@ class CloudFleet(Generic[P, O]):
             for offer in refused:
                 self._cooldowns.failed(offer, error, anyio.current_time())
 
-        # --- polling the machines
-        # ----------------------------------------------------------------------------------------
+    # --- polling the machines -----------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         with self._open:

@@ -114,7 +114,7 @@ class Key:
 
 
 class Expiring(ABC):
-    """Credentials that expire, an `Access`. Tasks that need a new token at the same time share one refresh."""
+    """Credentials that expire, an `Access`. Tasks that need a new token at the same time wait for each other."""
 
     def __init__(self) -> None:
         self._renewing = anyio.Lock()
@@ -169,7 +169,7 @@ class HttpApi:
         self.service = service
         self._access, self._client, self._luck = access, client, luck
         self._buckets = {name: Bucket(*limit) for name, limit in service.limits.items()}
-        # Requests under several limits wait one at a time, so that none holds tokens while it waits.
+        # Requests under several limits wait one at a time.
         self._with_several = anyio.Lock()
 
     @classmethod
@@ -376,7 +376,7 @@ def _new_client(service: Service) -> httpx.AsyncClient:
 
 
 @cache
-def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # noqa: ARG001 - httpx looks by itself
+def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # noqa: ARG001 - part of the cache key; httpx reads the variables itself
     """Return the trusted certificates, cached by the environment variables for them: reading takes some 25 ms."""
     import httpx
 

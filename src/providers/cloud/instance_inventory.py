@@ -45,8 +45,8 @@ class InstanceView:
     private: str = ""
     reason: str = ""  # a code; empty: none
     message: str = ""
-    launch: str = ""  # the token of the call that created it
-    port: int = SSH_PORT  # of the SSH server at those addresses
+    launch: str = ""  # the token of the call that created the machine
+    port: int = SSH_PORT  # port of the SSH server at these addresses
 
     @property
     def step(self) -> int:
@@ -83,7 +83,7 @@ class _Known:
     step: int = 0
     reachable: bool = False
     gone: bool = False  # whether the event was sent
-    ending: bool = False  # whether the pool is ending it
+    ending: bool = False  # whether the pool is ending the machine
 
 
 @dataclass(slots=True)
@@ -141,8 +141,7 @@ class InstanceInventory:
             self._known[machine].ending = True
         return mine
 
-        # --- responses of the cloud
-        # ---------------------------------------------------------------------------------------
+    # --- responses of the cloud ---------------------------------------------------------------------------------------
 
     def full_answer(self, views: Sequence[InstanceView], sent_at: float, now: float) -> InventoryChanges:
         """Process a complete list of the pool's machines. ``sent_at``: time of the request."""
@@ -247,7 +246,7 @@ class InstanceInventory:
             if not known.ending:  # SEEN-4
                 news.events.append(MachineGone(view.id, cause(self._vendor, view)))
         if not view.ends and not known.ending:
-            news.unwanted.append(view.id)  # a stopped machine still costs its volume
+            news.unwanted.append(view.id)  # a stopped machine still costs money for its volume
 
     def _miss(self, machine: MachineId, sent_at: float, news: InventoryChanges) -> None:
         known = self._known[machine]

@@ -17,8 +17,7 @@ class ListedMachine:
     """One entry of a cloud's list. ``whose``: its id and labels.
 
     ``status``: its state in the cloud's own terms. The next six fields are those of `survey.FoundMachine`, the rest
-        those
-    of `InstanceView`. ``port``: 0 if the SSH server has no port yet.
+    those of `InstanceView`. ``port``: 0 if the SSH server has no port yet.
     """
 
     whose: Thing

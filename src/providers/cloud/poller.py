@@ -81,7 +81,7 @@ class Poller:
             if news.unwanted:
                 ended = await teardown.end(self._cloud, news.unwanted)
                 self._tell(self._instances.partial_answer(ended, anyio.current_time()))
-        except Exception as error:  # noqa: BLE001  WATCH-1: whoever waits for a change has its own deadline
+        except Exception as error:  # noqa: BLE001  WATCH-1: a caller that waits for a change has its own deadline
             self._warn(self._watching.failed(error, anyio.current_time()))
             return
         self._requests += 1

@@ -101,7 +101,7 @@ class Plan:
 
     request: LaunchRequest
     rounds: Sequence[Sequence[Offer]]
-    extras_usd: Mapping[Architecture, float]  # USD per hour besides a type's price
+    extras_usd: Mapping[Architecture, float]  # USD per hour in addition to a type's price
     region: str = ""
 
 

@@ -50,8 +50,7 @@ class Recorder:
         """Make a call that creates things, shielded from cancellation; return its response.
 
         ``token``: the created things carry it from their first moment. ``ids_in``: returns the ids in a response; None:
-            the
-        response has no ids.
+        the response has no ids.
 
         Raises:
             JournalError: The intent could not be recorded, so nothing was created.

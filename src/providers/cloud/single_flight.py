@@ -64,7 +64,7 @@ class Shared(Generic[T]):
             with mine.scope:
                 mine.results.append(await self._make())
                 mine.error = None
-        except Exception as error:  # noqa: BLE001  raised to whoever asks for the result
+        except Exception as error:  # noqa: BLE001  raised in every caller of `get`
             mine.error = only(error)
         finally:
             mine.done.set()

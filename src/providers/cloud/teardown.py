@@ -219,7 +219,7 @@ async def _end_all(cloud: Cloud, what: Claim | Others, tracker: EndTracker, warn
     """End every machine that ``what`` claims; return their ids when all ends are confirmed.
 
     Raises:
-        NotGone: an end is not confirmed.
+        NotGone: The end of a machine is not confirmed.
     """
     waits, has_logged = pauses(), False
     while True:

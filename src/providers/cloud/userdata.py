@@ -42,9 +42,8 @@ def user_data(
     """Return the cloud-config as text. At each boot (cloud-init's ``bootcmd``), setting up the lease comes first.
 
     ``client_key``: the OpenSSH public key that may log in as ``user``, who may become root. The machine powers itself
-        off
-    ``lease_s`` seconds after `LEASE` was last touched, or ``max_lifetime_s`` seconds after its boot, both rounded up.
-    ``at_boot``: further shell commands at each boot, after the lease.
+    off ``lease_s`` seconds after `LEASE` was last touched, or ``max_lifetime_s`` seconds after its boot, both rounded
+    up. ``at_boot``: further shell commands at each boot, after the lease.
 
     Raises:
         ValueError: The document is longer than the cloud accepts.

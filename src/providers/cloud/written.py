@@ -58,7 +58,7 @@ class Written:
 async def written_of(
     place: Mapping[str, str], pool: str, journal: Journal | None, own_intents: Sequence[Intent] = ()
 ) -> Written:
-    """Collect the pool's intents in this place: those in the journal, as far as readable, and ``own_intents``."""
+    """Collect the pool's intents in this place: from the journal, if it is readable, and from ``own_intents``."""
     record = None
     known = journal is not None
     if journal is not None:

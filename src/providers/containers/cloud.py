@@ -95,7 +95,7 @@ class ContainerCloud:
             raise error
         return [_ended(one) for one in machines if host_of(one) in {each.host for each in runtimes}]
 
-    def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002 (to remove none is no error)
+    def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002 (a missing container is not an error)
         return False
 
     def _may_have_some(self, runtime: Runtime) -> bool:

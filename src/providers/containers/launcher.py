@@ -87,7 +87,7 @@ class ContainerLauncher(PlainLauncher):
         self._ordering = anyio.Lock()
         cloud.used = set()
 
-    async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:  # noqa: ARG002 (hosts are asked)
+    async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:  # noqa: ARG002 (the hosts are queried)
         self._cloud.lease_s = max(self._cloud.lease_s or 0.0, request.lease_s)
         return plan(self._provider, request, cooldowns)
 

@@ -209,7 +209,7 @@ def image_of(provider: Containers, request: LaunchRequest) -> str:
 
 
 def lease_file(name: str) -> str:
-    return f"/tmp/{name}.lease"  # noqa: S108 (in the container, whose own name it has)
+    return f"/tmp/{name}.lease"  # noqa: S108 (a path inside the container)
 
 
 @cache

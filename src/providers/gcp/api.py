@@ -47,7 +47,8 @@ class Api:
             name="Google Cloud",
             extra="gcp",
             base_url=f"{(place.get('endpoint_url') or BASE_URL).rstrip('/')}/projects/{project}",
-            limits={"reads": (100.0, 25.0), "writes": (50.0, 20.0)},  # "API rate quotas": 1,500 and 1,200 a minute
+            # "API rate quotas" allow 1,500 and 1,200 per minute.
+            limits={"reads": (100.0, 25.0), "writes": (50.0, 20.0)},
             limits_of=lambda method, path: ("reads" if method == "GET" else "writes",),  # noqa: ARG005
             meanings=MEANINGS,
             again_after_s={

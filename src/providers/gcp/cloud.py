@@ -92,7 +92,7 @@ class GCPCloud:
         except ProviderError as error:
             if error.code in UNKNOWN:
                 return InstanceView(MachineId(machine), "terminated")
-            if error.code not in NOT_READY:  # in the state NOT_READY, the machine is already being deleted
+            if error.code not in NOT_READY:  # a NOT_READY error means that the machine is already being deleted
                 raise
         return InstanceView(MachineId(machine), "shutting-down")
 

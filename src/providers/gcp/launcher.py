@@ -259,7 +259,7 @@ def machine(provider: GCP, request: LaunchRequest, offer: Offer, region: str, co
         },
         "scheduling": {
             "provisioningModel": "SPOT" if spot else "STANDARD",
-            "automaticRestart": False,  # a restarted machine would have lost its state
+            "automaticRestart": False,  # a machine that restarts would no longer be the same node
             "onHostMaintenance": "TERMINATE" if spot or offer.type.accelerator else "MIGRATE",
             # Applies at the end of maxRunDuration, and when a spot machine is preempted.
             "instanceTerminationAction": "DELETE",

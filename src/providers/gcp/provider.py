@@ -35,7 +35,7 @@ LONGEST_H = 2880.0  # hours; "Limit the run time of a VM": 120 days
 class GCP(CloudProvider["GCPCloud"]):
     """Nodes on Google Compute Engine, in one region of one project.
 
-    A pool finds its machines by the label ``outrider-pool``; `outrider gc` ends those that no living pool owns.
+    A pool finds its machines by the label ``outrider-pool``; `outrider gc` ends the machines that no living pool owns.
 
     Args:
         region: The region. Default: ``CLOUDSDK_COMPUTE_REGION``.
@@ -50,7 +50,7 @@ class GCP(CloudProvider["GCPCloud"]):
         subnet: The subnet. A network in auto mode needs none.
         network_tags: Tags of firewall rules that exist. Default: the pool makes its own, open to ``ssh_from`` on port
             22 only.
-        service_account: The email of the service account whose rights tasks have. Default: none.
+        service_account: The email of the service account whose permissions tasks have. Default: none.
         instance_types: Use only these types.
         zones: Use only these zones.
         address: ``"public"``, or ``"private"``: machines have no public address, and need Cloud NAT to install

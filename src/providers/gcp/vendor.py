@@ -8,7 +8,7 @@ from typing import Final
 from ..cloud.price_table import bundled_table, cheapest_first
 from ..cloud.vendor import Vendor
 
-# Compute Engine's names of GPUs: Outrider's name, GB of memory ("GPU machine types", Compute Engine's documentation)
+# Compute Engine's name of a GPU -> Outrider's name, GB of memory ("GPU machine types", Compute Engine's documentation)
 GPUS: Final[Mapping[str, tuple[str, float]]] = {
     "nvidia-l4": ("L4", 24), "nvidia-tesla-t4": ("T4", 16), "nvidia-tesla-p4": ("P4", 8),
     "nvidia-tesla-v100": ("V100", 16), "nvidia-tesla-p100": ("P100", 16), "nvidia-tesla-a100": ("A100", 40),
@@ -19,7 +19,7 @@ GPUS: Final[Mapping[str, tuple[str, float]]] = {
 
 PREEMPTED, FULL_TIME = "compute.instances.preempted", "time limit"
 
-# Types of operations, as "gcloud compute operations list" shows them, and `FULL_TIME`
+# Causes of a machine's end, by the type of operation in "gcloud compute operations list", and for `FULL_TIME`.
 CAUSES = {
     PREEMPTED: "spot preemption",
     FULL_TIME: "reached the run time that GCP(max_run_hours=...) or max_lifetime gives it",

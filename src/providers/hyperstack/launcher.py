@@ -69,8 +69,8 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
     def __init__(self, cloud: HyperstackCloud, provider: Hyperstack, recorder: Recorder) -> None:
         super().__init__(cloud, recorder)
         self._api, self._provider = cloud.api, provider
-        self._key_pairs = OncePerKey(self._key_pair)  # by environment and client key
-        self._images = OncePerKey(self._image)  # by region
+        self._key_pairs = OncePerKey(self._key_pair)  # key pair names, by environment and client key
+        self._images = OncePerKey(self._image)  # image names, by region
         self._sources: OncePerKey[str, tuple[str, ...]] = OncePerKey(
             lambda owner: let_in(owner, provider.ssh_from, provider.endpoint_url)
         )
@@ -130,8 +130,7 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
         created = new_machine(machine, offer, host_key=order.host_key, image=image, extras_usd=ADDRESS_USD)
         return Created(created, offer, USER)
 
-        # --- resources for a call
-        # -----------------------------------------------------------------------------------------
+    # --- resources for a call -----------------------------------------------------------------------------------------
 
     async def _key_pair(self, which: tuple[str, str]) -> str:
         """Create a key pair of the pool in an environment, from its client's key; return its name."""

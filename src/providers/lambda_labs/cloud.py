@@ -23,7 +23,7 @@ from .vendor import PREEMPTED, UNKNOWN, VENDOR
 
 MARK = 8  # hexadecimal digits of a hash at the end of an SSH key's name
 SSH_KEY = "ssh-key"  # kind of the only resource, besides machines, that a pool creates
-NAME_AT_MOST = 64  # characters: InstanceLaunchRequest, Lambda Cloud API 1.10.0
+NAME_AT_MOST = 64  # most characters in a machine's name: InstanceLaunchRequest, Lambda Cloud API 1.10.0
 _STATES: Mapping[str, State] = {
     "booting": "pending",
     "active": "running",
@@ -50,7 +50,7 @@ class LambdaCloud(AccountCloud):
         self.leftovers = (
             leftover(SSH_KEY, shown=self._keys_of, delete=self._delete_key, is_unknown=self.is_unknown_machine),
         )
-        self._ending: set[str] = set()  # machines whose end Lambda has confirmed to begin
+        self._ending: set[str] = set()  # machines that Lambda has confirmed to be ending
 
     async def machines(self) -> list[ListedMachine]:
         return [read(each) for each in self.api.part(await self.api.call("GET", "/instances"), list, "data")]

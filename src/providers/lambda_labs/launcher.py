@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from ..cloud.http import HttpApi
     from .provider import Lambda
 
-LAUNCH_S = 60.0  # seconds for one launch, which takes some seconds
+LAUNCH_S = 60.0  # timeout of one launch in seconds; a launch usually takes a few seconds
 BILLED_AT_LEAST_S = 60.0  # Lambda bills by the minute
-VALUE_AT_MOST = 128  # characters of a tag's value
+VALUE_AT_MOST = 128  # most characters in a tag's value
 _IMAGE_ID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
@@ -71,7 +71,7 @@ class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
     def __init__(self, provider: Lambda, cloud: LambdaCloud, recorder: Recorder) -> None:
         super().__init__(cloud, recorder)
         self._provider = provider
-        self._key_names = OncePerKey(self._key_name)  # by the public key
+        self._key_names = OncePerKey(self._key_name)  # names of SSH keys, by public key
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
         return await plan(self._cloud.api, self._provider, request, cooldowns, living)

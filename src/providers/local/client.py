@@ -26,8 +26,9 @@ class SupervisorGone(ProviderError):
 
 
 class SupervisorClient:
-    """``heard`` is called with each message; ``over`` is called once, when the supervisor has ended. Run `listen`
-    beside.
+    """The connection to one supervisor. Run `listen` in a task of its own.
+
+    ``heard`` is called with each message; ``over`` is called once, when the supervisor has ended.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class SupervisorClient:
         self._unsent, self._unread = b"", b""
         self._sending, self._listening = anyio.Lock(), anyio.Lock()
         self._done = anyio.Event()
-        self._why = ""  # the reason, if it was killed
+        self._why = ""  # why the supervisor was killed; empty: it was not
         self.how = "has not ended"
 
     @property

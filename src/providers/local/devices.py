@@ -39,7 +39,9 @@ class Share:
 
 
 async def find_devices() -> list[Device]:
-    """Return the GPUs that CUDA would show this process. nvidia-smi takes a second, so it runs only with a driver."""
+    """Return the GPUs that CUDA would show this process. nvidia-smi takes a second, so it runs only if there is a
+    driver.
+    """
     if not _driver_is_loaded():
         return []
     from shutil import which  # imported here: the import is slow, and computers without GPUs do not need it

@@ -3,8 +3,9 @@
     watchdog -- supervisor -+- template                   imports slow modules, and forks the fork servers
                             +- fork server 0 -- workers   a machine is the process group of its fork server
                             +- executor 0                 in that group: serves the client on the machine's unix socket
-                            +- SSH server 0               in that group, with Local(as_remote=True): forwards to the
-                            socket +- fork server 1 -- workers +- executor 1
+                            +- SSH server 0               in that group, with Local(as_remote=True): for that socket
+                            +- fork server 1 -- workers
+                            +- executor 1
 
 It has one thread and no event loop, and has imported the executors' modules once for all of them. It is a child
 subreaper, so every process left by a dead machine becomes its child and is killed. Its control socket is its lease:
@@ -35,7 +36,7 @@ from .programs import Executor, ForkServerCode, Template, resolve, share_memory
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
 KILL_DEADLINE_S = 5.0
-# Seconds to wait for a machine's other parts after one has ended, so that the cause can name the first.
+# Seconds to wait for a machine's other parts after one has ended, so that the cause can name all of them.
 OTHER_PART_S = 0.02
 IMPORT_S = 30.0  # seconds to wait for the template; after that, each node imports the modules itself
 FORK_SERVER, EXECUTOR, SSH_SERVER = "fork server", "executor", "SSH server"
@@ -175,7 +176,7 @@ class MachineSupervisor:
         while self.any_child_left() and time.monotonic() < deadline:
             time.sleep(0.001)
 
-        # --- messages of the client ---------------------------------------------------------------------------------
+    # --- messages of the client ---------------------------------------------------------------------------------
 
     def from_client(self) -> bool:
         """Read once; return False if the client is gone."""

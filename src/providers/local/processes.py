@@ -48,7 +48,7 @@ def become(parent: int, run: Callable[[], object], *keep: socket.socket) -> NoRe
             signal.signal(signal.SIGHUP, handler)
         close_all_but({0, 1, 2, *(s.fileno() for s in keep)})
         run()
-    except BaseException:  # noqa: BLE001 - or the child would go on as a second parent
+    except BaseException:  # noqa: BLE001 - otherwise the child would continue as a second parent
         traceback.print_exc()
     finally:
         sys.stderr.flush()

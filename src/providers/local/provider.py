@@ -1,4 +1,4 @@
-"""`Local`: machines that are process groups of this computer, with the same executor as any other machine."""
+"""`Local`: machines that are process groups on this computer, with the same executor as other machines."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def living_pools(state: Path) -> list[LivingPool]:
         OSError: The directory exists, and cannot be read.
     """
     try:
-        names = sorted(os.listdir(state / "local"))  # noqa: PTH208  names
+        names = sorted(os.listdir(state / "local"))  # noqa: PTH208  only the names are needed
     except FileNotFoundError:
         return []
     pools = (_living(state / "local" / name) for name in names)
@@ -98,7 +98,7 @@ def _living(directory: Path) -> LivingPool | None:
                 return None
             text = owner.read(32).strip()
             since = os.fstat(owner.fileno()).st_mtime
-        nodes = sum(is_node(name) for name in os.listdir(directory))  # noqa: PTH208  names
+        nodes = sum(is_node(name) for name in os.listdir(directory))  # noqa: PTH208  only the names are needed
     except OSError:  # the pool has just ended, or belongs to another user
         return None
     return LivingPool(directory.name, int(text) if text.isdigit() else None, since, nodes, directory)

@@ -33,7 +33,7 @@ def start_supervisor(directory: Path, entry_points: EntryPoints, work_mib: int |
     Raises:
         OSError: The supervisor cannot be started.
     """
-    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is our directory, not the node's
+    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is this process's directory, not the node's
     fds: list[tuple[int, int]] = []  # (fd in this process, fd in the supervisor)
     control, theirs = socket.socketpair()
     try:

@@ -40,7 +40,7 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *en
         from .machine_supervisor import supervise  # imported after the fork, as the watchdog does not need it
 
         supervise(control, lifeline, client, Path(directory), work_mib, *entry_points)
-    except BaseException:  # noqa: BLE001 - nobody above; the log is what the client reads
+    except BaseException:  # noqa: BLE001 - the last frame of the process; the client reads the log
         traceback.print_exc()
         os._exit(1)
     os._exit(0)  # the interpreter's own cleanup costs 15 ms

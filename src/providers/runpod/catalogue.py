@@ -76,7 +76,9 @@ def catalogue(
     data_centers: Collection[str] | None = None,
     among: Collection[str] | None = None,
 ) -> Catalogue:
-    """Return the catalogue of the two lists. ``data_centers``: the user's choice; ``among``: those with a network."""
+    """Return the catalogue of the lists of GPUs and CPU flavors. ``data_centers``: the user's choice; ``among``: those
+    with a network.
+    """
     types: dict[str, InstanceType] = {}
     prices: dict[str, float] = {}
     stock: dict[tuple[str, str], str] = {}

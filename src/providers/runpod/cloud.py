@@ -59,7 +59,7 @@ class RunPodCloud(AccountCloud):
         """End pods, and confirm each end by a query. Unknown pods are left out of the result."""
         return [each for each in await each_of(machines, self._delete) if each is not None]
 
-    def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002 (to end one that is gone is no error)
+    def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002 (a missing pod is not an error)
         return False
 
     async def pods(self) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..cloud.http import HttpApi
     from .provider import RunPod
 
-LAUNCH_S = 60.0  # seconds for one launch
+LAUNCH_S = 60.0  # timeout of one launch in seconds
 # One of RunPod's own images, named in an example of its documentation.
 IMAGE = "runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404"
 IMAGE_CUDA = "12.8"  # the CUDA version that the host's driver must support for that image

@@ -13,7 +13,7 @@ from ..cloud import labels
 from ..resource_ownership import Thing
 
 UNTIL = "OUTRIDER_UNTIL"  # a pod's environment variable with the unix time at which its max_lifetime ends
-_OWNER_AT_MOST = 80  # characters
+_OWNER_AT_MOST = 80  # most characters of the owner
 _NAME = re.compile(r"outrider:(?P<pool>[\w.-]+):(?P<owner>[^:]*):(?P<launch>[0-9a-f]{32})", re.ASCII)
 
 

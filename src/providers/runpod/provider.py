@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class RunPod(CloudProvider["RunPodCloud"]):
     """Nodes on RunPod: each is a pod, which is a container with GPUs or with processors alone.
 
-    A pod whose client is gone deletes itself when its lease is over, with the key for itself alone that RunPod gives
-    it.
+    A pod whose client is gone deletes itself when its lease is over. It uses the key that RunPod gives each pod, which
+    is valid only for that pod.
 
     Args:
         key_file: A file with an API key. Default: the variable ``RUNPOD_API_KEY`` holds the key.

@@ -16,7 +16,7 @@ VERSION = "/v2"
 KEY = "RUNPOD_API_KEY"
 KEYS = ApiKeys(provider="RunPod", name="runpod", variable=KEY, page="https://console.runpod.io/user/settings")
 PODS = "/pods"
-# 60 requests a minute, 3,000 an hour and 50,000 a day: the header RateLimit-Policy as RunPod's document shows it.
+# 60 requests a minute, 3,000 an hour and 50,000 a day: the header RateLimit-Policy in RunPod's documentation.
 LIMITS = {"calls": (20.0, 0.65)}
 CAPACITY_AGAIN_S = 30.0
 # Status 400 has the message "There are no longer any instances available with the requested specifications." and no

@@ -70,7 +70,7 @@ class _Row:
     seconds: float
     nodes: tuple[str, ...]
     cpus: int
-    memory_bytes: int | None  # per node
+    memory_bytes: int | None  # memory per node in bytes
     cpu_s: float | None
     used_bytes: int | None
 

@@ -228,7 +228,7 @@ class AllocationFleet:
             new.rename(self._folder)
         except OSError:
             shutil.rmtree(new, ignore_errors=True)
-            if not self._folder.exists():  # another launch of the pool has just created it
+            if not self._folder.exists():  # if it exists, another launch of the pool has just created it
                 raise
 
     def _start(self, script: Script, node: str) -> Machine:
@@ -338,7 +338,7 @@ class AllocationFleet:
     async def _ended(self, steps: Sequence[_Step]) -> None:
         until = anyio.current_time() + END_S
         for step in steps:
-            while step.srun.poll() is None and anyio.current_time() < until:  # noqa: ASYNC110 - a process
+            while step.srun.poll() is None and anyio.current_time() < until:  # noqa: ASYNC110 - no event reports the end of a process
                 await anyio.sleep(LOOK_S / 2)
             if step.srun.poll() is None:
                 step.srun.terminate()

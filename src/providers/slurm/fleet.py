@@ -163,7 +163,7 @@ class SlurmFleet:
             await self._endings.end_whole(whole)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # Slurm decides on which nodes a job runs
+        pass  # nothing to do, as Slurm decides on which nodes a job runs
 
     async def events(self) -> AsyncIterator[MachineEvent]:
         """Yield events until the fleet is closed."""
@@ -210,8 +210,7 @@ class SlurmFleet:
         self._changed()
         return ids
 
-        # --- polling the jobs
-        # -------------------------------------------------------------------------------------------
+    # --- polling the jobs ---------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         """Poll the pool's jobs repeatedly, for as long as there are any."""
@@ -301,7 +300,7 @@ class SlurmFleet:
         return replace(event, reason=replace(event.reason, words=f"{event.reason.words}; {limit}")) if limit else event
 
     def _handle(self, event: JobEvent) -> None:
-        if not isinstance(event, Queued):  # the event only changes the reason or the expected start
+        if not isinstance(event, Queued):  # a Queued event changes only the reason or the expected start
             self._changed_at = anyio.current_time()
         match event:
             case Queued(job, machines, reason, starts_at):

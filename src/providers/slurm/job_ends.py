@@ -31,7 +31,7 @@ class JobEnds:
         return list(self._lacked)
 
     def answer(self, views: Iterable[JobView], sent_at: float, quiet: Container[str] = ()) -> list[str]:
-        """Process an output of squeue, requested at ``sent_at``; ``views`` has all of its jobs that are being ended.
+        """Process an output of squeue, requested at ``sent_at``; ``views`` has all jobs in it that are being ended.
 
         ``quiet``: jobs of which nothing runs any more. Return the jobs that are not over.
         """

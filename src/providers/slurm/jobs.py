@@ -3,14 +3,14 @@
 JOBS-1: a machine is reported as running at most once, and as gone at most once; after that nothing more is reported.
 JOBS-2: the machines of a job get its nodes in the allocation's order, when it starts, and keep them: when a node is
 taken away, the nodes of the other machines stay as they are.
-JOBS-3: a job that answers lack is gone only after two of them in a row that were requested after its submission.
+JOBS-3: a job is gone only when two answers in a row lack it, both requested after its submission.
 JOBS-4: a pending reason that never ends is reported at once, and once.
 JOBS-5: a pending reason that ends soon or never is reported when it has lasted for `PERSISTS_S` without a break, not
 earlier.
 JOBS-6: a node is silent if its step has not ended `SILENT_S` after the request to end that node alone. A job is quiet
 when it has silent nodes, and all other steps of it have ended.
 JOBS-7: while Slurm ends a job, its steps are requested to end, once, when the time announced to their tasks is over.
-JOBS-8: a job has ended by its own word when the steps on all its nodes had begun, and none of them is left.
+JOBS-8: a job has ended by its own report when the steps on all its nodes had begun, and none of them is left.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Job:
             self.released[node] = min(now, self.released.get(node, now))
 
     def may_be_quiet(self, now: float) -> bool:
-        """Return whether to check which steps have ended."""
+        """Return whether the job may be quiet, so that its steps have to be checked."""
         return bool(self.silent) or any(now - at >= SILENT_S for at in self.released.values())
 
     def steps_seen(self, steps: Collection[str], now: float) -> bool:

@@ -39,7 +39,7 @@ def thing_of(view: JobView) -> Thing:
 
 
 def left(views: Iterable[JobView], claim: Claim, known: Sequence[Machine], most: int) -> Left:
-    """Take over the first ``most`` of the ``known`` machines that are still there. ``views``: the user's jobs."""
+    """Decide to take over the first ``most`` of the ``known`` machines that still exist. ``views``: the user's jobs."""
     ours = {view.id: view for view in views if not view.over and claim.has(thing_of(view))}
     there = [machine for machine in known if machine.address is not None and _runs(ours.get(job_of(machine)), machine)]
     machines = tuple(there[:most])

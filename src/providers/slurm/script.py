@@ -129,8 +129,7 @@ def relay(job: str, node: str, folder: str, *, python: str = "python3", here: bo
 
     Each end of srun has a relay, because Slurm would send the last piece of a message above 1024 bytes 40 ms late.
     ``here``: the relay at the client's end runs on this computer. It is this package's own file, because nodes can
-        write
-    to the job's folder.
+    write to the job's folder.
     """
     srun = ("srun", "-u", "--quiet", f"--jobid={job}", f"--nodelist={node}", *_STEP)
     far = near = (python, "-I", "-S", f"{folder}/{RELAY}")

@@ -16,7 +16,8 @@ from .errors import MOST, error_of, refuse_failed
 from .script import END, GRACE_S, NODES, OUTPUT, SSH, WANTED
 from .squeue import JobView
 
-LIMITS = ("TotalNodes", "MaxNodes", "MaxTime", "State")  # shown fields of a partition that is too small for a job
+# Fields of a partition to display if a job is too large for the partition.
+LIMITS = ("TotalNodes", "MaxNodes", "MaxTime", "State")
 OUTPUT_BYTES = 2000  # bytes from the end of a job's output, for the cause of its end
 # Login scripts may print other lines first, so each line of this script has a prefix.
 _LOOK_AROUND = """

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from .jobs import Job
     from .site import Slurm
 
-LEAVE_S = 1.0  # least seconds from the start of a pool's end until usage is given up, as figures may come late
-LEAST_S = 0.4  # least seconds for the query after a longer end
+LEAVE_S = 1.0  # seconds after the start of a pool's end for which to wait for figures, which may come late
+LEAST_S = 0.4  # least seconds for the query, if the pool's end has taken longer than `LEAVE_S`
 AGAIN_S = 0.1
 DISABLED = "accounting storage is disabled"
 

@@ -35,7 +35,7 @@ from .service import ASK, URL
 if TYPE_CHECKING:
     from .provider import Vast
 
-RENT_S = 60.0  # seconds for one launch, which takes some seconds
+RENT_S = 60.0  # timeout of one launch in seconds; a launch usually takes a few seconds
 TRIES = 3  # most offers that one order tries; each try waits for `service.LIMITS`
 # Vast.ai's own default image, which many hosts have already.
 IMAGE = "vastai/base-image:@vastai-automatic-tag"

@@ -1,4 +1,4 @@
-"""`Behaviour`: the cloud's settings, as opposed to what goes wrong in it at some moment (`faults`)."""
+"""`Behaviour`: the cloud's permanent settings. Errors that tests inject at some moment are in `faults`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import field
 
 from ....lazy_dataclass import dataclass
 
-FAMILIES = (  # glob patterns of instance types: describing all 1395 types takes a client seconds
+FAMILIES = (  # glob patterns of the default instance types: a client needs seconds to describe all 1395 types
     "t3.*", "t4g.*", "c7i.*", "c7g.*", "m7i.*", "m7g.*", "r7i.*", "r7g.*", "c7gn.*",
     "g4dn.*", "g5.*", "g5g.*", "g6.*", "g6e.*", "p3.*", "p4d.*", "p4de.*", "p5.*", "trn1.*", "inf2.*",
 )  # fmt: skip
@@ -44,7 +44,7 @@ class Behaviour:
     boot_s: float = 0.05  # duration of pending; EC2's: 5 to 30 s
     stop_s: float = 0.05  # duration of shutting-down; EC2's: 10 to 60 s
     remembered_s: float = 3600.0  # how long terminated instances are described
-    stale_s: float = 0.0  # EC2's: up to several seconds
+    stale_s: float = 0.0  # age of lists in seconds; EC2's: up to several seconds
     wavering: bool = False
     terse_repeats: bool = False
     throttled: bool = False
@@ -53,6 +53,6 @@ class Behaviour:
     spot_usd: Mapping[str, float] = field(default_factory=dict)
     on_demand_usd: Mapping[str, float] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)
-    public_ips: bool = True  # False: subnets give none
+    public_ips: bool = True  # False: subnets assign no public addresses
     default_vpc: bool = True
     vpc_cidr: str = VPC_CIDR  # addresses of the default VPC, divided among its zones

@@ -1,4 +1,4 @@
-"""One call to the cloud: its parameters, its region, and how old its answer may be."""
+"""One call to the cloud: its parameters, its region, and the age of its answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CloudCall:
-    """A call. ``ago``: the age of its answer: it sees the cloud's state of so many seconds ago."""
+    """A call. ``ago``: its answer shows the cloud's state of this many seconds ago."""
 
     region: Region
     action: str

@@ -22,10 +22,10 @@ class Pool:
 
 
 def check(region: Region, pool: Pool, planned: Sequence[Pool], max_usd: float | None = None) -> None:
-    """Check that there is one more machine, besides living and planned ones.
+    """Check that there is one more machine, in addition to living and planned ones.
 
     Raises:
-        EC2Error: there is none.
+        EC2Error: No such machine is available.
     """
     state = region.state
     size = vcpus(known(state.behaviour.types, region.name, pool.type))

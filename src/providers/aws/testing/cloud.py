@@ -57,7 +57,7 @@ class EC2:
 
     def __init__(
         self,
-        behaviour: Behaviour = Behaviour(),  # noqa: B008 - frozen
+        behaviour: Behaviour = Behaviour(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         region: str = "us-east-1",
@@ -86,7 +86,8 @@ class EC2:
             serving.start()
             closing.callback(serving.join)
             closing.callback(self._server.shutdown)
-            closing.callback(self._state.clock.close)  # first: the server waits for its calls, which wait for the clock
+            # Closed first: the server waits for its calls, which wait for the clock.
+            closing.callback(self._state.clock.close)
             self._closing = closing.pop_all()
         return self
 
@@ -202,7 +203,7 @@ def _server(wsgi_app: CloudApp) -> ThreadedWSGIServer:
     class Handler(MotoRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002, ARG002 - werkzeug's
+        def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002, ARG002 - werkzeug defines the signature
             logging.getLogger("outrider.testing.ec2").debug(message, *args)
 
     class Server(ClosesConnections, ThreadedWSGIServer):

@@ -60,10 +60,10 @@ def describe_spot_instance_requests(call: CloudCall) -> Answer:
 
 
 def named(call: CloudCall, ids: Sequence[str]) -> list[Instance]:
-    """The instances with these ids, as this call sees them.
+    """Return the instances with these ids, as this call sees them.
 
     Raises:
-        EC2Error: one of them does not exist.
+        EC2Error: One of them does not exist.
     """
     instances, missing = list[Instance](), list[str]()
     for malformed in (each for each in ids if not re.fullmatch(r"i-[0-9a-f]{8,17}", each)):
@@ -99,7 +99,7 @@ def state(name: str) -> Answer:
     return {"Code": CODES[name], "Name": name}
 
 
-# --- inside -----------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _instance(it: Instance, region: Region) -> Answer:

@@ -1,4 +1,4 @@
-"""Filters with wildcards, and paging: common to all describe calls."""
+"""Filters with wildcards, and paging, for all describe calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .protocol import EC2Error
 
 T = TypeVar("T")
 Fact = Callable[[T], Iterable[str]]
-Facts = Mapping[str, Fact[T]]  # by the filter's name: how to read that fact of a resource
+Facts = Mapping[str, Fact[T]]  # by the filter's name: a function that returns the filtered value of a resource
 Tags = Callable[[T], Mapping[str, str]]
 TAGS: Tags[Any] = attrgetter("tags")
 
@@ -20,10 +20,10 @@ TAGS: Tags[Any] = attrgetter("tags")
 def chosen(
     things: Iterable[T], filters: Sequence[Mapping[str, Any]] | None, facts: Facts[T], tags: Tags[T] | None = None
 ) -> list[T]:
-    """The resources that match every filter by one of its values. ``*`` and ``?`` are wildcards, ``\\`` quotes.
+    """Return the resources that match every filter by one of its values. ``*`` and ``?`` are wildcards, ``\\`` quotes.
 
     Raises:
-        EC2Error: a filter has no name, or an unknown one, even if there are no resources.
+        EC2Error: A filter has no name, or an unknown name, even if there are no resources.
     """
     conditions = [(_fact(each.get("Name"), facts, tags), each.get("Values", ())) for each in filters or ()]
     return [thing for thing in things if all(_fits(fact(thing), values) for fact, values in conditions)]
@@ -58,7 +58,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def page(things: Sequence[T], ask: Mapping[str, Any], most: int = 1000) -> tuple[list[T], str | None]:
-    """One page of ``things``, and the token of the next page."""
+    """Return one page of ``things``, and the token of the next page."""
     token, size = ask.get("NextToken"), min(ask.get("MaxResults") or most, most)
     if token and not re.fullmatch(r"after-\d+", token):
         raise EC2Error("InvalidNextToken", f"The token '{token}' is invalid")
@@ -72,7 +72,7 @@ def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def launch_tags(ask: Mapping[str, Any], kind: str) -> dict[str, str]:
-    """The tags in a launch call for its resources of ``kind``."""
+    """Return the tags in a launch call for its resources of ``kind``."""
     return {
         tag["Key"]: tag.get("Value", "")
         for each in ask.get("TagSpecifications") or ()

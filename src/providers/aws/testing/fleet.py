@@ -24,20 +24,20 @@ Error = tuple[Mapping[str, Any], Market, EC2Error]  # (override, market, its err
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One capacity pool that the fleet may draw from."""
+    """One capacity pool from which the fleet may take machines."""
 
     override: Mapping[str, Any]
     template: Mapping[str, Any]
     launch_spec: LaunchSpec
     weight: float
     priority: float
-    usd: float  # per hour and unit of capacity
+    usd: float  # USD per hour and unit of capacity
     depth: float  # apparent capacity, for strategies that consider it
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The result of trying some pools in turn."""
+    """The result of trying some capacity pools in turn."""
 
     taken: Sequence[tuple[Candidate, int]]
     errors: Sequence[Error]
@@ -69,7 +69,7 @@ def describe_fleets(call: CloudCall) -> Answer:
 
 
 def delete_fleets(call: CloudCall) -> Answer:
-    """Delete fleets together with their instances, without which an instant fleet cannot be deleted."""
+    """Delete fleets together with their instances: an instant fleet can only be deleted together with them."""
     ids = call.ask["FleetIds"]
     _known_fleets(call, ids)
     if not call.ask["TerminateInstances"]:
@@ -86,11 +86,11 @@ def delete_fleets(call: CloudCall) -> Answer:
     return {"SuccessfulFleetDeletions": deleted, "UnsuccessfulFleetDeletions": []}
 
 
-# --- inside -----------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _targets(target: Mapping[str, Any]) -> dict[Market, int]:
-    """Units of capacity by market; the rest belongs to the default type, on-demand unless given."""
+    """Return the units of capacity by market; the rest belongs to the default market, on-demand unless given."""
     on_demand, spot = target.get("OnDemandTargetCapacity") or 0, target.get("SpotTargetCapacity") or 0
     rest = target["TotalTargetCapacity"] - on_demand - spot
     if rest < 0 or target["TotalTargetCapacity"] < 1:
@@ -132,7 +132,7 @@ def _candidates(call: CloudCall, market: Market, fleet_id: str) -> tuple[list[Ca
 
 
 def _spec(call: CloudCall, template: Ask, override: Mapping[str, Any], system: Mapping[str, str]) -> Ask:
-    """The template with one override applied, in the form of RunInstances."""
+    """Return the template with one override applied, in the form of RunInstances."""
     fleets_tags = [each for each in call.ask.get("TagSpecifications") or () if each.get("ResourceType") != "fleet"]
     tags = [{"Key": key, "Value": value} for key, value in system.items()]
     own = {
@@ -166,7 +166,7 @@ def _candidate(
         usd = prices.on_demand(state.behaviour, call.region.name, pool.type)
     else:
         usd = prices.spot(state.behaviour, call.region.name, pool.zone, pool.type)
-    dice = Random(f"depth {state.behaviour.seed} {pool.type} {pool.zone}")  # noqa: S311 - to be repeated
+    dice = Random(f"depth {state.behaviour.seed} {pool.type} {pool.zone}")  # noqa: S311 - reproducible by its seed
     return Candidate(
         override=override,
         template=template,
@@ -181,7 +181,7 @@ def _candidate(
 def _draw(
     call: CloudCall, candidates: Sequence[Candidate], units: int, options: Mapping[str, Any], planned: Sequence[Pool]
 ) -> Draw:
-    """Draw from the first group of pools that has enough, otherwise from the one that has most."""
+    """Take machines from the first group of capacity pools that has enough, otherwise from the group with the most."""
     strategy = str(options.get("AllocationStrategy") or "lowest-price")
     ordered = sorted(candidates, key=_rank(strategy))
     best, errors = Draw((), (), 0.0), list[Error]()
@@ -210,7 +210,7 @@ def _rank(strategy: str) -> Callable[[Candidate], float]:
 
 
 def _groups(ordered: Sequence[Candidate], options: Mapping[str, Any]) -> Iterable[list[Candidate]]:
-    """Groups of candidates that may be mixed."""
+    """Yield groups of candidates that may be mixed."""
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for each in ordered:
         key = (

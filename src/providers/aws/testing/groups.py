@@ -1,4 +1,4 @@
-"""Security groups: moto keeps them, while this module knows whether they can be seen yet and who uses them."""
+"""Security groups: moto stores them; this module decides whether they are visible yet, and which machines use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check(call: CloudCall, parameters: Mapping[str, str]) -> None:
     """Check the security groups that a call names.
 
     Raises:
-        EC2Error: one is too young to be known, or is to be deleted while in use.
+        EC2Error: A group is too young to be visible, or is to be deleted while in use.
     """
     region = call.region
     region.check_young(parameters.values(), call.ago)
@@ -27,14 +27,14 @@ def check(call: CloudCall, parameters: Mapping[str, str]) -> None:
 
 
 def heard(call: CloudCall, answer: bytes) -> bytes:
-    """Remove what this call cannot see yet from moto's answer, and remember when a group was made."""
+    """Remove resources that are not visible yet from moto's answer, and record the creation time of new groups."""
     if call.action == "CreateSecurityGroup":
-        group_id = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - moto's
+        group_id = ET.fromstring(answer).findtext("{*}groupId")  # noqa: S314 - XML from moto in this process
         if group_id:
             call.region.young[group_id] = call.region.state.clock.now()
     if call.action != "DescribeSecurityGroups" or not call.ago:
         return answer
-    root = ET.fromstring(answer)  # noqa: S314 - moto's
+    root = ET.fromstring(answer)  # noqa: S314 - XML from moto in this process
     for listed in root.findall("{*}securityGroupInfo"):
         for item in list(listed):
             if call.region.is_young(item.findtext("{*}groupId", ""), call.ago):

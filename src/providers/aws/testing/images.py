@@ -51,7 +51,7 @@ WELL_KNOWN = (
 
 
 def parameter(region: Region, name: str) -> str | None:
-    """The image that a public parameter names; None where it names none."""
+    """Return the image that a public parameter names; None: no such parameter."""
     if _described(name) is None:
         return None
     image_id = _id(region, name)
@@ -60,10 +60,10 @@ def parameter(region: Region, name: str) -> str | None:
 
 
 def find(region: Region, image_id: str) -> Image:
-    """The image with this id.
+    """Return the image with this id.
 
     Raises:
-        EC2Error: there is none.
+        EC2Error: There is no such image.
     """
     for image in _known(region):
         if image.id == image_id:
@@ -84,7 +84,7 @@ def describe_images(call: CloudCall) -> Answer:
 
 
 def register_image(call: CloudCall) -> Answer:
-    """Register an image of snapshots, which are assumed to exist."""
+    """Register an image from snapshots, which are assumed to exist."""
     ask, image_id = call.ask, call.region.state.new_id("ami")
     device = ask.get("RootDeviceName") or "/dev/sda1"
     volumes = {each["DeviceName"]: each["Ebs"] for each in ask.get("BlockDeviceMappings") or () if each.get("Ebs")}

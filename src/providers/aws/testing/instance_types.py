@@ -38,7 +38,7 @@ def quota_code(type_name: str, market: str) -> str:
 
 @cache
 def catalogue(patterns: tuple[str, ...]) -> dict[str, Data]:
-    """Descriptions of types by name, in no certain order, as in EC2."""
+    """Return the descriptions of types by name, unordered as in EC2."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     return {name: data for name, data in INSTANCE_TYPES.items() if any(fnmatchcase(name, each) for each in patterns)}
@@ -46,7 +46,7 @@ def catalogue(patterns: tuple[str, ...]) -> dict[str, Data]:
 
 @cache
 def zones(region: str) -> dict[str, frozenset[str]]:
-    """The region's zones that offer each type."""
+    """Return the region's zones that offer each type."""
     from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 
     zones_by_type: dict[str, set[str]] = {}
@@ -56,10 +56,10 @@ def zones(region: str) -> dict[str, frozenset[str]]:
 
 
 def known(patterns: tuple[str, ...], region: str, type_name: str) -> Data:
-    """The description of a type.
+    """Return the description of a type.
 
     Raises:
-        EC2Error: there is no such type.
+        EC2Error: There is no such type.
     """
     data = catalogue(patterns).get(type_name)
     if data is None or type_name not in zones(region):
@@ -112,7 +112,9 @@ _OFFERING_FACTS: Facts[tuple[str, str]] = {
 
 
 class _TypeFacts(dict[str, Fact[str]]):
-    """Filters of types: ``vcpu-info.default-vcpus`` reads ``VCpuInfo.DefaultVCpus``; lists drop a plural ``s``."""
+    """Filters of types: ``vcpu-info.default-vcpus`` reads ``VCpuInfo.DefaultVCpus``; for lists, a plural ``s`` is
+    dropped.
+    """
 
     def __missing__(self, name: str) -> Fact[str]:
         path = next((form for form in _forms(name) if form in _paths()), None)

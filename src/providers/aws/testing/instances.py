@@ -37,10 +37,10 @@ class Instance:
     transition: str = ""
     groups: tuple[tuple[str, str], ...] = ()  # (id, name)
     tags: Mapping[str, str] = field(default_factory=dict)
-    user_data: str = ""  # in base64, as it was sent
+    user_data: str = ""  # in base64, as in the request
     key_name: str | None = None
     public_key: str = ""
-    on_shutdown: str = "stop"  # or "terminate": what happens when the machine shuts itself down
+    on_shutdown: str = "stop"  # "stop" or "terminate": the effect when the machine shuts itself down
     placement_group: str | None = None
     profile: str | None = None
     volumes: tuple[tuple[str, str], ...] = ()  # (device, volume id)
@@ -55,7 +55,7 @@ class Instance:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
     id: str
-    instance: str | None  # None: detached, and still costs money
+    instance: str | None  # None: the volume is detached, and still costs money
     device: str
     zone: str
     size_gb: int

@@ -1,4 +1,4 @@
-"""Make instances, as many as there is capacity for, and `RunInstances`."""
+"""`RunInstances`, and the creation of instances within the available capacity."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_instances(call: CloudCall) -> Answer:
 
 
 def room(region: Region, wanted: LaunchSpec, most: int, planned: Sequence[Pool] = ()) -> tuple[int, EC2Error | None]:
-    """Count how many of these machines can be had, up to ``most``; with EC2's error if they are fewer."""
+    """Return how many of these machines are available, up to ``most``; with EC2's error if there are fewer."""
     mine: list[Pool] = []
     free = len(_free_addresses(region, wanted.subnet, most)) if most else 0
     while len(mine) < most:
@@ -68,7 +68,7 @@ def room(region: Region, wanted: LaunchSpec, most: int, planned: Sequence[Pool] 
 
 
 def launch(region: Region, wanted: LaunchSpec, count: int) -> list[Instance]:
-    """Make ``count`` machines, for which there is room."""
+    """Create ``count`` machines, for which there must be capacity."""
     state = region.state
     reserved, started = state.new_id("r"), []
     for index, address in enumerate(_free_addresses(region, wanted.subnet, count)):
@@ -105,13 +105,13 @@ def launch(region: Region, wanted: LaunchSpec, count: int) -> list[Instance]:
     return started
 
 
-# --- inside -----------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _where_most(
     call: CloudCall, spec: Ask, market: Market, *, least: int, most: int, max_usd: float | None
 ) -> tuple[LaunchSpec, int]:
-    """Choose the zone with most machines, as one launch uses one zone."""
+    """Choose the zone with the most available machines, as one launch uses one zone."""
     best: tuple[LaunchSpec, int] | None = None
     refusal: EC2Error | None = None
     places = subnets(call, spec)
@@ -178,7 +178,7 @@ def _instance(region: Region, wanted: LaunchSpec, reserved: str, index: int, add
 
 
 def _devices(wanted: LaunchSpec) -> dict[str, Mapping[str, Any]]:
-    """The image's devices, the root first, and those of the launch, which override the image's settings."""
+    """Return the image's devices, the root first, and the launch's devices, which override the image's settings."""
     image = wanted.image
     devices: dict[str, Mapping[str, Any]] = {image.root_device: {}, **image.volumes}
     for each in wanted.spec.get("BlockDeviceMappings") or ():
@@ -207,7 +207,7 @@ def _volumes(region: Region, wanted: LaunchSpec, instance: Instance) -> list[Vol
 
 
 def _free_addresses(region: Region, subnet: Subnet, count: int) -> list[str]:
-    """List up to ``count`` free addresses, beginning after the last one that was given."""
+    """Return up to ``count`` free addresses, beginning after the last assigned one."""
     used = {each.private_ip for each in region.instances.all() if each.state != "terminated"}
     start = 0 if region.state.behaviour.recycle_addresses else region.assigned_addresses.get(subnet.id, 0)
     hosts = _hosts(subnet.cidr)
@@ -217,12 +217,12 @@ def _free_addresses(region: Region, subnet: Subnet, count: int) -> list[str]:
 
 @cache
 def _hosts(cidr: str) -> list[str]:
-    """The addresses of a subnet without the first four and the last, which EC2 keeps."""
+    """Return the addresses of a subnet without the first four and the last, which EC2 reserves."""
     return [str(each) for each in list(ipaddress.ip_network(cidr))[4:-1]]
 
 
 def _public(private: str) -> str:
-    """The public address for a private one: 198.18.y.z for w.x.y.z, in a range that nobody uses (RFC 2544)."""
+    """Return the public address for a private one: 198.18.y.z for w.x.y.z, in a range reserved for tests (RFC 2544)."""
     return f"198.18.{private.split('.', 2)[2]}"
 
 

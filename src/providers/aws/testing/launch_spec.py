@@ -1,4 +1,4 @@
-"""Resolve and check the parameters of a launch: everything that it names exists and is compatible."""
+"""Resolution and checks of a launch's parameters: every named resource exists and is compatible."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LaunchSpec:
 
 
 def merged(template: Mapping[str, Any], ask: Mapping[str, Any]) -> Ask:
-    """Merge a template with a call's parameters, which win; tags of both are used."""
+    """Merge a template with a call's parameters. The call's values take precedence; the tags of both are used."""
     both = [*(template.get("TagSpecifications") or ()), *(ask.get("TagSpecifications") or ())]
     combined = Ask({**template, **ask, "TagSpecifications": both})
     for key in ("MetadataOptions", "Placement"):
@@ -58,7 +58,7 @@ def launch_spec_of(
     """Resolve and check a launch.
 
     Raises:
-        EC2Error: something does not exist, or is not compatible.
+        EC2Error: A resource does not exist, or is not compatible.
     """
     region = call.region
     pool = Pool(str(type_name or spec.get("InstanceType") or "m1.small"), subnet.zone, market)
@@ -87,10 +87,10 @@ def launch_spec_of(
 
 
 def subnets(call: CloudCall, spec: Ask) -> list[Subnet]:
-    """The subnets that the launch may use: the named one, or default ones in the zones that it allows.
+    """Return the subnets for the launch: the named one, or the default ones in the allowed zones.
 
     Raises:
-        EC2Error: the subnet does not exist, or there is no default VPC.
+        EC2Error: The subnet does not exist, or there is no default VPC.
     """
     region = call.region
     interface = (spec.get("NetworkInterfaces") or [{}])[0]
@@ -107,7 +107,7 @@ def subnets(call: CloudCall, spec: Ask) -> list[Subnet]:
     return sorted(candidates, key=lambda each: each.zone)
 
 
-# --- inside -----------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
 def _image(call: CloudCall, spec: Ask, kind: Mapping[str, Any]) -> images.Image:
@@ -148,7 +148,7 @@ def _check_interfaces(spec: Ask, kind: Mapping[str, Any]) -> None:
 
 
 def _check_placement(call: CloudCall, spec: Ask, pool: Pool, kind: Mapping[str, Any]) -> None:
-    """Check a placement group: a cluster group is in one zone, that of its first machine."""
+    """Check a placement group: a cluster group is in one zone, the zone of its first machine."""
     name = (spec.get("Placement") or {}).get("GroupName")
     if not name:
         return

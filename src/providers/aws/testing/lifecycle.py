@@ -1,4 +1,4 @@
-"""The life of an instance: it boots, runs, and ends, because its user, the machine itself or the cloud ends it."""
+"""The life cycle of an instance: it boots, runs, and is ended by the user, by itself or by the cloud."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ REBALANCE, ACTION, TERMINATION = "events/recommendations/rebalance", "spot/insta
 
 
 class Lifecycle:
-    """One instance's life since its launch. The world's lock is held for changes of state, not while it boots."""
+    """One instance's life since its launch. State changes hold the cloud's lock; booting does not."""
 
     def __init__(self, region: Region, instance_id: str) -> None:
         self._region, self._state, self._id = region, region.state, instance_id
         self._power = "off"  # or "booting", "on", "going"
-        self._notices = 0  # counts notices; the number of a withdrawn notice is outdated, so it takes nothing
+        # Number of the last notice; a withdrawal increases it, so that the withdrawn notice has no effect.
+        self._notices = 0
 
     @property
     def instance(self) -> Instance:
@@ -62,7 +63,9 @@ class Lifecycle:
                 self._end(ITSELF, "", "shutting-down" if for_good else "stopping")
 
     def interrupt(self, notice_s: float, rebalance_s: float | None) -> None:
-        """Send the rebalance recommendation, after ``rebalance_s`` the notice, and end it ``notice_s`` after that."""
+        """Send the rebalance recommendation, the notice ``rebalance_s`` later, and end the instance ``notice_s`` after
+        that.
+        """
         with self._state.lock:
             self._notices += 1
             noticed = partial(self._notice, self._notices, notice_s)
@@ -80,7 +83,7 @@ class Lifecycle:
                 self._state.hypervisor.metadata(self._id, path, None)
 
     def unplug(self) -> None:
-        """Cut the power when the cloud ends."""
+        """Power the machine off when the test cloud closes."""
         if self._power == "on":
             self._unplug()
 
@@ -112,13 +115,13 @@ class Lifecycle:
         error: Exception | None = None
         try:
             self._state.hypervisor.boot(_described(self.instance, self.switched_itself_off))
-        except Exception as failed:  # noqa: BLE001 - the hypervisor is the user's: its failure is the machine's
+        except Exception as failed:  # noqa: BLE001 - the hypervisor is the user's: its failure ends the machine
             error = failed
         with self._state.lock:
             self._power = "on"
             if error is not None:
                 self._state.failures.append(error)
-            if self.instance.state != "pending":  # ended meanwhile
+            if self.instance.state != "pending":  # the instance has been ended in the meantime
                 self._unplug_later()
             elif error is not None:
                 self._end(INTERNAL, INTERNAL[0])
@@ -144,7 +147,7 @@ class Lifecycle:
             self._spot("closed", spot_status)
         if was_off:
             self._state.clock.after(self._state.behaviour.stop_s, self._ended)
-        elif self._power == "on":  # a booting one is powered off when it has booted
+        elif self._power == "on":  # a booting machine is powered off after its boot
             self._unplug_later()
 
     def _unplug_later(self) -> None:

@@ -1,6 +1,6 @@
-"""moto answers for everything that this cloud does not: networks, security groups, key pairs, roles, S3 and others.
+"""The part of the cloud that moto implements: networks, security groups, key pairs, roles, S3 and others.
 
-Its backends belong to this process: there is one cloud at a time, which begins without the former one's resources.
+moto's backends belong to this process, so there is one cloud at a time, which starts with empty backends.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Moto:
 
     Raises:
         ImportError: moto's server is not installed.
-        RuntimeError: this process has a cloud already.
+        RuntimeError: This process already has a cloud.
     """
 
     def __init__(self, seed: int = 0, *, default_vpc: str | None = VPC_CIDR) -> None:
-        """``default_vpc``: its CIDR; None: there is no default VPC."""
+        """``default_vpc``: the CIDR of the default VPC; None: there is no default VPC."""
         self._seed, self._default_vpc = seed, default_vpc
         self._regions: dict[str, EC2Backend] = {}
         self.lock = threading.RLock()  # moto's EC2 is not thread-safe
@@ -59,7 +59,7 @@ class Moto:
         try:
             self._reset()
             self.app: Callable[..., Iterable[bytes]] = DomainDispatcherApplication(create_backend_app)
-        except BaseException:  # also an interrupt: the next test cloud is not to wait for this one
+        except BaseException:  # also on KeyboardInterrupt, so that the next test cloud does not wait for this one
             _taken.release()
             raise
         return self
@@ -82,10 +82,10 @@ class Moto:
         self._regions.clear()
 
     def region(self, name: str) -> EC2Backend:
-        """moto's EC2 backend of a region.
+        """Return moto's EC2 backend of a region.
 
         Raises:
-            KeyError: there is no such region.
+            KeyError: The region does not exist.
         """
         with self.lock:
             if name not in self._regions:
@@ -114,10 +114,10 @@ class Moto:
             return [each.name for each in self.region(region).describe_availability_zones()]
 
     def groups(self, region: str, ids: Iterable[str], vpc: str) -> tuple[tuple[str, str], ...]:
-        """(id, name) of each group; without ids, of the VPC's default group.
+        """Return (id, name) of each group; without ids, of the VPC's default group.
 
         Raises:
-            EC2Error: one does not exist, or belongs to another VPC.
+            EC2Error: A group does not exist, or belongs to another VPC.
         """
         with self.lock:
             backend = self.region(region)
@@ -137,7 +137,7 @@ class Moto:
             return tuple(groups)
 
     def tags(self, region: str) -> list[tuple[str, str, str, str]]:
-        """(id, kind, key, value) of each tag on resources that moto keeps."""
+        """Return (id, kind, key, value) of each tag on resources in moto."""
         with self.lock:
             listed = self.region(region).describe_tags()
             return [(tag["resource_id"], tag["resource_type"], tag["key"], tag["value"]) for tag in listed]
@@ -153,7 +153,7 @@ class Moto:
         """Check that an instance profile exists.
 
         Raises:
-            EC2Error: it does not.
+            EC2Error: The instance profile does not exist.
         """
         from moto.iam.models import iam_backends
 
@@ -164,7 +164,7 @@ class Moto:
             raise EC2Error("InvalidParameterValue", f"{words} Invalid IAM Instance Profile {field}")
 
     def left(self, region: str) -> list[tuple[str, str, dict[str, str]]]:
-        """(kind, id, tags) of groups, key pairs and addresses that somebody made."""
+        """Return (kind, id, tags) of groups, key pairs and addresses that were created through the API."""
         with self.lock:
             backend = self.region(region)
             groups = [each for below in backend.groups.values() for each in below.values() if each.name != "default"]
@@ -176,7 +176,7 @@ class Moto:
 
 @contextmanager
 def _without_images() -> Iterator[None]:
-    """Keep moto from loading 1300 images per region, which takes half a second; this cloud has its own images."""
+    """Prevent moto from loading 1300 images per region, which takes 0.5 s; this cloud has its own images."""
     switch = "MOTO_EC2_LOAD_DEFAULT_AMIS"
     before = os.environ.get(switch)
     os.environ[switch] = "false"
@@ -203,7 +203,7 @@ def _remove_vpc(backend: EC2Backend) -> None:
 
 
 def _make_vpc(backend: EC2Backend, cidr: str) -> None:
-    """Make a default VPC with these addresses, and a subnet in each zone."""
+    """Create a default VPC with these addresses, and a subnet in each zone."""
     backend.default_vpc = backend.create_vpc(cidr, is_default=True)
     zones = [zone.name for zone in backend.describe_availability_zones()]
     subnets = ip_network(cidr).subnets(prefixlen_diff=(len(zones) - 1).bit_length())

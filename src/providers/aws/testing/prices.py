@@ -1,4 +1,4 @@
-"""Prices: made up but plausible, the same for the same seed, and close to EC2's where that is easy."""
+"""Prices: invented but plausible, equal for equal seeds, and close to EC2's where that is easy."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ GPU_USD = {
     "H200": 10.0,
 }
 VCPU_USD, ARM_VCPU_USD, GIB_USD, OTHER_USD = 0.035, 0.028, 0.0035, 1.0
-HISTORY_S = 6 * 3600.0  # how long a price is valid
+HISTORY_S = 6 * 3600.0  # seconds for which a price is valid
 
 
 def on_demand(behaviour: Behaviour, region: str, type_name: str) -> float:
-    """USD per hour on demand."""
+    """Return USD per hour on demand."""
     usd = behaviour.on_demand_usd.get(type_name)
     if usd is not None:
         return usd
@@ -43,17 +43,17 @@ def on_demand(behaviour: Behaviour, region: str, type_name: str) -> float:
 
 
 def spot(behaviour: Behaviour, region: str, zone: str, type_name: str, period: int = 0) -> float:
-    """USD per hour for spot, ``period`` periods ago."""
+    """Return USD per hour for spot, ``period`` periods ago."""
     usd = behaviour.spot_usd.get(f"{type_name} {zone}", behaviour.spot_usd.get(type_name))
     if usd is not None:
         return usd
-    share = Random(f"{behaviour.seed} {type_name} {zone}").uniform(0.25, 0.6)  # noqa: S311 - to be repeated
+    share = Random(f"{behaviour.seed} {type_name} {zone}").uniform(0.25, 0.6)  # noqa: S311 - reproducible by its seed
     drift = Random(f"{behaviour.seed} {type_name} {zone} {period}").uniform(0.97, 1.03) if period else 1.0  # noqa: S311
     return round(on_demand(behaviour, region, type_name) * share * drift, 4)
 
 
 def describe_spot_price_history(call: CloudCall) -> Answer:
-    """One price every 6 hours, the newest first; the last one was valid at the requested start."""
+    """Return one price every 6 hours, the newest first; the oldest one was valid at the requested start."""
     state, ask, region = call.region.state, call.ask, call.region.name
     types, places = catalogue(state.behaviour.types), zones(region)
     names = [name for name in ask.get("InstanceTypes") or types if name in types and name in places]
@@ -97,7 +97,7 @@ def _spot_sold(data: Mapping[str, Any]) -> bool:
 
 
 def _periods(now: datetime, since: datetime, until: datetime) -> Iterator[tuple[int, datetime]]:
-    """(periods ago, its beginning), the newest first; the last one was valid at ``since``."""
+    """Yield (periods ago, start of the period), the newest first; the oldest one was valid at ``since``."""
     began = now - timedelta(seconds=now.timestamp() % HISTORY_S)
     for period in range(4 * 90):
         at = began - timedelta(seconds=period * HISTORY_S)

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("The test cloud needs botocore and moto: pip install 'outrider[testing]'.") from error
 
-USER = "arn:aws:iam::123456789012:user/anybody"  # for any credentials
+USER = "arn:aws:iam::123456789012:user/anybody"  # the caller's ARN for any credentials
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 
 Answer = Mapping[str, Any]
@@ -36,14 +36,14 @@ def unauthorized(action: str) -> EC2Error:
 
 
 class Ask(dict[str, Any]):
-    """Parameters by name. A missing one raises EC2Error, as the caller should have sent it."""
+    """Parameters by name. Access to a missing one raises EC2Error, as the caller should have sent it."""
 
     def __missing__(self, name: str) -> Any:
         raise EC2Error("MissingParameter", f"The request must contain the parameter {name}")
 
 
 class Rendered(str):
-    """The XML of a list item, rendered in advance: for large answers that never change."""
+    """The XML of a list item, rendered in advance, for large answers that never change."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ def parse(action: str, parameters: Mapping[str, str]) -> Ask:
     """Parse the parameters of an action.
 
     Raises:
-        EC2Error: there is no such action, or a value has the wrong type.
+        EC2Error: There is no such action, or a value has the wrong type.
     """
     try:
         shape = model().operation_model(action).input_shape

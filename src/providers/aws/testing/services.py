@@ -1,4 +1,4 @@
-"""EC2's neighbours as far as clients of EC2 need them: public parameters (SSM), prices, quotas. moto has the rest."""
+"""Other AWS services that clients of EC2 need: public parameters (SSM), prices, quotas. moto answers the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .filters import page
 from .protocol import EC2Error
 from .state import CloudState
 
-PLENTY = 4096.0  # vCPUs where no quota is set
+PLENTY = 4096.0  # vCPUs of quotas that are not set
 SIGNED_FOR_S = 300.0
 
 
@@ -23,7 +23,7 @@ def answer(state: CloudState, service: str, region: str, action: str, body: byte
     """Answer a call to another service; None: moto answers.
 
     Raises:
-        EC2Error: the service refuses.
+        EC2Error: The service refuses.
     """
     request = json.loads(body) if body.startswith(b"{") else {}
     match service, action:
@@ -42,7 +42,7 @@ def check_date(state: CloudState, date: str | None) -> None:
     """Check the date of a request's signature.
 
     Raises:
-        EC2Error: by the cloud's clock, it was signed too long ago.
+        EC2Error: By the cloud's clock, the request was signed too long ago.
     """
     for fault in state.faults.of(ClockSkew):
         if date and state.faults.happens(fault):
@@ -72,7 +72,7 @@ def _parameters(state: CloudState, region: str, names: list[str]) -> Mapping[str
 
 
 def _products(state: CloudState, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """On-demand prices of Linux machines, a product each."""
+    """Return on-demand prices of Linux machines, one product each."""
     wanted = {each["Field"]: _values(each) for each in request.get("Filters") or ()}
     regions = wanted.get("regionCode") or sorted({*state.regions, "us-east-1"})
     types = instance_types.catalogue(state.behaviour.types)
@@ -91,10 +91,10 @@ def _products(state: CloudState, request: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def _values(one: Mapping[str, str]) -> list[str]:
-    """The values that match a filter.
+    """Return the values that match a filter.
 
     Raises:
-        EC2Error: its type is not one that lists values.
+        EC2Error: The filter has a type without a list of values.
     """
     if one["Type"] in ("TERM_MATCH", "EQUALS"):
         return [one["Value"]]

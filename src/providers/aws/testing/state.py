@@ -1,4 +1,4 @@
-"""The state of a cloud: its regions, and in each the resources of EC2 with their history."""
+"""The state of a cloud: its regions, each with the resources of EC2 and their history."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class PlacementGroup:
 
 
 class CloudState:
-    """One cloud. ``lock`` is to be held for reading and writing."""
+    """One cloud. Hold ``lock`` for reading and writing."""
 
     def __init__(self, behaviour: Behaviour, hypervisor: Hypervisor, moto: Moto) -> None:
         self.behaviour, self.hypervisor, self.moto = behaviour, hypervisor, moto
-        self.failures: list[Exception] = []  # of the hypervisor, and of this cloud itself
+        self.failures: list[Exception] = []  # exceptions of the hypervisor, and of this cloud itself
         self.clock, self.faults, self.lock = Clock(self.failures.append), Faults(), threading.RLock()
         self.ledger = Ledger(self.clock.unix)
         self.regions: dict[str, Region] = {}
-        self._ids, self._ages = (Random(f"{what} {behaviour.seed}") for what in ("ids", "ages"))  # noqa: S311 - repeated
+        self._ids, self._ages = (Random(f"{what} {behaviour.seed}") for what in ("ids", "ages"))  # noqa: S311 - reproducible by its seed
         self._threads: list[threading.Thread] = []
 
     def new_id(self, prefix: str) -> str:
@@ -70,10 +70,10 @@ class CloudState:
         return self._ages.uniform(0.0, stale_s) if self.behaviour.wavering else stale_s
 
     def region(self, name: str) -> Region:
-        """The region of this name, made on first use.
+        """Return the region of this name, created on first use.
 
         Raises:
-            KeyError: there is no such region.
+            KeyError: The region does not exist.
         """
         with self.lock:
             if name not in self.regions:
@@ -82,7 +82,7 @@ class CloudState:
             return self.regions[name]
 
     def spawn(self, deed: Callable[[], None]) -> None:
-        """Run something that may take long in a thread of its own."""
+        """Run a function that may take long in its own thread."""
         thread = threading.Thread(target=deed, name="ec2-machine", daemon=True)
         with self.lock:
             self._threads = [each for each in self._threads if each.is_alive()]
@@ -91,20 +91,20 @@ class CloudState:
 
     def advance(self, seconds: float) -> None:
         with self.clock.held():
-            while self._settle():  # what is being powered on or off now is so at the beginning of these seconds
+            while self._settle():  # changes of power that are in progress finish before the time advances
                 pass
             until = self.clock.now() + seconds
             while self._settle() or self.clock.step(until):
                 pass
 
     def close(self) -> None:
-        """Stop the clock, and return when nothing runs any more."""
+        """Stop the clock, and return when no thread runs any more."""
         self.clock.close()
         while self._settle():
             pass
 
     def _settle(self) -> bool:
-        """Wait for threads that power machines on or off; False: there were none."""
+        """Wait for threads that power machines on or off; return False if there were none."""
         with self.lock:
             threads, self._threads = self._threads, []
         for thread in threads:
@@ -125,9 +125,10 @@ class Region:
     lives: dict[str, Lifecycle] = field(default_factory=dict)  # by instance
     fleets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     answered: dict[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)  # by (action, ClientToken)
-    young: dict[str, float] = field(default_factory=dict)  # id -> creation time of a resource of moto
-    assigned_addresses: dict[str, int] = field(default_factory=dict)  # by subnet
-    images: dict[str, str] = field(default_factory=dict)  # id -> the parameter that named it
+    # Id -> creation time, for resources in moto that may not be visible yet.
+    young: dict[str, float] = field(default_factory=dict)
+    assigned_addresses: dict[str, int] = field(default_factory=dict)  # index of the last assigned address, by subnet
+    images: dict[str, str] = field(default_factory=dict)  # id -> name of the parameter that returned it
     own_images: dict[str, Image] = field(default_factory=dict)  # registered by users
 
     def __post_init__(self) -> None:
@@ -140,15 +141,15 @@ class Region:
         return self.young.get(group, -inf) > self.state.clock.now() - ago
 
     def check_young(self, named: Iterable[str], ago: float) -> None:
-        """Check that a call can see these groups already.
+        """Check that a call can already see these groups.
 
         Raises:
-            EC2Error: one was made less than ``ago`` seconds ago.
+            EC2Error: A group was created less than ``ago`` seconds ago.
         """
         for each in named:
             if self.is_young(each, ago):
                 raise EC2Error("InvalidGroup.NotFound", f"The security group '{each}' does not exist")
 
     def living(self) -> list[Instance]:
-        """The instances that use capacity and quota."""
+        """Return the instances that use capacity and quota."""
         return [each for each in self.instances.all() if each.state in ("pending", "running")]

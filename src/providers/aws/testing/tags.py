@@ -1,4 +1,4 @@
-"""Tags on resources that this cloud keeps itself; moto has those of others."""
+"""Tags of resources that this cloud stores itself; moto stores those of other resources."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def create_tags(call: CloudCall) -> Answer:
 
 
 def delete_tags(call: CloudCall) -> Answer:
-    """Delete tags; one given with a value only if it has that value; without names, all."""
+    """Delete tags. A tag given with a value is deleted only if it has that value; without names, all tags are
+    deleted.
+    """
     named = {tag["Key"]: tag.get("Value") for tag in call.ask.get("Tags") or ()}
 
     def without(tags: Mapping[str, str]) -> dict[str, str]:

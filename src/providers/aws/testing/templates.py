@@ -83,7 +83,7 @@ def find(region: Region, named: Mapping[str, Any], ago: float = 0.0) -> Template
     """Find a template by LaunchTemplateId or LaunchTemplateName.
 
     Raises:
-        EC2Error: there is none.
+        EC2Error: There is no such template.
     """
     template_id, name = named.get("LaunchTemplateId"), named.get("LaunchTemplateName")
     for template in region.templates.all(ago):
@@ -93,7 +93,7 @@ def find(region: Region, named: Mapping[str, Any], ago: float = 0.0) -> Template
 
 
 def data(region: Region, named: Mapping[str, Any] | None, ago: float = 0.0) -> Ask:
-    """The contents of the named version of a template; empty if none is named."""
+    """Return the contents of the named version of a template; empty if no template is named."""
     if not named:
         return Ask()
     template = find(region, named, ago)

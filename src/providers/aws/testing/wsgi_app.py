@@ -1,4 +1,4 @@
-"""The cloud's WSGI application: it applies faults to requests, and answers them here or has moto answer."""
+"""The cloud's WSGI application: it applies faults to requests, and answers them itself or through moto."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ XML, JSON = "text/xml;charset=UTF-8", "application/x-amz-json-1.1"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The facts about a signed request before its body is parsed."""
+    """The properties of a signed request before its body is parsed."""
 
     service: str
     region: str
     key: str  # the access key that signed it
-    action: str  # empty where none is named (S3)
+    action: str  # empty if the request names no action (S3)
     body: bytes
     environ: Environ
 
@@ -89,7 +89,7 @@ class CloudApp:
         if environ["PATH_INFO"].rstrip("/") == CHECKIP:
             return _sent(Reply(200, b"127.0.0.1\n", "text/plain"), start)
         request = _read(environ)
-        if request is None:  # not signed, or for S3
+        if request is None:  # the request is not signed, or for S3
             return self.state.moto.app(environ, start)
         faults, action = self.state.faults, request.action
         with self._counting:
@@ -123,10 +123,10 @@ class CloudApp:
         return _forwarded(self.state, request)
 
     def _let_in(self, request: Request) -> None:
-        """Apply faults and checks that come before the call itself.
+        """Apply the faults and checks that precede the call itself.
 
         Raises:
-            EC2Error: the call is refused.
+            EC2Error: The call is refused.
         """
         faults, action, ec2 = self.state.faults, request.action, request.service == "ec2"
         for expired in faults.of(ExpiredToken):
@@ -164,7 +164,7 @@ class CloudApp:
             return Reply(200, render(action, ACTIONS[action](call), self._request_id()))
 
     def _tags(self, request: Request, region: Region) -> Reply:
-        """Tag resources of this cloud and of moto; one call may name both."""
+        """Tag resources of this cloud and of moto, which one call may mix."""
         call = CloudCall(region, request.action, parse(request.action, request.parameters), self.state.age_of_answers())
         _dry(call)
         ours, theirs = tags.split(call.ask["Resources"])
@@ -179,7 +179,7 @@ class CloudApp:
         return _forwarded(self.state, request, urlencode(rest).encode())
 
     def _network(self, request: Request, region: Region) -> Reply:
-        """Have moto answer, for resources that it keeps."""
+        """Answer through moto, for resources that moto stores."""
         call = CloudCall(region, request.action, Ask(), self.state.age_of_answers())
         groups.check(call, request.parameters)
         if any(region.instances.get(each) is not None for each in request.parameters.values()):
@@ -269,7 +269,7 @@ def _and_no_more(half: bytes, environ: Environ) -> Iterator[bytes]:
 
 
 def _cut(environ: Environ) -> Iterable[bytes]:
-    """Close the connection without an answer; the server notices when it writes."""
+    """Close the connection without an answer; the server detects this when it writes."""
     connection: socket.socket = environ["werkzeug.socket"]
     connection.shutdown(socket.SHUT_RDWR)
     raise ConnectionResetError

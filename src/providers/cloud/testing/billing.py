@@ -1,4 +1,6 @@
-"""The costs of machines, and how much of them was spent without an owner. No clock: callers pass the time."""
+"""The costs of machines, and the part of the costs that arose without a living owner. No clock: callers pass the
+time.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from dataclasses import replace
 
 from ....lazy_dataclass import dataclass
 
-Interval = tuple[float, float | None]  # (begin, end); None: not ended yet
+Interval = tuple[float, float | None]  # (begin, end); end None: not ended yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Bill:
         return max(0.0, (now if self.terminated is None else self.terminated) - self.launched)
 
     def unowned_seconds(self, owned: Iterable[Interval], now: float) -> float:
-        """The seconds that no interval covers; intervals may overlap."""
+        """Return the seconds that no interval covers; intervals may overlap."""
         end = now if self.terminated is None else self.terminated
         covered, at = 0.0, self.launched
         for since, until in sorted((since, now if until is None else until) for since, until in owned):
@@ -53,7 +55,7 @@ class Ledger:
 
     @property
     def bills(self) -> list[Bill]:
-        """The bills in the order of the launches."""
+        """Return the bills in the order of the launches."""
         return list(self._bills.values())
 
     def seconds(self) -> float:
@@ -63,9 +65,9 @@ class Ledger:
         return sum(bill.seconds(self._now()) * bill.hourly_usd / 3600.0 for bill in self.bills)
 
     def unowned_seconds(self, alive: Iterable[Interval], *, instances: Iterable[str] | None = None) -> float:
-        """Machine-seconds during which their owner was dead.
+        """Return the machine-seconds during which the machines' owner was dead.
 
-        ``alive``: intervals in which it lived; (start, None) means that it still lives. ``instances``: only these.
+        ``alive``: intervals in which the owner lived; (start, None): it still lives. ``instances``: only these.
         """
         owned, chosen, now = list(alive), None if instances is None else set(instances), self._now()
         return sum(bill.unowned_seconds(owned, now) for bill in self.bills if chosen is None or bill.id in chosen)

@@ -1,8 +1,8 @@
-"""The checks of clouds that make one machine a call and whose users have an API key: of their launches, keys and ends.
+"""The checks of clouds whose calls create one machine each and whose users have an API key: launches, keys and ends.
 
-`outrider.testing.cloud_checks` is this module. Each of `CHECKS` is given a `Subject`, whose test cloud is open with the
-times that stand beside the check, and raises `AssertionError` with what it saw. They leave the test cloud empty. What a
-real cloud is waited for is shortened meanwhile.
+`outrider.testing.cloud_checks` is this module. Each of `CHECKS` takes a `Subject`, whose test cloud is open with the
+times given beside the check, and raises `AssertionError` with its observations. The checks leave the test cloud empty.
+They shorten the waits that a real cloud requires.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .machines import Times
 from .subject import GRACE_S, WITHIN_S, Subject, check, event, launched, near, raises, short
 
 QUICK = Times(boot_s=0.01, stop_s=0.01)
-OLD_LISTS = Times(boot_s=0.01, stop_s=0.01, stale_s=1000.0)  # until the check lets them be new
-CALL = "outrider.providers.cloud.http:HttpApi.call"  # what clients are killed at
+OLD_LISTS = Times(boot_s=0.01, stop_s=0.01, stale_s=1000.0)  # lists stay outdated until the check updates them
+CALL = "outrider.providers.cloud.http:HttpApi.call"  # the call at which clients are killed
 
 Check = Callable[[Subject], Awaitable[None]]
 
@@ -92,7 +92,7 @@ async def a_launch_that_did_not_arrive_is_looked_for_and_then_begun_anew(it: Sub
         began = anyio.current_time()
         with raises(ProviderError, f"did not answer {it.call}"):
             await fleet.launch(it.request, 1)
-        with raises(ProviderError, "looked for again"):  # for a minute
+        with raises(ProviderError, "looked for again"):  # for a minute, a launch without a response is searched for
             await fleet.launch(it.request, 1)
         with short(lost_launch, instance_inventory):
             (machine,) = await launched(fleet, it.request, 1)
@@ -132,7 +132,7 @@ async def resources_of_a_lost_answer_are_removed(it: Subject) -> None:
         _nothing_is_left(it)
 
 
-# --- what the cloud says and does -------------------------------------------------------------------------------------
+# --- machines and errors ----------------------------------------------------------------------------------------------
 
 
 async def no_room_is_reported_in_the_clouds_words(it: Subject) -> None:
@@ -153,13 +153,13 @@ async def a_reclaimed_machine_is_reported_and_ended(it: Subject) -> None:
             gone = await event(fleet, MachineGone)
             check((gone.id, it.cause in gone.cause) == (machine.id, True), f"told was {gone}")
             with anyio.fail_after(WITHIN_S):
-                while it.front.machine(machine.id).state not in it.ended:  # noqa: ASYNC110 - it tells nobody
+                while it.front.machine(machine.id).state not in it.ended:  # noqa: ASYNC110 - the test cloud has no event for it
                     await anyio.sleep(0.02)
     _nothing_is_left(it)
 
 
 async def an_unconfirmed_end_is_reported_and_gc_ends_it(it: Subject) -> None:
-    """The error says of the machines' own end what their lease does, as `vendor.Vendor` has it."""
+    """Check the error's text about the machines' own end: it follows from their lease and from `vendor.Vendor`."""
     it.front.faults.add(it.end_refused)
     machine, error, began = None, None, time.time()
     try:
@@ -183,7 +183,8 @@ def _says_when_it_ends(it: Subject, error: NotGone, began: float) -> None:
     if it.ends_itself_s is None:
         check(error.by is None, "its lease is a comfort, and it costs money all the same")
     else:
-        launched_at = None if error.by is None else error.by - it.ends_itself_s  # or when that was counted from
+        # Or the time from which the lease counts.
+        launched_at = None if error.by is None else error.by - it.ends_itself_s
         holds = launched_at is not None and began - 1.0 <= launched_at <= time.time() + 1.0
         check(holds, f"{error.by} is not when it has ended at the latest")
 
@@ -225,7 +226,7 @@ async def an_address_that_is_none_says_so(it: Subject) -> None:
 async def the_place_of_another_account_is_refused(it: Subject) -> None:
     with raises(NotAuthorized, it.account):
         await it.surveyor.survey({**it.place, "account": "1"}, ())
-    if it.hashes_keys:  # a hash of the key stands for it
+    if it.hashes_keys:  # the account is a hash of the key
         check((await it.surveyor.survey({**it.place, "account": ANY}, ())).machines == (), "there is a machine")
         it.front.calls.clear()
         with raises(NotAuthorized, f"made with another key of {it.keys.provider}'s"):
@@ -238,7 +239,8 @@ async def the_place_of_another_account_is_refused(it: Subject) -> None:
 
 async def machines_are_listed_with_their_prices_and_ended(it: Subject) -> None:
     request, surveyor = replace(it.request, nodes=2, max_lifetime_s=3600.0), it.surveyor
-    with short(instance_inventory, end_tracker):  # for so long a machine may be hidden that somebody else has ended
+    # Shortens the time for which lists may lack a machine that another client has ended.
+    with short(instance_inventory, end_tracker):
         await _list_and_end(it, request, surveyor)
 
 
@@ -273,7 +275,7 @@ async def _list_and_end(it: Subject, request: LaunchRequest, surveyor: CloudSurv
 
 
 async def what_is_another_pools_is_left_alone(it: Subject) -> None:
-    """Check that a pool's tag on a machine of another owner has no effect: "launch more like this" copies tags."""
+    """Check that a pool's tag on another owner's machine has no effect: "launch more like this" copies tags."""
     with short(instance_inventory, end_tracker):
         await _left_alone(it)
     _nothing_is_left(it)
@@ -334,7 +336,7 @@ CHECKS: Mapping[Check, Times] = {
 }
 
 
-# --- means ------------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 
 
 async def _swept(it: Subject, *, forgotten: bool = True) -> None:
@@ -344,7 +346,7 @@ async def _swept(it: Subject, *, forgotten: bool = True) -> None:
 
 
 def _nothing_is_left(it: Subject, *, forgotten: bool = True) -> None:
-    """``forgotten``: the journal has nothing of any pool, as each was closed."""
+    """Check that the test cloud is empty. ``forgotten``: the journal must be empty, too, as each pool was closed."""
     check(it.left() == [], f"{it.left()} are left")
     known = [each for each in Journal.open().records() if forgotten or each.intents]
     check(known == [], f"the journal is not settled: {known}")

@@ -1,4 +1,4 @@
-"""The cloud's time: real time, which tests may advance, and actions that are due at some time."""
+"""The cloud's time, which is real time that tests may advance, and scheduled actions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Deed = Callable[[], None]
 
 
 class Clock:
-    """Seconds since the cloud began, and a thread that runs actions when they are due. Actions must be short."""
+    """The seconds since the cloud began, and a thread that runs actions when they are due. Actions must be short."""
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self._failed = failed  # called with exceptions of actions
+        self._failed = failed  # a function that is called with exceptions of actions
         self._began, self._wall = time.monotonic(), time.time()
         self._ahead = 0.0
         self._due: list[tuple[float, int, Deed]] = []
         self._numbers = count()
         self._changed = threading.Condition()
         self._over = False
-        self._doing = threading.RLock()  # actions run one at a time, in order, in whichever thread
+        self._doing = threading.RLock()  # actions run one at a time, in order, in any thread
         self._thread = threading.Thread(target=self._run, name="cloud-clock", daemon=True)
         self._thread.start()
 
@@ -32,7 +32,9 @@ class Clock:
         return time.monotonic() - self._began + self._ahead
 
     def unix(self, at: float | None = None) -> float:
-        """A time of this clock (default: now) in seconds since 1970, the same as `time.time` until it is advanced."""
+        """Return a time of this clock (default: now) in seconds since 1970; equal to `time.time` until it is
+        advanced.
+        """
         return self._wall + (self.now() if at is None else at)
 
     def date(self, at: float | None = None) -> datetime:
@@ -53,7 +55,9 @@ class Clock:
             yield
 
     def step(self, until: float) -> bool:
-        """Advance to the next action due by ``until`` and run it; False: there is none, and the time is ``until``."""
+        """Advance to the next action due by ``until`` and run it; return False if there is none, and the time is
+        ``until``.
+        """
         with self._changed:
             due = self._due[0][0] if self._due and self._due[0][0] <= until else None
             self._ahead += max(0.0, (until if due is None else due) - self.now())
@@ -62,7 +66,7 @@ class Clock:
         return due is not None
 
     def sleep(self, seconds: float) -> None:
-        """Wait so many seconds of the cloud's time; less if it is advanced or closed."""
+        """Wait this many seconds of the cloud's time; less if the clock is advanced or closed."""
         until = self.now() + seconds
         with self._changed:
             while not self._over and (left := until - self.now()) > 0:
@@ -84,7 +88,7 @@ class Clock:
                     _, _, deed = heapq.heappop(self._due)
                 try:
                     deed()
-                except Exception as error:  # noqa: BLE001 - the clock goes on
+                except Exception as error:  # noqa: BLE001 - the clock continues
                     self._failed(error)
 
     def _run(self) -> None:

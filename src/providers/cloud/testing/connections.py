@@ -1,4 +1,4 @@
-"""A server that closes its connections when it closes, for the servers of test clouds."""
+"""A mixin for the servers of test clouds: closing the server closes its connections, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ClosesConnections(TCPServer):
-    """Stands before a server class among the bases: ``class Server(ClosesConnections, ThreadingHTTPServer)``."""
+    """The mixin. It comes before the server class: ``class Server(ClosesConnections, ThreadingHTTPServer)``."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._open: set[socket.socket] = set()

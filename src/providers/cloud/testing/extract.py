@@ -1,4 +1,4 @@
-"""An extract of a cloud's published schema, in a JSON file beside its front: the operations, and what they exchange."""
+"""An extract of a cloud's published schema, in a JSON file beside its front: operations and their data types."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .schema import Schemas
 
 
 class Extract:
-    """The extract in a file, which is read when it is first needed.
+    """The extract in a file, which is read on first use.
 
-    It has ``schemas`` by name, and the operations under ``operations``: by name, each with its ``method`` and its
-    ``path``, as in ``/instances/{id}``, and with what the front itself reads there.
+    It has ``schemas`` by name, and ``operations`` by name. Each operation has a ``method`` and a ``path``, such as
+    ``/instances/{id}``, and further keys that only the front reads.
     """
 
     def __init__(self, file: Path, *, operations: str = "operations") -> None:
@@ -37,12 +37,12 @@ class Extract:
         return Schemas(self.document["schemas"])
 
     def action(self, method: str, path: str) -> str:
-        """The operation of a request; "": there is none."""
+        """Return the name of a request's operation; "": there is none."""
         there = (name for name, route in self._routes.items() if route.fullmatch(path))
         return next((name for name in there if self.operations[name]["method"] == method), "")
 
     def parts(self, action: str, path: str) -> dict[str, str]:
-        """The parts of a request's path that an operation names."""
+        """Return the values of the placeholders in an operation's path."""
         match = self._routes[action].fullmatch(path)
         assert match is not None
         return match.groupdict()

@@ -1,6 +1,6 @@
-"""The faults of test clouds, one frozen type each, and the list of those in force.
+"""The faults of test clouds, one frozen type each, and the list of active faults.
 
-``times``: how often the fault happens, None without a limit. ``after``: how many matching calls are spared first.
+``times``: how often the fault happens; None: without a limit. ``after``: how many matching calls are spared first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OfAction:
         action: The call, as the cloud names it. None: any.
     """
 
-    action: str | None = None  # as the cloud names it; None: any
+    action: str | None = None  # the cloud's name of the call; None: any call
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Slow(OfAction):
 
 @dataclass(frozen=True, slots=True)
 class CallRefused(OfAction):
-    """An error instead of an effect: any of the cloud's, with its status.
+    """The call has no effect, and returns any of the cloud's errors, with its status.
 
     Args:
         action: The call, as the cloud names it. None: any.
@@ -173,7 +173,7 @@ class NoBoot:
 
 
 class Fault(Protocol):
-    """Any fault, including those of one cloud alone."""
+    """Any fault, including those of a single cloud."""
 
     @property
     def times(self) -> int | None: ...
@@ -194,14 +194,14 @@ W = TypeVar("W", bound=CallFault)
 
 
 class Faults:
-    """The faults in force. Thread-safe."""
+    """The active faults. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._left: list[tuple[Fault, list[int]]] = []  # (fault, [calls to spare, times left])
 
     def add(self, *faults: Fault) -> None:
-        """Put faults in force."""
+        """Activate faults."""
         with self._lock:
             self._left += [(each, [each.after, -1 if each.times is None else each.times]) for each in faults]
 
@@ -215,7 +215,7 @@ class Faults:
             return iter([each for each, (_, times) in self._left if times != 0])
 
     def of(self, kind: type[F]) -> list[F]:
-        """Return the faults of a kind that have times left."""
+        """Return the active faults of a kind."""
         return [each for each in self if isinstance(each, kind)]
 
     def happens(self, fault: Fault) -> bool:

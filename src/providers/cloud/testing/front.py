@@ -1,4 +1,4 @@
-"""A test cloud that speaks JSON over HTTP, opened by `with`: all of it but what one cloud's interface says."""
+"""`CloudFront`: the base of test clouds that serve JSON over HTTP. Subclasses add one cloud's interface."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .schema import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request. ``path`` is without its query; names of ``headers`` are in small letters."""
+    """A request. ``path`` is without its query; names of ``headers`` are in lower case."""
 
     method: str
     path: str
@@ -36,10 +36,10 @@ class Request:
     body: bytes
 
     def json(self) -> Any:
-        """The body; None: there is none.
+        """The body's JSON; None: there is no body.
 
         Raises:
-            ValueError: it is no JSON.
+            ValueError: The body is not JSON.
         """
         return json.loads(self.body) if self.body else None
 
@@ -73,15 +73,15 @@ class CloudFront(ABC):
 
     Raises:
         ExceptionGroup: At the end: exceptions of the hypervisor; calls that failed by the cloud's own fault; and
-            requests and answers that its published schema does not have.
+            requests and answers that do not fit its published schema.
     """
 
     name: ClassVar[str]
-    powered_off: ClassVar[State] = "terminated"  # what becomes of a machine that switches itself off
+    powered_off: ClassVar[State] = "terminated"  # state of a machine that has switched itself off
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -91,24 +91,24 @@ class CloudFront(ABC):
         self.times, self.hypervisor, self.seed = times, Paper() if hypervisor is None else hypervisor, seed
         self.address = address
         self.faults = Faults()
-        self.calls: Counter[str] = Counter()  # of each action, including refused and lost ones
+        self.calls: Counter[str] = Counter()  # number of calls by action, including refused and lost ones
         self.failures: list[Exception] = []
-        self.lock = threading.RLock()  # a call holds it: calls happen one after another
+        self.lock = threading.RLock()  # held during each call, so that calls happen one after another
         self.faults.add(*faults)
 
-    # --- what one cloud's front says ----------------------------------------------------------------------------------
+    # --- methods of one cloud's front ---------------------------------------------------------------------------------
 
     @abstractmethod
     def action(self, request: Request) -> str:
-        """Name the operation that a request asks for, as faults and `calls` do; "": there is no such operation."""
+        """Return the name of a requested operation, as faults and `calls` use it; "": there is no such operation."""
 
     @abstractmethod
     def let_in(self, request: Request, action: str) -> None:
-        """Check the credentials, the limits of requests, and that the request is as the schema has it.
+        """Check the credentials, the limits of requests, and that the request fits the schema.
 
         Raises:
             Refused: the request is refused.
-            Invalid: the schema does not have it.
+            Invalid: The request does not fit the schema.
         """
 
     @abstractmethod
@@ -121,10 +121,10 @@ class CloudFront(ABC):
 
     @abstractmethod
     def check(self, request: Request, action: str, reply: Reply) -> None:
-        """Check that the schema has this answer.
+        """Check a response against the schema.
 
         Raises:
-            Invalid: it does not.
+            Invalid: The response does not fit the schema.
         """
 
     @abstractmethod
@@ -139,7 +139,7 @@ class CloudFront(ABC):
     def unauthorized(self, action: str) -> Refused:
         """Return the refusal of a request that the credentials do not allow."""
 
-    # --- what a test asks and does ------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     @property
     def endpoint_url(self) -> str:
@@ -150,20 +150,20 @@ class CloudFront(ABC):
         return self._ledger
 
     def time(self) -> float:
-        """The cloud's time in seconds since 1970: `time.time`, plus what was `advance`-d."""
+        """The cloud's time in seconds since 1970: `time.time`, plus the seconds of `advance`."""
         return self.clock.unix()
 
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass at once; everything that was due has happened when this returns."""
         with self.clock.held():
-            while self.store.settle():  # what is being powered on or off now is so at the beginning of these seconds
+            while self.store.settle():  # changes of power that are in progress finish before the time advances
                 pass
             until = self.clock.now() + seconds
             while self.store.settle() or self.clock.step(until):
                 pass
 
     def catch_up(self) -> None:
-        """Let lists be up to date from now on."""
+        """Make lists up to date from now on."""
         with self.store.lock:
             self.store.times = replace(self.times, stale_s=0.0, wavering=False)
 
@@ -179,7 +179,7 @@ class CloudFront(ABC):
         """
         return self.store.get(name)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         with ExitStack() as closing:
@@ -204,7 +204,7 @@ class CloudFront(ABC):
             serving.start()
             closing.callback(serving.join)
             closing.callback(self._server.shutdown)
-            closing.callback(self.clock.close)  # first: the server waits for its calls, which wait for the clock
+            closing.callback(self.clock.close)  # closed first: the server waits for its calls, which wait for the clock
             self._closing = closing.pop_all()
         return self
 
@@ -216,7 +216,7 @@ class CloudFront(ABC):
             raise ExceptionGroup("the test cloud or its hypervisor failed, or was called wrongly", self.failures)
 
     def respond(self, request: Request) -> Reply | None:
-        """Answer a request, with the faults that happen to it; None: cut the connection."""
+        """Answer a request, with the faults that apply to it; None: cut the connection."""
         action = self.action(request)
         with self.lock:
             self.calls[action] += 1
@@ -260,13 +260,14 @@ class CloudFront(ABC):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # headers and body are two writes: the second would wait for an acknowledgement
+    # Headers and body are two writes; otherwise the second would wait for an acknowledgement.
+    disable_nagle_algorithm = True
 
     def _respond(self) -> None:
         parts = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
-        if len(body) < length:  # its sender died in the middle of the request
+        if len(body) < length:  # its sender has died in the middle of the request
             self._cut()
             return
         request = Request(
@@ -296,7 +297,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _respond  # noqa: N815 - the server looks for these names
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its base's
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         pass
 
     def _cut(self) -> None:

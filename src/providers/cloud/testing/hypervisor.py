@@ -1,4 +1,4 @@
-"""The protocol between the cloud and whatever runs its machines: power on, power off, and machines that shut down."""
+"""The protocol between the test cloud and the program that runs its machines: power on, power off, and shutdowns."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class Paper:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def boot(self, machine: Boot) -> None:
-        """Note that the machine has power."""
+        """Record that the machine has power."""
         with self._lock:
             self.on[machine.instance_id] = machine
             self.served[machine.instance_id] = dict(machine.metadata)
 
     def power_off(self, instance_id: str) -> None:
-        """Note that the machine has no power."""
+        """Record that the machine has no power."""
         with self._lock:
             self.on.pop(instance_id, None)
             self.served.pop(instance_id, None)

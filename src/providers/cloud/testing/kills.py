@@ -1,4 +1,4 @@
-"""Kill clients of a cloud at chosen moments, each in a process of its own, so that nothing of them can clean up."""
+"""Kills of a cloud's clients at chosen moments. Each client is a process of its own, so it cannot clean up."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 
 from ....lazy_dataclass import dataclass
 
-CLIENT_S = 120.0  # of which, without a kill, it needs a few
+CLIENT_S = 120.0  # seconds for a client, which needs a few of them unless it is killed
 DELAYS_S = (0.0, 0.01, 0.05, 0.2)
-# A client that launches two machines, ends one, and leaves, whether or not the cloud answers. Its arguments: its
-# provider's name in the registry, the options, what else it asks of its machines, the pool, "module:Class.method" of a
-# call of its cloud, the number of the call at which it dies, when, and lines to run before all that.
+# The program of a client, which launches two machines, ends one, and leaves, whether or not the cloud responds. Its
+# arguments: its provider's name in the registry, the options, further fields of its request, the pool,
+# "module:Class.method" of a call of its cloud, the number of the call at which it dies, the moment of its death, and
+# lines to run first.
 _CLIENT = """
 import asyncio, importlib, json, os, signal, sys, threading
 from contextlib import suppress
@@ -62,7 +63,7 @@ asyncio.run(main())
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill at the ``number``-th call: ``"before"`` it is made, or so many seconds after it has ended."""
+    """A kill at the ``number``-th call: ``"before"`` the call, or this many seconds after its end."""
 
     number: int
     delay: str
@@ -72,8 +73,8 @@ class Kill:
 class Client:
     """The clients to kill.
 
-    ``call``: what is counted, as ``"module:Class.method"``. ``before``: lines of Python. ``request``: what its
-    `LaunchRequest` has beside the key and the number of machines, which is two.
+    ``call``: the counted call, as ``"module:Class.method"``. ``before``: lines of Python. ``request``: fields of its
+    `LaunchRequest` besides the key and the number of machines, which is two.
     """
 
     provider: str
@@ -84,8 +85,10 @@ class Client:
 
 
 def moments(count: int, *, calls: int, seed: int) -> list[Kill]:
-    """Choose moments in a client's first ``calls`` calls. Every call's two sides come before any is repeated."""
-    dice = random.Random(seed)  # noqa: S311 - repeated
+    """Choose moments in a client's first ``calls`` calls. Both sides of every call come before any moment is
+    repeated.
+    """
+    dice = random.Random(seed)  # noqa: S311 - reproducible by its seed
     sides = [Kill(number, delay) for number in range(1, calls + 1) for delay in ("before", "0")]
     dice.shuffle(sides)
     between = [Kill(dice.randint(1, calls), str(dice.choice(DELAYS_S))) for _ in range(count)]
@@ -97,7 +100,7 @@ async def kill_all(client: Client, kills: Sequence[Kill], *, at_once: int = 2) -
     """Run a client for each kill; return how many were killed. The others had made fewer calls.
 
     Raises:
-        AssertionError: a client did not end, or failed by itself.
+        AssertionError: A client did not end, or failed by itself.
     """
     turn = asyncio.Semaphore(at_once)
 

@@ -1,4 +1,4 @@
-"""The machines of a test cloud: they boot, run, and end, because its user, they themselves or the cloud ends them."""
+"""The machines of a test cloud: they boot, run, and are ended by the user, by themselves or by the cloud."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontMachine:
-    """A machine. ``reason``: why it ended, as the cloud's own code; ``body``: what else its create call asked for."""
+    """A machine. ``reason``: the cloud's code for its end; ``body``: other parameters of its create call."""
 
     id: str
     type: str
@@ -64,10 +64,10 @@ class FrontMachine:
 
 
 class Machines:
-    """All machines of one test cloud. ``lock`` is to be held for reading and writing several.
+    """All machines of one test cloud. Hold ``lock`` for reading and writing several.
 
-    ``powered_off``: the state of one that has switched itself off, in which it costs money until it is ended;
-    ``"running"`` where the cloud does not notice it.
+    ``powered_off``: the state of a machine that has switched itself off; it costs money in this state until it is
+    ended. ``"running"``: the cloud does not notice the switch-off.
     """
 
     def __init__(  # noqa: PLR0917
@@ -85,7 +85,7 @@ class Machines:
         self.clock, self.faults, self.ledger, self.hypervisor, self.times = clock, faults, ledger, hypervisor, times
         self.lock = threading.RLock()
         self._failed, self._powered_off = failed, powered_off
-        self._luck = Random(f"ages {seed}")  # noqa: S311 - repeated
+        self._luck = Random(f"ages {seed}")  # noqa: S311 - reproducible by its seed
         self._all: Versions[FrontMachine] = Versions(clock.now)
         self._power: dict[str, Literal["booting", "on", "going"]] = {}
         self._threads: list[threading.Thread] = []
@@ -109,7 +109,7 @@ class Machines:
         return machine
 
     def shown(self) -> list[FrontMachine]:
-        """All machines as a list shows them, which may be outdated."""
+        """Return all machines as a list shows them, which may be outdated."""
         with self.lock:
             stale_s = self.times.stale_s
             return self._all.all(self._luck.uniform(0.0, stale_s) if self.times.wavering else stale_s)
@@ -117,7 +117,7 @@ class Machines:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def create(self, machine: FrontMachine) -> FrontMachine:
-        """Add a pending machine, which boots from now on."""
+        """Add a pending machine and start its boot."""
         with self.lock:
             created = replace(machine, created=self.clock.unix())
             self._all.put(created.id, created)
@@ -131,7 +131,7 @@ class Machines:
         """End a machine; one that has ended stays as it is.
 
         Raises:
-            KeyError: there is no such machine.
+            KeyError: There is no such machine.
         """
         with self.lock:
             if self.get(name).state in ENDED:
@@ -142,17 +142,17 @@ class Machines:
                     self.clock.after(self.times.stop_s, partial(self._ended, name))
                 case "on":
                     self._unplug_later(name)
-                case _:  # it is powered off when it has booted, or is just now
+                case _:  # it is powered off after its boot, or is being powered off
                     pass
 
     def stop(self, name: str, reason: str = "") -> None:
-        """Power a machine off from outside, which goes on to exist and to cost money."""
+        """Power a machine off from outside. It continues to exist and to cost money."""
         with self.lock:
             self._put(name, state="stopped", reason=reason)
             self._unplug_later(name)
 
     def settle(self) -> bool:
-        """Wait for threads that power machines on or off; False: there were none."""
+        """Wait for threads that power machines on or off; return False if there were none."""
         with self.lock:
             threads, self._threads = self._threads, []
         for thread in threads:
@@ -160,14 +160,14 @@ class Machines:
         return bool(threads)
 
     def close(self) -> None:
-        """Cut the power of all machines. The clock is closed before."""
+        """Power all machines off. The clock must be closed before."""
         while self.settle():
             pass
         for each in self.all():
             if self._power.get(each.id) == "on":
                 self._unplug(each.id)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _boot(self, name: str) -> None:
         with self.lock:
@@ -181,12 +181,12 @@ class Machines:
         error: Exception | None = None
         try:
             self.hypervisor.boot(self._described(machine))
-        except Exception as failed:  # noqa: BLE001 - the hypervisor is the test's: its failure is the machine's
+        except Exception as failed:  # noqa: BLE001 - the hypervisor is the test's: its failure ends the machine
             error = failed
             self._failed(failed)
         with self.lock:
             self._power[name] = "on"
-            if self.get(name).state != "pending":  # ended meanwhile
+            if self.get(name).state != "pending":  # the machine has been ended in the meantime
                 self._unplug_later(name)
             elif error is not None:
                 self.end(name, "boot-failed")
@@ -250,7 +250,7 @@ class Machines:
         self._all.put(name, replace(self.get(name), **changes))
 
     def _spawn(self, deed: Callable[[], None]) -> None:
-        """Run something that may take long in a thread of its own."""
+        """Run a function that may take long in its own thread."""
         thread = threading.Thread(target=deed, name="cloud-machine", daemon=True)
         with self.lock:
             self._threads = [each for each in self._threads if each.is_alive()]

@@ -1,4 +1,4 @@
-"""A cloud's published schema as a file beside its front: operations by name, and what each takes and answers."""
+"""A cloud's published schema as a file beside its front: operations by name, with their parameters and responses."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from .schema import Invalid
 
 
 class Published:
-    """An extract: ``operations`` have a ``method``, a ``path``, and the names of ``schemas`` by which they are checked.
+    """An extract. ``operations`` have a ``method``, a ``path``, and the names of ``schemas`` for their checks.
 
-    ``asks``: of the body; without it, there must be none. ``answers``: of what is answered with status 200. ``query``:
-    the names that may stand in the query. The document's ``refusal`` is the schema of all other answers.
+    ``asks``: the schema of the body; without it, there must be no body. ``answers``: the schema of responses with
+    status 200. ``query``: the allowed names in the query. The document's ``refusal`` is the schema of all other
+    responses.
     """
 
     def __init__(self, file: Path) -> None:
@@ -29,11 +30,11 @@ class Published:
         return self._extract.operations
 
     def action(self, request: Request) -> str:
-        """The name of the operation that is asked for; "": there is none."""
+        """Return the name of the requested operation; "": there is none."""
         return self._extract.action(request.method, request.path)
 
     def check_request(self, request: Request, action: str) -> None:
-        """Raise Invalid for a request that the document does not have."""
+        """Raise Invalid for a request that does not fit the document."""
         if not action:
             raise Invalid(f"{request.method} {request.path}", "there is no such operation")
         operation = self.operations[action]
@@ -46,7 +47,7 @@ class Published:
             raise Invalid(action, "it takes no body")
 
     def check_answer(self, action: str, reply: Reply) -> None:
-        """Raise Invalid for an answer that the document does not have."""
+        """Raise Invalid for a response that does not fit the document."""
         refusal = self._extract.document["refusal"]
         schema = self.operations[action]["answers"] if reply.status == 200 else refusal
         self._extract.schemas.check(schema, reply.body)
@@ -67,6 +68,6 @@ class Limit:
 
 
 def addresses(network: str) -> Iterator[str]:
-    """Addresses of a network, again and again."""
+    """Yield the addresses of a network in an endless cycle."""
     net = ipaddress.ip_network(network)
     return (str(net[number % (net.num_addresses - 16) + 10]) for number in count())

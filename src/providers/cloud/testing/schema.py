@@ -1,4 +1,4 @@
-"""Check JSON against an extract of a cloud's published schema: OpenAPI 3.1 or Google's discovery documents."""
+"""A checker of JSON against an extract of a cloud's published schema: OpenAPI 3.1 or Google's discovery documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Invalid(Exception):
-    """A value that the schema does not have: ``path`` is where in it."""
+    """A value that does not fit the schema. ``path``: its position in the document."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -26,14 +26,15 @@ _TYPES: Mapping[str, Callable[[object], bool]] = {
     "string": lambda value: isinstance(value, str),
 }
 _WORDS = frozenset({"description", "default", "examples", "example", "title", "deprecated", "readOnly", "id"})
-_NOT_HERE = frozenset({"annotations", "enumDescriptions", "enumDeprecated"})  # of discovery documents: for readers
+# Keywords of discovery documents that matter only to readers.
+_NOT_HERE = frozenset({"annotations", "enumDescriptions", "enumDeprecated"})
 
 
 class Schemas:
     """Schemas by name, which refer to each other by ``$ref``.
 
-    Properties that an object's schema does not name are refused, unless it has ``additionalProperties``: a misspelt one
-    would be ignored by the cloud. A keyword that this class does not know is an error of the extract.
+    Properties that an object's schema does not name are refused, unless it has ``additionalProperties``, because a
+    cloud would ignore a misspelt property. An unknown keyword in a schema is an error in the extract.
     """
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
@@ -43,7 +44,7 @@ class Schemas:
         """Check a value against the schema of this name.
 
         Raises:
-            Invalid: the value is not as the schema has it.
+            Invalid: The value does not fit the schema.
         """
         self._check({"$ref": name}, value, name)
 
@@ -64,7 +65,7 @@ class Schemas:
             raise Invalid(path, f"it is {value!r:.80}, and no {types}")
 
     def _format(self, form: str, value: object, path: str, _: object) -> None:
-        """Google sends 64-bit numbers as texts. Other formats are not checked."""
+        """Check the formats of 64-bit numbers, which Google sends as texts. Other formats are not checked."""
         if form in ("int64", "uint64") and not (isinstance(value, str) and re.fullmatch(r"-?\d+", value)):
             raise Invalid(path, f"it is {value!r:.80}, and no number as a text")
 

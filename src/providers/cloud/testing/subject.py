@@ -1,4 +1,4 @@
-"""A cloud under test, for `checks`: `Subject`, and how its pools are used."""
+"""`Subject`: a cloud under test, for `checks`, and helpers that use its pools."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ E = TypeVar("E", bound=Exception)
 EVENT = TypeVar("EVENT")
 
 WITHIN_S = 60.0
-GRACE_S = 0.3  # in place of the minute for which lists may lack a machine
+GRACE_S = 0.3  # replaces the minute for which lists may lack a machine
 
 
 class Front(Protocol):
-    """A test cloud. ``left`` names all that somebody made and that still exists."""
+    """A test cloud. ``left`` names everything that was created and still exists."""
 
     def left(self) -> Sequence[str]: ...
 
@@ -40,18 +40,25 @@ class Front(Protocol):
 class Subject:
     """A cloud under test.
 
-    ``front``: its test cloud, open, which accepts the key in the environment alone. ``provider``: makes a provider that
-    uses it, with further options. ``request``: for one machine, of which there is room for several. ``launch``: the
-    front's name of the operation that makes a machine, and ``call``: as errors have it, as in ``"POST /pods"``.
-    ``makes``: its name of the operation by which a pool makes things besides machines; empty: there is none.
-    ``end_refused``: a fault by which no machine is ended. ``no_room``: what a refusal for want of room says. ``take``:
-    ends a machine, by its id, as the cloud may do, of which ``cause`` is told. ``whose``: how a machine of the front is
-    marked; ``mark``: marks one, by its id, as a pool's of an owner's. ``account``: what a place says of it.
-    ``survey_options``: options, ``kind``, ``market`` and ``hourly_usd``: of the machines that a surveyor has to find.
-    ``ends_itself_s``: so many seconds after its launch a machine of ``request`` that nobody has reached has ended
-    itself at the latest, and costs nothing; None: it costs money until it is ended. ``ended``: states of machines
-    in the front that are as good as ended. ``before``: Python in a client that is killed, which lifts the limits of
-    requests.
+    Args:
+        front: The opened test cloud, which accepts only the key in the environment.
+        provider: Makes a provider that uses the test cloud, with further options.
+        request: A request for one machine; the test cloud has capacity for several.
+        launch: The front's name of the operation that creates a machine.
+        call: That operation as in errors, such as ``"POST /pods"``.
+        makes: The front's name of the operation by which a pool creates other resources; empty: there is none.
+        end_refused: A fault by which no machine can be ended.
+        no_room: The text of a refusal for missing capacity.
+        take: Ends a machine, by its id, as the cloud may do; the reported reason is ``cause``.
+        whose: Returns the owner marks of a machine of the front.
+        mark: Marks a machine, by its id, as belonging to an owner's pool.
+        account: The account in a place.
+        survey_options: Provider options for the survey; ``kind``, ``market`` and ``hourly_usd`` are the expected
+            results.
+        ends_itself_s: Seconds after its launch by which an unreached machine of ``request`` has ended itself and costs
+            nothing. None: it costs money until it is ended.
+        ended: States of machines in the front that count as ended.
+        before: Python code for a client that is killed; it removes the limits on requests.
     """
 
     front: CloudFront
@@ -79,7 +86,7 @@ class Subject:
     before: str = ""
 
     def left(self) -> list[str]:
-        """Name all that exists in the test cloud."""
+        """Name everything that exists in the test cloud."""
         return [*cast("Front", self.front).left()]
 
     def open(self, pool: str = "pool", **options: Any) -> Any:
@@ -88,7 +95,9 @@ class Subject:
 
     @property
     def hashes_keys(self) -> bool:
-        """Return whether a hash of the user's key is the account, as the cloud has no call that tells it."""
+        """Return whether the account is a hash of the user's key, since the cloud has no call that returns the
+        account.
+        """
         return self.account == account_of(os.environ[self.keys.variable])
 
     @property
@@ -98,10 +107,10 @@ class Subject:
 
 
 async def launched(fleet: Fleet, request: LaunchRequest, count: int) -> Sequence[Machine]:
-    """Launch, again and again as a pool does, within `WITHIN_S`.
+    """Launch, with repetitions as by a pool, within `WITHIN_S`.
 
     Raises:
-        ProviderError: one after which a pool gives up.
+        ProviderError: An error after which a pool stops trying.
     """
     with anyio.fail_after(WITHIN_S):
         while True:
@@ -114,10 +123,10 @@ async def launched(fleet: Fleet, request: LaunchRequest, count: int) -> Sequence
 
 
 async def event(fleet: Fleet, kind: type[EVENT]) -> EVENT:
-    """Return the next event of this kind. Those before it are dropped.
+    """Return the next event of this kind; earlier events are dropped.
 
     Raises:
-        TimeoutError: none came within `WITHIN_S`.
+        TimeoutError: There was none within `WITHIN_S`.
     """
     with anyio.fail_after(WITHIN_S):
         async with aclosing(fleet.events()) as events:  # type: ignore[type-var]  # it is a generator
@@ -129,7 +138,7 @@ async def event(fleet: Fleet, kind: type[EVENT]) -> EVENT:
 
 @contextmanager
 def short(*modules: ModuleType, to_s: float = GRACE_S) -> Iterator[None]:
-    """Let ``GRACE_S`` of modules, for which lists may lack a machine, be ``to_s``, within the block."""
+    """Set ``GRACE_S`` of modules, the time for which lists may lack a machine, to ``to_s`` within the block."""
     with ExitStack() as changed:
         for each in modules:
             changed.enter_context(mock.patch.object(each, "GRACE_S", to_s))
@@ -138,7 +147,7 @@ def short(*modules: ModuleType, to_s: float = GRACE_S) -> Iterator[None]:
 
 @contextmanager
 def raises(kind: type[E], *words: str) -> Iterator[list[E]]:
-    """Check that the block raises an error of this kind that says ``words``; the list has it afterwards."""
+    """Check that the block raises an error of this kind whose text has ``words``; the list contains it afterwards."""
     errors: list[E] = []
     try:
         yield errors

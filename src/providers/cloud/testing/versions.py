@@ -1,4 +1,4 @@
-"""Values with their history, so that an answer can be outdated by a moment, like EC2's."""
+"""Values with their history, so that an answer can be slightly outdated, as EC2's can."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Versions(Generic[T]):
-    """Immutable values by id, with their history. None means that it does not exist (yet, or any more)."""
+    """Immutable values by id, with their history. None: the value does not exist yet, or no longer exists."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -19,7 +19,7 @@ class Versions(Generic[T]):
         self._past.setdefault(name, []).append((self._now(), value))
 
     def get(self, name: str, ago: float = 0.0) -> T | None:
-        """The value of ``ago`` seconds ago."""
+        """Return the value of ``ago`` seconds ago."""
         then = self._now() - ago
         for at, value in reversed(self._past.get(name, ())):
             if ago <= 0.0 or at <= then:
@@ -27,5 +27,5 @@ class Versions(Generic[T]):
         return None
 
     def all(self, ago: float = 0.0) -> list[T]:
-        """All existing values, in the order of their first appearance."""
+        """Return all existing values, in the order of their first appearance."""
         return [value for name in self._past if (value := self.get(name, ago)) is not None]

@@ -1,11 +1,12 @@
-"""Make ``compute.json``, the part of Compute Engine's published schema that this project uses.
+"""Create ``compute.json``, the part of Compute Engine's published schema that this project uses.
 
-The whole is in Google's own client library: ``pip download --no-deps google-api-python-client``, and in the wheel
+The full schema is in Google's own client library: ``pip download --no-deps google-api-python-client``, and in the wheel
 ``googleapiclient/discovery_cache/documents/compute.v1.json``. Then, in the repository's root::
 
     python -m outrider.providers.gcp.testing.extract_schema compute.v1.json src/providers/gcp/testing/compute.json
 
-It keeps the methods below, whole parameters of theirs, and of schemas types, names, enumerations and references.
+The extract has the methods below with all their parameters, and the types, names, enumerations and references of
+schemas.
 """
 
 from __future__ import annotations

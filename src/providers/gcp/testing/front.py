@@ -1,4 +1,4 @@
-"""`GCE`: Google Compute Engine on this computer, for tests of whatever uses it by HTTP."""
+"""`GCE`: Google Compute Engine on this computer, for tests of its HTTP clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .zones import GPUS, REGIONS, types_in
 
 PROJECT = "test-project"
 COMPUTE = Extract(Path(__file__).with_name("compute.json"), operations="methods")
-TOKEN = "ya29.test"  # noqa: S105 - of a cloud on this computer
+TOKEN = "ya29.test"  # noqa: S105 - a token of the test cloud
 STATUS: Mapping[State, str] = {
     "pending": "STAGING", "running": "RUNNING", "stopped": "TERMINATED", "shutting-down": "STOPPING"
 }  # fmt: skip
@@ -32,7 +32,7 @@ STATUS: Mapping[State, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A limit of the project: so many ``machines`` of types that begin with ``types`` in a region."""
+    """A limit of the project: at most ``machines`` machines of types that begin with ``types`` in a region."""
 
     name: str
     machines: int
@@ -42,7 +42,7 @@ class Quota:
 
 
 class Call(NamedTuple):
-    """A call: the parts of its path, and all of it."""
+    """A call: the variable parts of its path, and the full path."""
 
     parts: Mapping[str, str]
     request: Request
@@ -66,7 +66,7 @@ class GCE(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         op_s: float = 0.02,
         page: int = 500,
@@ -76,17 +76,17 @@ class GCE(CloudFront):
         super().__init__(times, **options)
         self.op_s, self.page = op_s, page
         self.firewalls: dict[str, dict[str, Any]] = {}
-        self.tokens = 0  # asked for
-        self._noticed: set[str] = set()  # those that are being preempted
+        self.tokens = 0  # number of requested access tokens
+        self._noticed: set[str] = set()  # machines that are being preempted
         self._addresses = islice(ip_network(subnet).hosts(), 20, None)
 
     def __enter__(self) -> GCE:
         super().__enter__()
-        self._luck = Random(f"gce {self.seed}")  # noqa: S311 - repeated
+        self._luck = Random(f"gce {self.seed}")  # noqa: S311 - reproducible by its seed
         self.operations = Operations(self.clock, self.op_s)
         return self
 
-    # --- what a test does ---------------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     def credentials(self, folder: Path) -> Path:
         """Write the key of a service account, whose tokens come from this cloud, and return its file."""
@@ -153,7 +153,7 @@ class GCE(CloudFront):
     def refusal(self, refused: Refused) -> Reply:
         detail = {"message": refused.message, "domain": "global", "reason": refused.code}
         error: dict[str, Any] = {"code": refused.status, "message": refused.message, "errors": [detail]}
-        if refused.code.isupper():  # the reasons of google.rpc.ErrorInfo are written so
+        if refused.code.isupper():  # the reasons of google.rpc.ErrorInfo are in upper case
             error["details"] = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": refused.code}]
             error["errors"] = [detail | {"reason": "forbidden" if refused.status == 403 else "badRequest"}]
         return Reply(refused.status, {"error": error})
@@ -168,7 +168,7 @@ class GCE(CloudFront):
     # --- lists --------------------------------------------------------------------------------------------------------
 
     def _listed(self, kind: str, items: Sequence[Any], request: Request) -> dict[str, Any]:
-        """A page of a list. The token of the next one is its place."""
+        """Return a page of a list. The token of the next page is its index."""
         at = int(request.query.get("pageToken") or 0)
         most = min(self.page, int(request.query.get("maxResults") or 500))
         more = {"nextPageToken": str(at + most)} if at + most < len(items) else {}
@@ -202,7 +202,7 @@ class GCE(CloudFront):
         return self._listed("compute#firewallList", rules, call.request)
 
     def _zone_operations(self, call: Call) -> dict[str, Any]:
-        """Operations of a zone: those that were asked for, and those by which Google ended machines."""
+        """Return the operations of a zone: the requested ones, and those by which Google ended machines."""
         done = self.operations.of_zone(call.parts["zone"])
         ends = [self._end(each) for each in self.store.all() if each.zone == call.parts["zone"] and each.reason]
         condition = call.request.query.get("filter", "")
@@ -325,7 +325,7 @@ class GCE(CloudFront):
         return self._began("bulkInsert", request, target=f"regions/{region}", region=region, more=more)
 
     def _room(self, zone: str, kind: str, market: str, why: dict[str, dict[str, Any]]) -> bool:
-        """Return whether a zone has one more. If not, ``why`` gets the error of the operation on it."""
+        """Return whether a zone has one more machine. If not, ``why`` gets the error of the machine's operation."""
         region = zone.rpartition("-")[0]
         living = [each for each in self.store.all() if each.state != "terminated"]
         for quota in self.faults.of(Quota):
@@ -379,7 +379,7 @@ class GCE(CloudFront):
             self.clock.after(int(run["seconds"]), partial(self._taken, machine.id, "time-limit"))
 
     def _taken(self, name: str, reason: str) -> None:
-        """End a machine for the cloud. A stopped one has no time limit: "Limit the run time of a VM"."""
+        """End a machine on the cloud's side. A stopped machine has no time limit: "Limit the run time of a VM"."""
         with self.lock:
             if self.store.get(name).state not in (*ENDED, "stopped"):
                 self.store.end(name, reason)

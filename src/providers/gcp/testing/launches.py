@@ -1,4 +1,4 @@
-"""The rules of the test cloud's bulkInsert: what does not go together, and which zones have a type."""
+"""The rules of the test cloud's bulkInsert: incompatible parameters, and the zones that have a type."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LONGEST_S, SHORTEST_S = 120 * 86400, 30  # "Limit the run time of a VM"
 
 
 def check_launch(body: Mapping[str, Any]) -> None:
-    """Refuse what Compute Engine refuses at once.
+    """Refuse a request that Compute Engine refuses at once.
 
     Raises:
-        Refused: something does not go together.
+        Refused: Parameters are incompatible.
     """
     properties = body["instanceProperties"]
     scheduling, gpu = properties["scheduling"], kind_of(properties)[1]
@@ -38,7 +38,7 @@ def check_launch(body: Mapping[str, Any]) -> None:
 
 
 def kind_of(properties: Mapping[str, Any]) -> tuple[str, str]:
-    """A machine's type with the GPUs that are attached to it, as `Offer` names it, and its GPU."""
+    """Return a machine's type with its attached GPUs, as `Offer` names it, and its GPU."""
     attached, machine = properties.get("guestAccelerators") or (), properties["machineType"]
     if attached:
         gpu = attached[0]["acceleratorType"]

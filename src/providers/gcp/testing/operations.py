@@ -1,4 +1,4 @@
-"""The operations of the test cloud: each is answered at once, is done later, and is found by its requestId."""
+"""The operations of the test cloud: each is returned at once, ends later, and can be found by its requestId."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """All operations. ``seconds``: until one is done."""
+    """All operations. ``seconds``: the duration of an operation."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
-        self._all: dict[str, tuple[float, dict[str, Any]]] = {}  # when it is done
+        self._all: dict[str, tuple[float, dict[str, Any]]] = {}  # (time of its end, operation) by name
         self._by_request: dict[str, str] = {}  # by requestId
 
     def begin(self, kind: str, request_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class Operations:
         return operation
 
     def of_request(self, request_id: str) -> dict[str, Any] | None:
-        """The operation of an earlier request with this id; None: there was none."""
+        """Return the operation of an earlier request with this id; None: there was none."""
         return self.get(self._by_request[request_id]) if request_id in self._by_request else None
 
     def get(self, name: str) -> dict[str, Any] | None:
@@ -48,5 +48,5 @@ class Operations:
         return [each for each in operations if each is not None]
 
     def date(self, seconds: float) -> str:
-        """The time so many seconds from now, as RFC 3339."""
+        """Return the time in ``seconds`` seconds from now, as RFC 3339."""
         return self._clock.date(self._clock.now() + seconds).isoformat(timespec="milliseconds")

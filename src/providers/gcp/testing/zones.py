@@ -1,4 +1,4 @@
-"""The regions, zones and machine types of the test cloud: few, and as Compute Engine describes its own."""
+"""The regions, zones and machine types of the test cloud: few, in Compute Engine's own format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REGIONS: Mapping[str, Sequence[str]] = {
     "us-central1": ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"),
     "europe-west4": ("europe-west4-a", "europe-west4-b", "europe-west4-c"),
 }
-GPUS: Mapping[str, Sequence[str]] = {  # by zone: those that can be attached, or come with a type
+GPUS: Mapping[str, Sequence[str]] = {  # by zone: GPUs that can be attached, or that a type includes
     "us-central1-a": ("nvidia-tesla-t4", "nvidia-tesla-v100", "nvidia-l4", "nvidia-tesla-a100"),
     "us-central1-b": ("nvidia-tesla-t4", "nvidia-l4"),
     "us-central1-c": ("nvidia-tesla-t4", "nvidia-l4", "nvidia-tesla-a100"),
@@ -20,7 +20,7 @@ _STANDARD = {"e2": (2, 4, 8, 16), "n1": (1, 2, 4, 8, 16), "n2": (2, 4, 8, 16, 32
 
 
 def types_in(zone: str) -> list[dict[str, Any]]:
-    """The machine types of a zone, as machineTypes.list has them."""
+    """Return the machine types of a zone, in the format of machineTypes.list."""
     types = [
         _type(zone, f"{family}-standard-{vcpus}", vcpus, vcpus * (3840 if family == "n1" else 4096))
         for family, sizes in _STANDARD.items()

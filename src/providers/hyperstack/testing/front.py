@@ -1,4 +1,4 @@
-"""Hyperstack's cloud on this computer. Each request and each answer is checked against an extract of its schema."""
+"""The test cloud for Hyperstack. Each request and each response is checked against an extract of its schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...cloud.testing.machines import FrontMachine, State, Times
 from ...cloud.testing.published import Published, addresses
 
 PUBLISHED = Published(Path(__file__).with_name("openapi.json"))
-# What a machine is called by Hyperstack. One that was deleted is not listed any more.
+# Hyperstack's names of machine states. A deleted machine is no longer listed.
 _STATUS: Mapping[State, str] = {
     "pending": "BUILD",
     "running": "ACTIVE",
@@ -47,7 +47,7 @@ FLAVORS = (
     FlavorSpec("n3-A100x8", "A100-80G-PCIe", 8, 252, 1440.0, ("NORWAY-1",), disk=400),
     FlavorSpec("n3-H100x8-NVLink", "H100-80G-PCIe-NVLink", 8, 252, 1440.0, disk=400),
 )
-PRICES = {  # of the price list of August 2026, but for the two of machines without GPUs
+PRICES = {  # from the price list of August 2026, except for the two prices of machines without GPUs
     "RTX-A6000": 0.5,
     "RTX-A6000-spot": 0.4,
     "L40": 1.0,
@@ -85,7 +85,7 @@ class HyperstackCloud(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -105,7 +105,7 @@ class HyperstackCloud(CloudFront):
         self._same_address = public_network is None
         self.key_pairs: dict[int, dict[str, Any]] = {}
         self._accepted = keys
-        self._ids = Random(seed)  # noqa: S311 - repeated
+        self._ids = Random(seed)  # noqa: S311 - reproducible by its seed
 
     def take_back(self, name: str) -> None:
         """Take a spot machine back: delete it, without notice."""
@@ -143,7 +143,8 @@ class HyperstackCloud(CloudFront):
         return Reply(200, answers[action](request))
 
     def check(self, request: Request, action: str, reply: Reply) -> None:  # noqa: ARG002
-        refused = isinstance(reply.body, dict) and reply.body.get("status") is False  # whatever the status of HTTP
+        # A refusal, whatever the HTTP status.
+        refused = isinstance(reply.body, dict) and reply.body.get("status") is False
         PUBLISHED.check_answer(action, replace(reply, status=400) if refused else reply)
 
     def refusal(self, refused: Refused) -> Reply:

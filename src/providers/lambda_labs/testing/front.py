@@ -30,7 +30,7 @@ _ACTIONS = ("migrate", "rebuild", "restart", "cold_reboot", "terminate")
 
 @dataclass(frozen=True, slots=True)
 class SoldType:
-    """A type of machine. ``gpu``: its description by Lambda, which has the memory of each in brackets."""
+    """A type of machine. ``gpu``: Lambda's description of its GPU, with the memory of each in brackets."""
 
     name: str
     cents: int
@@ -80,7 +80,7 @@ class LambdaCloud(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -99,11 +99,11 @@ class LambdaCloud(CloudFront):
         self._limits = (
             {"call": Limit(1, 1.0), "launch": Limit(1, 12.0), "launches": Limit(5, 60.0)} if throttled else {}
         )
-        self._ids = Random(f"ids {seed}")  # noqa: S311 - repeated
+        self._ids = Random(f"ids {seed}")  # noqa: S311 - reproducible by its seed
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 
-    # --- what a test asks and does ------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     def preempt(self, name: str) -> None:
         """Take a machine: it is powered off, and ``preempted``."""
@@ -167,7 +167,7 @@ class LambdaCloud(CloudFront):
     def unauthorized(self, action: str) -> Refused:  # noqa: ARG002
         return Refused("global/account-inactive", "Your account is inactive.", 403)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _launch(self, body: Mapping[str, Any]) -> str:
         sold, region = self.types.get(body["instance_type_name"]), body["region_name"]

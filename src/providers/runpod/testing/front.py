@@ -1,4 +1,4 @@
-"""`RunPodCloud`: RunPod on this computer, for tests of whatever uses its REST v2."""
+"""`RunPodCloud`: RunPod on this computer, for tests of clients of its REST v2."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .sold import CENTERS, CPUS, GPUS, ROOM
 
 OPENAPI = Extract(Path(__file__).with_name("openapi.json"))
 
-# The sentences are RunPod's own, as others have recorded them in October 2026.
+# These are RunPod's own messages, as other projects recorded them in October 2026.
 NO_ROOM = "There are no longer any instances available with the requested specifications. Please refresh and try again."
 _TITLES = {
     400: "Bad Request",
@@ -43,7 +43,7 @@ _STATUS: Mapping[State, str] = {
     "terminated": "TERMINATED",
 }
 _ACTIONS = {"PROVISIONING": ["stop", "terminate"], "RUNNING": ["stop", "restart", "terminate"]}
-# What a pod itself may ask for, with the key that it finds in its environment.
+# Operations that a pod may call itself, with the key in its environment.
 _OWN = frozenset({"getPod", "deletePod", "podAction"})
 _ENDED = ("shutting-down", "terminated")
 
@@ -76,7 +76,7 @@ class RunPodCloud(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -92,12 +92,12 @@ class RunPodCloud(CloudFront):
         super().__init__(times, hypervisor=hypervisor, faults=faults, seed=seed, address=address)
         self.room, self.page, self.pod_keys, self.credit = dict(room), page, pod_keys, True
         self._accepted = keys
-        self._ids = Random(f"ids {seed}")  # noqa: S311 - repeated
-        self._own_keys: dict[str, str] = {}  # of pods, by their ids
+        self._ids = Random(f"ids {seed}")  # noqa: S311 - reproducible by its seed
+        self._own_keys: dict[str, str] = {}  # by pod id
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 
-    # --- what a test asks and does ------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     def stop(self, name: str) -> None:
         """Stop a pod, as RunPod does when the account has no balance left: it is ``EXITED``."""
@@ -169,7 +169,7 @@ class RunPodCloud(CloudFront):
     def unauthorized(self, action: str) -> Refused:  # noqa: ARG002
         return Refused("", "access denied", 403)
 
-    # --- who asks -----------------------------------------------------------------------------------------------------
+    # --- credentials --------------------------------------------------------------------------------------------------
 
     def _check_key(self, request: Request, action: str) -> None:
         key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
@@ -224,7 +224,7 @@ class RunPodCloud(CloudFront):
         )
 
     def _ordered(self, body: Mapping[str, Any]) -> tuple[str, float, dict[str, Any]]:
-        """The type, its price for an hour, and what the pod says of it."""
+        """Return the type, its price per hour, and the pod's fields that follow from it."""
         if "cpu" in body:
             cpu, vcpus = next((each for each in CPUS if each.id == body["cpu"]["id"]), None), body["cpu"]["vcpuCount"]
             if cpu is None or vcpus & (vcpus - 1) or vcpus > cpu.at_most or "persistent" in body.get("mounts", {}):
@@ -257,7 +257,7 @@ class RunPodCloud(CloudFront):
         return self.room.get((type, zone), 0) - taken
 
     def _known(self, name: str, *, ended: bool = False) -> FrontMachine:
-        """The pod of an id: there is no old answer to this. ``ended``: also one whose end has just begun."""
+        """Return the pod with an id, never outdated. ``ended``: also a pod that has just begun to end."""
         shown = [each for each in self.machines() if each.state not in (_ENDED[1:] if ended else _ENDED)]
         machine = next((each for each in shown if each.id == name), None)
         if machine is None:
@@ -265,7 +265,7 @@ class RunPodCloud(CloudFront):
         return machine
 
     def _act(self, machine: FrontMachine, action: str) -> dict[str, Any] | None:
-        """Change a pod's state; return the pod, or None where it is deleted."""
+        """Change a pod's state; return the pod, or None if it is deleted."""
         if action not in _ACTIONS.get(_STATUS[machine.state], ("start", "terminate")):
             raise Refused("", f"{action} is not valid for a pod that is {_STATUS[machine.state]}", 409)
         if action == "terminate":

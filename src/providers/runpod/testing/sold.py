@@ -1,4 +1,4 @@
-"""The GPUs and processors that RunPod's test cloud sells, and its catalogue of them with the stock that is left."""
+"""The GPUs and processors that RunPod's test cloud offers, and the catalogue of them with the remaining stock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ....lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SoldGpu:
-    """A GPU. Prices are USD per hour of one; 0: that cloud has none. ``vcpus`` and ``memory_gb`` come with each."""
+    """A GPU. Prices are USD per hour of one GPU; 0: that cloud has none. Each has ``vcpus`` and ``memory_gb``."""
 
     id: str
     name: str
@@ -42,12 +42,13 @@ GPUS = (
     SoldGpu("unknown", "unknown", 0, 0.0, manufacturer="UNKNOWN"),
 )
 CPUS = (SoldCpu("cpu3c", 0.03, 2.0), SoldCpu("cpu5c", 0.035, 2.0), SoldCpu("cpu3m", 0.055, 8.0))
-CENTERS: Mapping[str, bool] = {"EU-RO-1": True, "US-KS-2": True, "US-TX-3": False}  # whether it has a global network
+# Whether the data center has a global network.
+CENTERS: Mapping[str, bool] = {"EU-RO-1": True, "US-KS-2": True, "US-TX-3": False}
 ROOM: Mapping[tuple[str, str], int] = {
     (each.id, center): 64 for each in (*GPUS[:-1], *CPUS) for center in ("EU-RO-1", "US-KS-2", "US-TX-3")
 }
 _LEVELS = ((0, "NONE"), (2, "LOW"), (8, "MEDIUM"))
-Left = Callable[[str, str], int]  # how many pods of a type there may still be in a data center
+Left = Callable[[str, str], int]  # returns how many more pods of a type a data center has room for
 
 
 def gpu(each: SoldGpu, query: Mapping[str, str], left: Left) -> dict[str, Any]:
@@ -61,7 +62,8 @@ def gpu(each: SoldGpu, query: Mapping[str, str], left: Left) -> dict[str, Any]:
         "memory": each.memory,
         "secure": each.secure > 0,
         "community": community,
-        "price": {"secure": each.secure, "community": each.community or 0.5},  # a cloud without it has a price too
+        # A price is listed even if the cloud has no such GPU.
+        "price": {"secure": each.secure, "community": each.community or 0.5},
         "maxCount": {"secure": each.at_most, "community": each.at_most if community else 0},
     }
     sells = price(each, cloud) > 0 and count <= each.at_most
@@ -69,7 +71,7 @@ def gpu(each: SoldGpu, query: Mapping[str, str], left: Left) -> dict[str, Any]:
 
 
 def price(each: SoldGpu, cloud: str) -> float:
-    """USD per hour; 0: that cloud has none."""
+    """Return USD per hour; 0: that cloud has none."""
     return each.secure if cloud == "SECURE" else each.community
 
 
@@ -99,7 +101,7 @@ def center(name: str) -> dict[str, Any]:
 def _availability(type: str, left: Left) -> dict[str, Any]:  # noqa: A002 (clouds' own word)
     there = {name: left(type, name) for name in CENTERS}
     if not any(number > 0 for number in there.values()):
-        return {"availability": "NONE"}  # and no list of data centers
+        return {"availability": "NONE"}  # without a list of data centers
     listed = [{"id": name, "name": name, "availability": _level(number)} for name, number in there.items()]
     return {"availability": _level(sum(there.values())), "dataCenters": listed}
 

@@ -19,10 +19,10 @@ from ...cloud.testing.published import Limit, Published, addresses
 from ...cloud.testing.schema import Invalid
 
 TAKEN, UNKNOWN = "no_such_ask", "no_such_instance"
-HOURS = 24 * 30.0  # of a month, for which storage has a price
-TEXTS = 4096  # characters of args and onstart together
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing here listens
-PAGE, MOST = 25, 64  # instances, and offers, in one answer
+HOURS = 24 * 30.0  # hours of a month, the unit of storage prices
+TEXTS = 4096  # most characters of args and onstart together
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - no socket listens here
+PAGE, MOST = 25, 64  # most instances, and most offers, in one response
 _STATUS: Mapping[State, str | None] = {
     "pending": "loading",
     "running": "running",
@@ -63,7 +63,7 @@ class Rentable:
     gpu_ram_mb: int = 24564
     usd: float = 0.4
     min_bid: float = 0.2
-    storage_usd: float = 0.15  # for a GB and month
+    storage_usd: float = 0.15  # USD for a GB and month
     cores: float = 16.0
     ram_mb: int = 65536
     disk_gb: float = 500.0
@@ -120,7 +120,7 @@ class VastCloud(CloudFront):
 
     def __init__(
         self,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: Times = Times(),  # noqa: B008 - the default is immutable
         *,
         hypervisor: Hypervisor | None = None,
         faults: Sequence[Fault] = (),
@@ -137,12 +137,12 @@ class VastCloud(CloudFront):
         self.offered, self.credit_usd = {each.id: each for each in offered}, credit_usd
         self._accepted = keys
         self._limits = {name: Limit(*limit) for name, limit in _LIMITS.items()} if throttled else {}
-        self._dice = Random(f"ids {seed}")  # noqa: S311 - repeated
+        self._dice = Random(f"ids {seed}")  # noqa: S311 - reproducible by its seed
         self._created = 0
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 
-    # --- what a test asks and does ------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------------
 
     def outbid(self, name: str) -> None:
         """Let another renter bid more for a machine: its instance is stopped without notice, and its disk is billed."""
@@ -363,7 +363,7 @@ class VastCloud(CloudFront):
 
 
 def _fits(offer: Mapping[str, Any], query: Mapping[str, Any]) -> bool:
-    """Apply the filters of a search. What it calls by other names than offers do is translated here."""
+    """Apply the filters of a search. Filters with other names than the fields of offers are translated here."""
     has = {
         **offer,
         "verified": offer["verification"] == "verified",
