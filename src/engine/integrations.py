@@ -119,7 +119,7 @@ def lightning_logger(*, ranks: Ranks = "all") -> lightning.pytorch.loggers.Logge
 ADAPTERS = ("LoggingHandler", "keras_callback", "lightning_logger", "trainer_callback")
 
 if TYPE_CHECKING:
-    import keras as keras_  # type checkers may not find these packages
+    import keras as keras_  # pyright: ignore[reportMissingImports]  the three packages may be missing
     import lightning.pytorch.loggers  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
 
