@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.node import context
-from outrider.engine.node.profile_requests import SIGNAL, Asked, request_file
+from outrider.engine.node.profile_requests import SIGNAL, ProfileRequest, request_file
 from outrider.engine.node.profiling import Profiling
 from outrider.engine.wire.messages import Profiled
 
@@ -31,8 +31,8 @@ class ImportedLate(ModuleType):
 
 
 class BegunProfile:
-    def __init__(self, asked: Asked, _thread: int, _scratch: Path, over: Any) -> None:
-        self.asked, self.over = asked, over
+    def __init__(self, request: ProfileRequest, _thread: int, _scratch: Path, over: Any) -> None:
+        self.request, self.over = request, over
 
     def task_ended(self) -> None:
         pass
@@ -60,7 +60,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pr
 
 
 def ask(folder: Path, attempt: int) -> None:
-    request_file(folder, os.getpid(), attempt).write_bytes(Asked(attempt, "p", 0, 1.0).written())
+    request_file(folder, os.getpid(), attempt).write_bytes(ProfileRequest(attempt, "p", 0, 1.0).written())
 
 
 def test_request_during_the_import_for_another_is_refused(tmp_path: Path, answers: list[Profiled]) -> None:
@@ -69,9 +69,9 @@ def test_request_during_the_import_for_another_is_refused(tmp_path: Path, answer
     signal.raise_signal(SIGNAL)
     (profile,) = begun
     (refused,) = answers
-    assert {profile.asked.attempt, refused.attempt} == {1, 2}
-    assert refused.said == "another profile of its process is under way"
-    profile.over(profile, SimpleNamespace(fd=-1, said=""))
+    assert {profile.request.attempt, refused.attempt} == {1, 2}
+    assert refused.problem == "another profile of its process is under way"
+    profile.over(profile, SimpleNamespace(fd=-1, problem=""))
     ask(tmp_path, 1)
     signal.raise_signal(SIGNAL)
     assert len(begun) == 2
