@@ -56,7 +56,8 @@ class Stragglers:
         self._waves: dict[_Wave, None] = {}  # waves with a machine that has not answered
         self._wave_of: dict[NodeId, _Wave] = {}  # waves of the machines that have not answered
         self._reported: set[NodeId] = set()  # stragglers that are not ready and whose machines have not ended
-        self._longest_s: float | None = None  # the longest time that a machine of a wave with a quorum took
+        # the longest boot time of a machine in a wave (one launch) of which enough machines have booted
+        self._longest_s: float | None = None
         self._queued: set[NodeId] = set()  # machines that were in a wave, and wait in their provider's queue
         self._started: _Wave | None = None  # the last wave of machines that have left the queue
         # no machine is due before this time; it may be too early, because it is updated without examining all machines

@@ -42,7 +42,7 @@ class ConfigMistake(ValueError):
 
 
 class Query(NamedTuple):
-    """A host whose configuration is requested. None: the configuration decides."""
+    """A host whose configuration is requested. ``port`` and ``user`` None: the configuration decides."""
 
     config: tuple[str, ...]
     host: str

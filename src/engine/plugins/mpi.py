@@ -73,7 +73,7 @@ class Mpi(Plugin):
 
     @property
     def has_halves(self) -> bool:
-        """Return False, so that a single function may have the plugin: only ``mpirun`` needs agents on the nodes."""
+        """Return False: the plugin runs nothing on the nodes besides the ranks, so single functions may use it."""
         return False
 
     def packages(self, accelerators: Sequence[str]) -> Sequence[str]:  # noqa: ARG002

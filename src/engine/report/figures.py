@@ -21,7 +21,10 @@ class Arrays:
         self._places: dict[tuple[Any, ...], int] = {}
 
     def whole(self, values: Sequence[int]) -> int:
-        """Add whole numbers: as (first, difference, count) if they are evenly spaced, else as differences."""
+        """Store a series of whole numbers, and return its index.
+
+        Evenly spaced numbers are stored as (first, difference, count), others as differences.
+        """
         steps = [after - before for before, after in pairwise(values)]
         if len(values) > 2 and len(set(steps)) == 1:
             return self._add(("r", values[0], steps[0], len(values)), {"r": [values[0], steps[0], len(values)]})

@@ -19,7 +19,7 @@ from ...lazy_named_tuple import NamedTuple
 from .lines import OURS
 
 PART_BYTES = 16 * 2**20  # largest size of a part if the record has few logs
-ALL_BYTES = 2**30  # approximate limit for all logs of a record together, which they share
+ALL_BYTES = 2**30  # approximate limit for the sum of all logs of a record
 LEAST_BYTES = 64 * 2**10  # largest size of a part if the record has many logs
 NEWEST = 2  # number of newest parts of a log that are kept besides the first part
 

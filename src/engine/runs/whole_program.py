@@ -1,4 +1,4 @@
-"""A process whose only job is one run (`outrider run`). It may create the record, which gets its exit code."""
+"""A process whose only job is one run (`outrider run`): its exit code becomes the exit code in the run's record."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from .state_file import FOLDER, LOG
 DELAY_S = 0.5  # pause after the record is created: a pool that is opening needs the processor
 # pause before a dead process is restarted; the pause doubles each time, up to the second value
 AGAIN_S, AGAIN_MOST_S = 1.0, 60.0
-CLOSING_AGAIN_S = 0.5  # pause before a restart while the end of the pool's block waits
+CLOSING_AGAIN_S = 0.5  # pause before a restart while the program waits in the end of the `with Pool` block
 END_S = 1.0  # time between SIGTERM and SIGKILL
 
 

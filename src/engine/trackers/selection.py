@@ -16,7 +16,7 @@ from typing import Any
 from ..runs.metrics import Logged, metrics_in
 from .base import Point, Ranks
 
-LAG_S = 10.0  # time that a mean waits for a rank
+LAG_S = 10.0  # longest wait for the values of slow ranks before the mean over the ranks is sent without them
 KEPT_KEYS = 20_000  # most jobs and ranks whose generations are remembered: a map has a job for each task
 _ORIGIN = re.compile(rb'"job":(\d+),"rank":(\d+|null),"node":[^,]*,"generation":(\d+),"step":(-?\d+)')
 

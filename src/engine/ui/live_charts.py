@@ -168,7 +168,10 @@ class LiveCharts:
                 self._lines[series] = _Line(key, places[label], fact_places[label], last, once)
 
     def taken(self) -> list[Change]:
-        """Return the changes since the last call, for pages that have all earlier changes; if ``fresh``, all charts."""
+        """Return the changes of charts since the last call; if `fresh` is set, all charts in full.
+
+        A page can apply the changes only if it has applied all earlier ones.
+        """
         order = {key: place for place, key in enumerate(self._series)}
         keys = [*order] if self.fresh else self._renewed_keys
         changes = [Change(order[key], self._charts[key], None) for key in keys if key in self._charts]

@@ -102,7 +102,7 @@ class MountLock:
     def remove(self) -> None:
         """Remove the lock files, while holding the lock.
 
-        A process that waits for the lock notices, and takes a new one.
+        A process that is waiting for the lock notices the removal, and creates and locks new files.
         """
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)

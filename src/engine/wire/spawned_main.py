@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 NAMES = "OUTRIDER_SPAWNED_MAIN"  # the environment variable with the path of the memory file
-_HEAD_BYTES = 16  # the file begins with the offset and the size of the newest names
+_HEAD_BYTES = 16  # the file begins with the offset and the size of the newest pickle of the script's names
 _ASKS = "get_preparation_data"  # the function of multiprocessing and loky that asks for the module name
 
 

@@ -28,7 +28,7 @@ class CoveredParts:
     """The parts of storages that the tensors of one pickle cover."""
 
     def __init__(self) -> None:
-        # storage -> its parts, sorted by their beginning; in the final pickle they do not overlap
+        # storage -> its parts, sorted by their beginning; once all tensors are pickled, the parts do not overlap
         self._of: dict[Place, list[_Part]] = {}
         self._copied: dict[Place, list[Span]] = {}  # storage -> ranges covered by views with gaps, which were copied
         # storage -> ranges that must each become one part, because tensors overlap in them

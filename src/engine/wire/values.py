@@ -229,7 +229,7 @@ class _PickleFile:
         return len(data)
 
     def getvalue(self) -> bytes:
-        """Return the parts that may contain names of modules."""
+        """Return the small parts of the pickle: names of modules are in these, and large parts are data."""
         return b"".join(part for part in self.parts if len(part) <= PIECE_BYTES)
 
     def seek(self, _: int) -> None:

@@ -158,8 +158,7 @@ async def _described(api: Api, names: Sequence[str], usual: Sequence[dict[str, A
 
 
 def _sizes(request: LaunchRequest) -> list[dict[str, Any]]:
-    """Return a filter for sizes that can be chosen: larger machines cost more than `SPAN` times the smallest one's
-    price.
+    """Return a filter that leaves out the largest machines, which cost more than `SPAN` times the cheapest one.
 
     The filter saves time: parsing a page of 100 types takes 0.1 s, and there are nine pages without it.
     """

@@ -27,8 +27,9 @@ class ContainerSurveyor(CloudSurveyor[ContainerCloud]):
 
     @asynccontextmanager
     async def reach(self, place: Place) -> AsyncIterator[ContainerCloud]:
-        """Open the hosts that a pool's journal names. If the pool used the first usable command, that command may have
-        been another one then, so all commands are queried.
+        """Open the hosts that a pool's journal names, with every usable container command (Docker, Podman).
+
+        The journal does not say which command the pool used, and another one may be the first usable command today.
         """
         on = place.get("on")
         if on is not None and on != os.uname().nodename:

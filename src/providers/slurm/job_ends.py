@@ -31,7 +31,9 @@ class JobEnds:
         return list(self._lacked)
 
     def answer(self, views: Iterable[JobView], sent_at: float, quiet: Container[str] = ()) -> list[str]:
-        """Process an output of squeue, requested at ``sent_at``; ``views`` has all jobs in it that are being ended.
+        """Process an output of squeue that was requested at ``sent_at``.
+
+        ``views``: the jobs in the output that this program is ending.
 
         ``quiet``: jobs of which nothing runs any more. Return the jobs that are not over.
         """

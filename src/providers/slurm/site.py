@@ -66,8 +66,8 @@ done
 wait
 true
 """
-# A failed write, as in a full home, must not end this shell, because scancel follows. Steps that end by themselves
-# are gone within 0.1 s. A job that scancel ends takes KillWait, because of its batch shell.
+# The loop tells steps to end by creating files. If that fails (a full home), the shell goes on to scancel. Steps that
+# see their file are gone within 0.1 s; a job that scancel ends needs Slurm's KillWait, because of its batch shell.
 _END = """
 until [ "$1" = -- ]; do ( : >"$1" ) 2>/dev/null; shift; done
 shift

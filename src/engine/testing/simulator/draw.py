@@ -177,7 +177,7 @@ def _with_haste(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
 
 
 def hasty(scenario: Scenario, at_s: float, dice: Random, *, resets: int) -> Scenario:
-    """Add broadcasts that end, or are cancelled, within milliseconds of their start, and lost connections."""
+    """Add lost connections, and broadcasts that end or are cancelled within milliseconds of their start."""
     jobs, faults = [*scenario.jobs], [*scenario.faults]
     for _ in range(dice.choice((20, 60, 120))):
         at_s += dice.choice((0.0, 0.002, 0.05, 0.3))

@@ -171,7 +171,7 @@ class _User:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim, self._scenario = sim, sim.scenario
-        self.tasks = sim.scenario.announce  # the field of the `Observe` interface
+        self.tasks = sim.scenario.announce  # `Observe.tasks`: whether events of single tasks are wanted
         self.events: Counter[str] = Counter()
         self.endings: Counter[str] = Counter()
         self.schedule = FaultSchedule(sim, self._tell)

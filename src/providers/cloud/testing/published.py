@@ -34,7 +34,7 @@ class Published:
         return self._extract.action(request.method, request.path)
 
     def check_request(self, request: Request, action: str) -> None:
-        """Raise Invalid for a request that does not fit the document."""
+        """Raise Invalid for a request that does not fit the vendor's published API description."""
         if not action:
             raise Invalid(f"{request.method} {request.path}", "there is no such operation")
         operation = self.operations[action]

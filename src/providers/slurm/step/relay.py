@@ -271,7 +271,7 @@ class Framed(Side):
             super().write(LENGTH.pack(len(data)) + data)
 
     def nudge(self) -> bytes:
-        self.stalled = False  # one empty frame is enough: the rest or another part follows
+        self.stalled = False  # one empty frame is enough, because more data of the frame follows and is sent then
         if not self.waiting:
             super().write(EMPTY)
         return self._taken()

@@ -62,7 +62,9 @@ class JobRules:
         self._stalled: set[int] = set()  # attempts that are followed by another one because of a stall
         self._poisoned: Counter[int] = Counter()  # number of machines in a row that a job crashed without a notice
         self._tasks_on: Counter[int] = Counter()
-        self._watches: dict[int, RankWatcher] = {}  # watchers of at-most-once broadcasts; generators have such watchers
+        self._watches: dict[
+            int, RankWatcher
+        ] = {}  # by job: watchers of broadcasts that run at most once, such as broadcasts of generators
         self._excused: set[NodeId] = set()  # lost or noticed nodes: tasks that ran there may run again
         self._lost: set[NodeId] = set()
 
