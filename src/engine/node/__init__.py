@@ -4,6 +4,7 @@ The executor (`server`; `daemon` on rented machines) communicates with the clien
 worker runs an attempt, `worker_pool` manages the worker processes, `worker` and `call` run user code. `memory_watch`,
 `holdings` and `freeports` track the resources of tasks; `stack_reader` and `profiling` inspect running tasks; `peers`
 sends objects to other nodes.
+
 Public names: `server.serve`, `daemon.main`, `boot`, `context.current`, `context.TaskContext`, `blobs`.
 Open first: `server.py`, then `call.py`.
 """

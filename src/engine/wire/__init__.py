@@ -3,6 +3,7 @@
 Nodes run this code too: it imports only the standard library, msgpack and cloudpickle. `messages` defines every
 message, `codec` encodes messages as frames, `values` and `pickler` convert objects to bytes, `copies` pickles code that
 nodes cannot import, and `session` is the state that survives a reconnect.
+
 Public names: `messages`, `codec`, `values`, `pickler`, `session.Session`.
 Open first: `messages.py`, then `session.py`.
 """

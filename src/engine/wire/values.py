@@ -23,7 +23,7 @@ ALIGN_BYTES = 64  # a cache line, with which numpy's SIMD code is fastest
 class Dumped(NamedTuple):
     """A pickled value: the concatenation of ``parts``, in all ``total`` bytes.
 
-    Parts may be views of the object's memory.
+    The bytes may be views of the object's memory.
     """
 
     parts: list[bytes | memoryview]

@@ -22,7 +22,7 @@ WHERE = "its data centers"  # for error sentences, which name no single data cen
 NOWHERE = "no data center"  # the zone of a type that is sold out in all data centers
 ANYWHERE = "any data center"  # the zone of a type in stock if RunPod names no data center
 _ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)  # Grace processors have the ARM architecture
-# Parts of a GPU's name that are not its model: RunPod's "A100 SXM" and "RTX PRO 6000 WK" are A100 and RTXPRO6000.
+# Words of a GPU's name that are not its model: RunPod's "A100 SXM" and "RTX PRO 6000 WK" are A100 and RTXPRO6000.
 _FORM = re.compile(
     r"\b(NVIDIA|AMD|Instinct|GeForce|Tesla|PCIe|SXM\d*|NVL|HBM\w*|OAM|SFF|WK|SE|MaxQ|Max-Q)\b", re.IGNORECASE
 )
