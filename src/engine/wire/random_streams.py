@@ -16,6 +16,7 @@ from typing import Any
 
 Used = tuple[Any, bytes]  # (a generator that a function uses, digest of its state)
 lasting: list[Used] = []  # the generators of setups, and of names that are loaded late; they stay in the process
+MOST_LASTING = 256  # older generators in `lasting` are forgotten, and continue their streams
 _local = threading.local()  # `loaded`: the generators in the pickle that this thread is loading; see `loading`
 
 
@@ -94,7 +95,8 @@ def _begin(reduced: tuple[Any, ...]) -> Any:
         loaded.append((generator, digest))
     elif (task := task_of()) is not None:
         lasting.append((generator, digest))
-        begin_task(lasting[-1:], *task)
+        del lasting[:-MOST_LASTING]
+        begin_task([(generator, digest)], *task)
     return generator
 
 
