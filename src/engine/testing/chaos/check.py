@@ -73,8 +73,7 @@ class Disturbance:
             The results of the pool with faults, by rank.
 
         Raises:
-            AssertionError: The results differ, a fault with ``at_step`` was not injected, or no fault was injected at
-            all.
+            AssertionError: The results differ, a fault with ``at_step`` was not injected, or no fault was injected.
         """
         from ...pool import Pool
 
