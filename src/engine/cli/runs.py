@@ -121,7 +121,10 @@ def _remove(chosen: Sequence[Run]) -> int:
         if gone:
             print(f"removed {run.id}")
         else:
-            print(f"outrider: {run.id} still runs: `outrider stop {run.id}` ends it", file=sys.stderr)
+            print(
+                f"outrider: {run.id} still runs: `outrider stop {run.id}` ends it",
+                file=sys.stderr,
+            )
             code = WRONG
     return code
 

@@ -158,9 +158,9 @@ def planned(program: Program, command_options: Table, *, pool: str | None = None
         ranks = ScriptRanks(ranks_of(table), restarts_of(table))
         grace_s = grace_of(table)
     specs, options = pool_options({key: table[key] for key in table.keys() - RUN_KEYS}, where)
-    _check_checkpoints(program, options)
-    place = Place(str(program.folder))
     provider = specs[0].provider if specs else options.get("provider")
+    _check_checkpoints(program, options, is_local=provider is None or provider.local)
+    place = Place(str(program.folder))
     if provider is not None and not provider.local:
         place, options["image"] = _brought(program, options.get("image", Image()))
     options["plugins"] = [*options.get("plugins", ()), ranks]
@@ -170,7 +170,7 @@ def planned(program: Program, command_options: Table, *, pool: str | None = None
         return Planned(Pool(*specs, **options), place, program, ranks.max_restarts, grace_s)
 
 
-def _check_checkpoints(program: Program, options: PoolOptions) -> None:
+def _check_checkpoints(program: Program, options: PoolOptions, *, is_local: bool) -> None:
     """Refuse a script that is certain to call `checkpoint` while no root is set: it would fail late.
 
     Raises:
@@ -179,8 +179,7 @@ def _check_checkpoints(program: Program, options: PoolOptions) -> None:
     image = options.get("image") or Image()
     if not program.is_script or options.get("checkpoints") is not None or VARIABLE in {*os.environ, *image.env}:
         return
-    provider = options.get("provider")
-    if provider is not None and not provider.local:  # its nodes may have the variable in their own environment
+    if not is_local:  # its nodes may have the variable in their own environment
         return
     if line := needs_place(program.script.read_text(errors="replace"), program.words[1:]):
         refuse(

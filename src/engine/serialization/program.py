@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import partial
+from itertools import chain
 from threading import get_ident
 from time import perf_counter_ns
 from types import TracebackType
@@ -86,7 +87,17 @@ def code_of(function: Decorated[...], watch: Watch) -> tuple[bytes, bytes | None
 class Program:
     """A function with its plugins, as a worker keeps it. Unpickling the program unpickles no object of the user."""
 
-    __slots__ = ("_code", "_function", "_generators", "_name", "_names", "_plugins", "_script", "_streams")
+    __slots__ = (
+        "_code",
+        "_function",
+        "_generators",
+        "_name",
+        "_names",
+        "_namespace",
+        "_plugins",
+        "_script",
+        "_streams",
+    )
     _has_lasting_loop = False
 
     def __init__(self, name: str, code: bytes, plugins: bytes, streams: bool, script: Script | None = None) -> None:
@@ -96,6 +107,7 @@ class Program:
         self._streams = streams
         self._script = script
         self._function: Callable[..., Any] | None = None
+        self._namespace: script_modules.Namespace | None = None  # of the script, once the program has run
         # records about the script's modules that were sent with the function
         self._names: list[script_modules.Record] = []
         self._generators: list[random_streams.Used] = []  # random number generators that the function uses
@@ -125,7 +137,7 @@ class Program:
                     return _value_of_exit(end)
         function = self._loaded()  # the case without plugins, which saves 2 us
         args, kwargs = load()
-        if self._generators or random_streams.lasting:
+        if self._generators or (self._namespace is not None and self._namespace.generators):
             self._begin_streams()
         try:
             if (task := current()) is not None and task.keeping is not None:
@@ -182,7 +194,7 @@ class Program:
             for plugin in reversed(plugins):
                 function = _wrapped(function, plugin, info)
             args, kwargs = load()
-            if self._generators or random_streams.lasting:
+            if self._generators or (self._namespace is not None and self._namespace.generators):
                 self._begin_streams()
             stack.push(_note_raised)  # pushed last, so that it is the first to exit
             yield partial(function, *args, **kwargs)
@@ -199,13 +211,14 @@ class Program:
 
     def _begin_streams(self) -> None:
         if (task := _job_and_rank()) is not None:
-            random_streams.begin_task([*random_streams.lasting, *self._generators], *task)
+            late = () if self._namespace is None else self._namespace.generators.values()
+            random_streams.begin_task([*self._generators, *chain.from_iterable(late)], *task)
 
     def _enter(self, script: Script) -> None:
         """Make this process's ``__main__`` equal to that of the client's script, with the names that the client has
         sent.
         """
-        namespace = script_modules.entered(script)
+        self._namespace = namespace = script_modules.entered(script)
         if self._function is None:
             namespace.update(script)
             main = namespace.module(script_modules.MAIN, {})
@@ -245,6 +258,8 @@ class SetUpProgram(Program):
         key = self._setup, thread
         state = _states[key] if key in _states else _set_up(*key)
         args, kwargs = load()
+        if (generators := _streams.get(key)) and (task := _job_and_rank()) is not None:
+            random_streams.begin_task(generators, *task)
         return (state, *args), kwargs
 
     def _is_async(self) -> bool:
@@ -256,6 +271,7 @@ class SetUpProgram(Program):
 # (pickle of the setup, thread; 0: all threads) -> result of the setup, shared by all functions
 _states: dict[tuple[bytes, int], Any] = {}
 # one lock for each setup, so that threads only wait for the setup that they need
+_streams: dict[tuple[bytes, int], list[random_streams.Used]] = {}  # by the same keys: generators of the setups
 _setting_up: dict[bytes, threading.RLock] = {}
 _LOOK_S = 0.1  # seconds between checks whether a thread that waits for another thread's setup must end
 
@@ -267,14 +283,17 @@ def _set_up(setup: bytes, thread: int = 0) -> Any:
         while not lock.acquire(timeout=_LOOK_S):  # a wait without a timeout could not be interrupted
             pass
         if key not in _states:
+            generators: list[random_streams.Used] = []
             try:
-                make = pickle.loads(setup)
+                with random_streams.loading(generators):
+                    make = pickle.loads(setup)
             except Exception as error:
                 raise LoadError from error
             try:
                 _states[key] = context.run_setup(make)
             except Exception as error:
                 raise SetupError from error
+            _streams[key] = generators
             limits.accept()
         return _states[key]
     finally:

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 Used = tuple[Any, bytes]  # (a generator that a function uses, digest of its state)
-lasting: list[Used] = []  # the generators of setups, and of names that are loaded late; they stay in the process
-MOST_LASTING = 256  # older generators in `lasting` are forgotten, and continue their streams
 _local = threading.local()  # `loaded`: the generators in the pickle that this thread is loading; see `loading`
 
 
@@ -30,11 +28,11 @@ task_of: Callable[[], tuple[int, int] | None] = no_task  # job and rank of this 
 @contextmanager
 def loading(generators: list[Used]) -> Iterator[None]:
     """Collect in ``generators`` the generators of functions that this thread loads during the block."""
-    _local.loaded = generators
+    before, _local.loaded = getattr(_local, "loaded", None), generators
     try:
         yield
     finally:
-        _local.loaded = None
+        _local.loaded = before
 
 
 def reducers() -> dict[type, Callable[[Any, Any], Any]]:
@@ -93,10 +91,6 @@ def _begin(reduced: tuple[Any, ...]) -> Any:
     digest = blake2b(pickle.dumps(reduced, 5), digest_size=16).digest()
     if (loaded := getattr(_local, "loaded", None)) is not None:
         loaded.append((generator, digest))
-    elif (task := task_of()) is not None:
-        lasting.append((generator, digest))
-        del lasting[:-MOST_LASTING]
-        begin_task([(generator, digest)], *task)
     return generator
 
 

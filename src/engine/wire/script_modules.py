@@ -37,6 +37,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ...lazy_named_tuple import NamedTuple
+from . import random_streams
 
 MAIN = "__main__"
 _NEW = "<new>"  # the name of a new function whose attributes are not set yet
@@ -70,6 +71,7 @@ class Namespace:
         self._rest: bytes | dict[str, bytes] = rest
         self._newest_rest = rest
         self._loaded: set[str] = set()  # names from `_rest` that are in use; newer versions replace them
+        self.generators: dict[str, list[random_streams.Used]] = {}  # by name that was loaded from the rest
         self._reloads: dict[str, int] = {}  # module -> how often the program has reloaded it
         self._applied: object = None  # the program whose names are now in the modules
 
@@ -97,9 +99,12 @@ class Namespace:
     def _reload(self, due: dict[str, int]) -> None:
         """Reload modules, in an order that lets each import new names of the others.
 
+        Several modules are reloaded twice: the first time, one may have imported old values of another.
+
         Raises:
             Exception: The error of a module. It is the task's, because the old version must not run.
         """
+        again = tuple(name for name in due if name in sys.modules) if len(due) > 1 else ()
         while due:
             failed: dict[str, int] = {}
             errors: list[Exception] = []
@@ -115,6 +120,8 @@ class Namespace:
             if len(failed) == len(due):
                 raise errors[0]
             due = failed
+        for name in again:
+            importlib.reload(sys.modules[name])
 
     def apply(self, program: object, names: Iterable[Record]) -> None:
         """Set the names in the program's modules and the attributes of its classes to the values that were sent."""
@@ -184,8 +191,7 @@ class Namespace:
                 data = rest.pop(name, None)
                 if data is not None:
                     try:
-                        self._bind(MAIN, {name: loads(data)})
-                        self._loaded.add(name)
+                        self._load_name(name, data)
                     except Exception as error:
                         if names:
                             rest[name] = data  # the next use fails alike
@@ -193,6 +199,18 @@ class Namespace:
         finally:
             _local.namespace = previous
             _loading.release()
+
+    def _load_name(self, name: str, data: bytes) -> None:
+        """Load one name. The generators of random numbers in its pickle begin the stream of the running task."""
+        generators: list[random_streams.Used] = []
+        with random_streams.loading(generators):
+            self._bind(MAIN, {name: loads(data)})
+        self._loaded.add(name)
+        self.generators.pop(name, None)
+        if generators:
+            self.generators[name] = generators
+            if (task := random_streams.task_of()) is not None:
+                random_streams.begin_task(generators, *task)
 
     def names(self) -> tuple[dict[str, object], bytes, object]:
         """Return the names of ``__main__``, the pickles of names that were not needed yet, and its file."""

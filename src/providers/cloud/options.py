@@ -45,8 +45,8 @@ def check_region(owner: str, region: str | None, endpoint_url: str | None) -> No
         ValueError
     """
     form, example = _REGIONS[owner]
-    elsewhere = (f"{owner}_ENDPOINT_URL", f"{owner}_PROFILE", f"{owner}_CONFIG_FILE")
-    if endpoint_url or any(name.startswith(elsewhere) and os.environ[name] for name in os.environ):
+    elsewhere = (f"{owner}_ENDPOINT_URL", f"{owner}_ENDPOINT_URL_EC2", f"{owner}_PROFILE")  # which may name an endpoint
+    if endpoint_url or any(os.environ.get(name) for name in elsewhere):
         return
     if not region or re.fullmatch(form, region):
         return

@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import pickle
+import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -45,6 +46,29 @@ def use(model: Model, add: int = 0) -> tuple[int, int, int]:
     """The process that made it, the process that uses it, and for which time."""
     model.calls += 1
     return model.process, os.getpid(), model.calls + add
+
+
+RANDOM = random.Random(5)
+
+
+class Dice:
+    def __init__(self) -> None:
+        self.first = RANDOM.random()
+
+    def roll(self) -> float:
+        return RANDOM.random()
+
+
+@compute(setup=Dice)
+def roll(dice: Dice, _: int) -> tuple[float, float, float]:
+    return dice.first, dice.roll(), RANDOM.random()
+
+
+@pytest.mark.filterwarnings("ignore:.*random number generator")
+async def test_tasks_draw_other_random_numbers_than_their_setup_and_each_other(pool: Pool) -> None:
+    rolls = [await pool.run(roll(number)) for number in range(4)]
+    assert {first for first, _, _ in rolls} == {random.Random(5).random()}, "the same in each process and run"
+    assert len({number for _, *numbers in rolls for number in numbers} | {rolls[0][0]}) == 9
 
 
 async def test_each_process_has_its_own_once(pool: Pool) -> None:

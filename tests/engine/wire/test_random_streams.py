@@ -44,17 +44,6 @@ def test_a_generator_that_is_handed_over_is_as_it_was() -> None:
     assert pickle.loads(pickler.dumps(generator)).random() == generator.random()
 
 
-def test_a_generator_of_a_setup_begins_a_stream_in_each_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes in a pickle of its own, and so does a name of the script that is loaded late."""
-    monkeypatch.setattr(random_streams, "lasting", [])
-    monkeypatch.setattr(random_streams, "task_of", lambda: (3, 0))
-    generator = pickle.loads(pickler.dumps(random.Random(1), code=True))
-    first = generator.random()
-    random_streams.begin_task(random_streams.lasting, 4, 0)
-    assert generator.random() != first
-    assert first == draws("python", 1, job=3, rank=0)[0]
-
-
 def test_nothing_is_kept_of_generators_that_no_function_brings() -> None:
     generator = pickle.loads(pickler.dumps(random.Random(5), code=True))
     assert generator.random() == random.Random(5).random()

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import linecache
 import pickle
+import random
 import sys
 import zlib
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.wire import class_copies, pickler, script_modules
+from outrider.engine.wire import class_copies, pickler, random_streams, script_modules
 from outrider.engine.wire.script_modules import MAIN, Namespace, Script
 
 
@@ -213,3 +214,33 @@ def test_an_edited_name_that_cannot_be_unpickled_fails_its_users_alone() -> None
     for _ in range(2):
         with pytest.raises(AttributeError, match="late of __main__ cannot be unpickled"):
             _ = sys.modules[MAIN].late  # type: ignore[attr-defined]
+
+
+def test_generator_of_a_late_name_begins_the_stream_of_the_running_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rest_of(seed: int) -> bytes:
+        return zlib.compress(pickle.dumps({"dice": pickler.dumps(random.Random(seed), code=True)}))
+
+    monkeypatch.setattr(random_streams, "task_of", lambda: (3, 0))
+    namespace = worker(rest=rest_of(1))
+    first = sys.modules[MAIN].dice.random()
+    assert first != random.Random(1).random()
+    (generators,) = namespace.generators.values()
+    random_streams.begin_task(generators, 3, 0)
+    assert sys.modules[MAIN].dice.random() == first
+    namespace.update(Script("program", {}, rest=rest_of(2)))
+    assert [generator for generator, _ in namespace.generators["dice"]] == [sys.modules[MAIN].dice], "the newest alone"
+
+
+def test_modules_that_are_reloaded_together_have_the_newest_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_c.py").write_text("from own_d import number\n")
+    (tmp_path / "own_d.py").write_text("number = 1\n")
+    importlib.import_module("own_c")
+    (tmp_path / "own_d.py").write_text("number = 1 + 1\n")
+    try:
+        Namespace().update(Script("program", {}, reloads=(("own_c", 1), ("own_d", 1))))
+        assert sys.modules["own_c"].number == 2
+    finally:
+        del sys.modules["own_c"], sys.modules["own_d"]
