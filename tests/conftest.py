@@ -83,6 +83,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _folders_of_pytests_that_tests_start(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep them in ours. Where all have one parent, each deletes the older ones at its end, which took minutes."""
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(tmp_path_factory.getbasetemp())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
     """Nothing of a test is left to the next one: neither orphans that its process has adopted, nor its processes.

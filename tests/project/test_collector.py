@@ -43,7 +43,6 @@ def test_what_was_made_counts_as_old_and_is_collected_with_the_rest() -> None:
 
 def test_what_the_program_has_frozen_stays_so() -> None:
     gc.freeze()
-    frozen = gc.get_freeze_count()
     with collector.at_rest():
         pass
-    assert gc.get_freeze_count() >= frozen > 0
+    assert gc.get_freeze_count()  # one that was unfrozen would be 0; those of objects that ended meanwhile are missing
