@@ -70,11 +70,10 @@ if TYPE_CHECKING:
     from .providers.ssh import SSH as SSH, Host as Host
     from .providers.vast.provider import Vast as Vast
 
-_IMPORTER = os.getpid()  # a process with this module and another process id is a fork of the program
+_IMPORTER = os.getpid()  # a process that has this module but another process id is a fork of the program
 
-# Module of each public name. A module is imported when one of its names is first used, so that `import outrider` is
-# fast.
-# Public names that are not in this table are the classes of `outrider.errors`.
+# The module of each public name. A module is imported when one of its names is first used, so that `import outrider` is
+# fast. Public names that are not in this table are the classes of `outrider.errors`.
 _HOMES = {
     "engine.api.accelerators": ("Accelerator",),
     "engine.api.calls": ("Call", "Group", "GroupStream", "StreamCall"),
@@ -141,7 +140,7 @@ def __getattr__(name: str) -> Any:
 def _imported(room: str) -> Any:
     from importlib import import_module
 
-    from .collector import at_rest  # `from . import collector` would first call `__getattr__` for the name, which fails
+    from .collector import at_rest  # `from . import collector` would fail: it first calls `__getattr__` of this module
 
     with at_rest():
         return import_module(f"{__name__}.{room}")

@@ -1,4 +1,4 @@
-"""`python -m outrider`: runs the command `outrider`. On nodes, only `outrider log` works."""
+"""The module for `python -m outrider`, which runs the command `outrider`. On nodes, only `outrider log` works."""
 
 import sys
 

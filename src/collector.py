@@ -1,4 +1,4 @@
-"""A pause of Python's garbage collector during imports, when it would search many objects and find no garbage."""
+"""A pause of Python's garbage collector during imports: it would search many new objects and find no garbage."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def at_rest() -> Iterator[None]:
 
     The block must not await, because other tasks could create garbage.
 
-    Afterwards, the objects made in the block are moved to the oldest generation, because modules stay in memory.
-    Without that, the next collection would search all of them, which takes longer than the pause saves.
+    Afterwards, the objects made in the block are moved to the collector's oldest generation, because modules stay in
+    memory. Otherwise the next collection would search all these objects, which takes longer than the pause saves.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -22,7 +22,7 @@ def at_rest() -> Iterator[None]:
         yield
     finally:
         if collects:
-            if not gc.get_freeze_count():  # objects that the program has frozen stay frozen
+            if not gc.get_freeze_count():  # if the program itself has frozen objects, `unfreeze` would undo that
                 gc.freeze()
-                gc.unfreeze()  # moves the frozen objects to the oldest generation
+                gc.unfreeze()  # `freeze` and `unfreeze` together move all objects to the oldest generation
             gc.enable()

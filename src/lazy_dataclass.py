@@ -1,5 +1,4 @@
-"""A replacement for the standard library's `dataclass` that generates the methods of classes with slots only when
-needed.
+"""A replacement for the standard library's `dataclass`, which generates methods of a class with slots only when needed.
 
 The standard library generates and compiles up to eight methods for each class, used or not, and a pool's client has
 more than a hundred classes. Here, `__init__` is generated when a class gets its 17th object, and all classes share the
@@ -8,8 +7,8 @@ other methods. Measured with Python 3.11 and five fields: defining a class takes
 
 The result is a dataclass: `fields`, `replace`, `asdict`, pickling and pattern matching work, and type checkers see the
 standard library's decorator. Classes with options or annotations that this module does not support are passed to the
-standard library. One difference: a class without a docstring gets none; the standard library would put the signature
-there.
+standard library. One difference: a class without a docstring gets none; the standard library would use the class's
+signature as its docstring.
 """
 
 from __future__ import annotations
@@ -23,36 +22,37 @@ from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
-_LEFT_TO_STANDARD = ("KW_ONLY", "InitVar", "dataclasses.")  # prefixes of annotations that need the standard library
+# annotations that begin with one of these texts need the standard library's `dataclass`
+_LEFT_TO_STANDARD = ("KW_ONLY", "InitVar", "dataclasses.")
 _NOT_A_FIELD = ("ClassVar", "typing.ClassVar")
 
 
 class _Absent:
-    """The default value in the signature for a parameter whose field has a default factory."""
+    """The default value that a signature shows for a parameter whose field has a default factory."""
 
     def __repr__(self) -> str:
         return "<factory>"
 
 
 _ABSENT = _Absent()
-FEW = 16  # the first objects of a class are made without an `__init__` of its own; most classes have fewer
+FEW = 16  # number of objects of a class that are made without a generated `__init__`; most classes have fewer objects
 _standard: Any = dataclasses.dataclass  # typed as Any, because classes are built from parts in this module
 
 
 @_standard(init=False, repr=False, eq=False)
 class _Changing:
-    """A standard dataclass, whose ``__dataclass_params__`` are used for all classes that are not frozen."""
+    """A dataclass of the standard library, whose ``__dataclass_params__`` all classes that are not frozen use."""
 
     field: int
 
 
 @_standard(init=False, repr=False, eq=False, frozen=True)
 class _Frozen:
-    """A standard dataclass, whose ``__dataclass_params__`` are used for all frozen classes."""
+    """A dataclass of the standard library, whose ``__dataclass_params__`` all frozen classes use."""
 
 
 _NOTES: dict[bool, Any] = {kind is _Frozen: vars(kind)["__dataclass_params__"] for kind in (_Changing, _Frozen)}
-# the kind of field that is neither `ClassVar` nor `InitVar`
+# the standard library's mark for an ordinary field: neither `ClassVar` nor `InitVar`
 _ORDINARY = vars(_Changing)["__dataclass_fields__"]["field"]._field_type
 
 
@@ -88,7 +88,7 @@ else:
 
 
 class _Definition:
-    """One class: its fields, and its `__init__`.
+    """The definition of one class: its fields, and its `__init__`.
 
     All classes share the other methods, so that the garbage collector has fewer functions to search.
     """
@@ -97,12 +97,12 @@ class _Definition:
 
     def __init__(self, cls: type, fields: dict[str, Field[Any]], *, frozen: bool) -> None:
         self.cls, self.fields, self.frozen = cls, fields, frozen
-        self.init: Callable[..., None] | None = None  # the generated `__init__`; None until it is generated
+        self.init: Callable[..., None] | None = None  # the generated `__init__`; None: not generated yet
         self.filled = 0  # number of objects made without a generated `__init__`
         _check_order(cls, fields.values())
 
     def make(self, namespace: dict[str, Any], eq: bool, repr: bool, init: bool) -> type:  # noqa: A002
-        """Return the class with slots, which is a new class and not the decorated one."""
+        """Make the class with slots, which is a new class and replaces the decorated one; return it."""
         old = self.cls
         for name in ("__dict__", "__weakref__"):
             namespace.pop(name, None)
@@ -141,9 +141,9 @@ class _Definition:
         return __init__
 
     def fill(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Set the fields of one of the first objects, as the generated `__init__` would.
+        """Set the fields of an object without a generated `__init__`, for the first `FEW` objects of the class.
 
-        Return False and do nothing if `__init__` has to be generated: for invalid arguments, or after the first few
+        Return False, and do nothing, if `__init__` has to be generated: for invalid arguments, or after the first `FEW`
         objects.
         """
         self.filled += 1
@@ -175,7 +175,7 @@ class _Definition:
         return True
 
     def write_init(self) -> Callable[..., None]:
-        """Generate `__init__` and assign it to the class, unless the class has got another `__init__` in the
+        """Generate `__init__` and return it; assign it to the class, unless the class got another `__init__` in the
         meantime.
         """
         names: dict[str, Any] = {"_ABSENT": _ABSENT}
@@ -204,9 +204,9 @@ class _Definition:
         return init
 
     def _compiled(self, names: dict[str, Any], body: list[str]) -> Callable[..., None]:
-        """Return a function with this body.
+        """Return the function `__init__` with the lines ``body``, which may use ``names``.
 
-        Its globals are those of the class's module, as for a function that is defined there.
+        Its globals are the names of the class's module, as for a function that is defined in that module.
         """
         head = f" def __init__({', '.join(['self', *_parameters(self.fields.values())])}):"
         text = "\n".join([f"def make({', '.join(names)}):", head, *body, " return __init__"])
@@ -220,9 +220,9 @@ class _Definition:
 
 
 class _Signature:
-    """The attribute for `inspect.signature` of a class.
+    """The value of a class's ``__signature__``, which `inspect.signature` reads.
 
-    It generates `__init__` when the signature is requested, which is rare.
+    Reading the signature, which is rare, generates `__init__`.
     """
 
     __slots__ = ("definition",)
@@ -233,7 +233,7 @@ class _Signature:
     def __get__(self, instance: object, owner: type) -> Signature:
         init = self.definition.init or self.definition.write_init()
         if instance is not None or owner is not self.definition.cls:
-            raise AttributeError("__signature__")  # `inspect` then uses its normal rules
+            raise AttributeError("__signature__")  # without the attribute, `inspect` uses its normal rules
         whole = signature(init)
         return whole.replace(parameters=list(whole.parameters.values())[1:])
 
@@ -250,8 +250,8 @@ def _inherited(cls: type) -> dict[str, Field[Any]]:
 
 
 def _own(namespace: dict[str, Any], annotations: dict[str, str], *, kw_only: bool) -> dict[str, Field[Any]]:
-    """Return the fields that a class declares, and remove their defaults from its namespace, where slots
-    replace them.
+    """Return the fields that a class itself declares, and remove their defaults from ``namespace``: slots need these
+    names.
     """
     fields: dict[str, Field[Any]] = {}
     for name, annotation in annotations.items():
@@ -283,7 +283,7 @@ def _check_order(cls: type, fields: Iterable[Field[Any]]) -> None:
 
 
 def _parameters(fields: Iterable[Field[Any]]) -> list[str]:
-    """Return the source text of each parameter of `__init__` after ``self``."""
+    """Return the source text of each parameter of `__init__`, except ``self``."""
     positional: list[str] = []
     by_name: list[str] = []
     for field in fields:
@@ -297,13 +297,14 @@ def _parameters(fields: Iterable[Field[Any]]) -> list[str]:
 
 
 class _Values:
-    """A class attribute that returns the field values that `==` or `hash` uses.
+    """A class attribute: a function that returns the values of an object's fields, for `==` or for `hash`.
 
-    All classes share two objects of this class. At the first use, a class gets a function of its own in their place.
+    All classes share two objects of this class. At the first use, a class gets a function of its own in place of the
+    shared object.
     """
 
     def __init__(self, name: str, chosen: Callable[[Field[Any]], bool | None]) -> None:
-        """``name``: the name of the class attribute. ``chosen``: returns whether a field is used."""
+        """``name``: the name of the class attribute. ``chosen``: a function that returns whether a field takes part."""
         self.name, self.chosen = name, chosen
 
     def __get__(self, instance: object, owner: type) -> Callable[[object], Any]:
@@ -318,12 +319,12 @@ _HASHED = _Values("__hashed__", lambda field: field.compare if field.hash is Non
 
 
 def _who_has(name: str, value: object, cls: type) -> type:
-    """Return the class that defines this attribute of ``cls``: ``cls`` itself, or a base class."""
+    """Return the class that defines ``name`` as this ``value``: ``cls`` itself, or a base class."""
     return next(each for each in cls.__mro__ if vars(each).get(name) is value)
 
 
 def _values_of(names: list[str]) -> Callable[[object], Any]:
-    """Return a function that returns an object's values of these attributes as a tuple."""
+    """Return a function that returns the values of the attributes ``names`` of an object, as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
     return (lambda one: (getattr(one, names[0]),)) if names else lambda _: ()
@@ -358,7 +359,9 @@ def _refuse_deletion(self: object, name: str) -> None:
 
 
 def _check_frozen(changed: object, method: str, its: object, what: str, name: str) -> None:
-    """Refuse to change a field of a frozen class, or any attribute if the object is a direct instance of that class."""
+    """Refuse to change a field of a frozen class. If the object is a direct instance of that class, refuse any
+    attribute.
+    """
     cls: Any = _who_has(method, its, type(changed))
     if type(changed) is cls or name in cls.__dataclass_fields__:
         raise FrozenInstanceError(f"cannot {what}")

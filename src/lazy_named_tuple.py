@@ -1,4 +1,4 @@
-"""A replacement for the standard library's `NamedTuple` that generates the ``__new__`` of a class only when needed.
+"""A replacement for the standard library's `NamedTuple`, which generates the ``__new__`` of a class only when needed.
 
 The standard library compiles each annotation and a ``__new__`` for every class, used or not, and a pool's client has
 more than a hundred such classes. Here, annotations stay strings, ``__new__`` is generated when a class gets its 17th
@@ -16,15 +16,16 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 _Getter: Any = type(vars(namedtuple("_Example", "field"))["field"])
-FEW = 16  # the first objects of a class are made without a ``__new__`` of its own
+FEW = 16  # number of objects of a class that are made without a generated ``__new__``
 _REFUSED = {"__new__", "__init__", "__slots__", "__getnewargs__", "_fields", "_field_defaults", "_make", "_replace"}
 
 
 class _Methods(tuple[Any, ...]):
-    """The methods that all classes share."""
+    """The methods that all named tuple classes share."""
 
     __slots__ = ()
-    if TYPE_CHECKING:  # not at run time, where `typing.get_type_hints` would take these for fields of each class
+    # only for type checkers: at run time, `typing.get_type_hints` would take these annotations for fields of each class
+    if TYPE_CHECKING:
         _fields: tuple[str, ...]
 
     @classmethod
@@ -70,8 +71,11 @@ class _Meta(type):
 
 
 def _first_new(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Make one of the first objects of a class. For invalid arguments, call the generated ``__new__``, which raises."""
-    kind = next(each for each in cls.__mro__ if "_created" in vars(each))  # the class itself, or a base class
+    """Make one of the first `FEW` objects of a class. Later, or for invalid arguments, call the generated
+    ``__new__``.
+    """
+    # the class that was made by `NamedTuple`: ``cls`` itself, or a base class
+    kind = next(each for each in cls.__mro__ if "_created" in vars(each))
     kind._created += 1
     if kind._created <= FEW:
         fields, defaults = kind._fields, kind._field_defaults
@@ -100,4 +104,4 @@ if TYPE_CHECKING:
 else:
 
     class NamedTuple(metaclass=_Meta):
-        """The base of tuple classes with named fields."""
+        """The base class of tuples with named fields."""

@@ -1,4 +1,4 @@
-"""Tools for testing code that must survive losses: chaos for pools of local nodes, and a simulator of pools.
+"""Tools for tests of code that must survive losses: chaos (faults) in pools of local nodes, and a simulator of pools.
 
 Also a simulated cloud on this computer, and the tests that every provider must pass.
 
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from .providers.runpod.testing.front import RunPodCloud
     from .providers.vast.testing.front import Rentable, VastCloud
 
-# Module of each public name, as in `outrider` itself. Names in `__all__` that are not in this table are faults.
+# The module of each public name, as in `outrider` itself. A name of `__all__` that is not in this table is the class of
+# a fault to inject.
 _HOMES = {
     "engine.testing.chaos.chaos": ("chaos",),
     "engine.testing.chaos.check": ("Disturbance",),

@@ -1,4 +1,4 @@
-"""Amounts of processors, memory and accelerators: those of a node, and those that a running task holds of it."""
+"""Amounts of processors, memory and accelerators that a node has, or that a running task reserves on its node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..lazy_named_tuple import NamedTuple
 
-GB = 1e9  # bytes
+GB = 1e9  # bytes in a gigabyte
 
 
 class Amounts(NamedTuple):
@@ -29,7 +29,9 @@ class Amounts(NamedTuple):
         return Amounts(self[0] * count, self[1] * count, self[2] * count)
 
     def share_of(self, has: Amounts) -> float:
-        """Return the largest ratio of these amounts to those of ``has``: 0.5 is one half; inf if ``has`` lacks one."""
+        """Return the largest share of ``has`` that one of these amounts takes: 0.5 is one half; inf if ``has`` has zero
+        of an amount that is needed.
+        """
         pairs = [(mine, its) for mine, its in zip(self, has, strict=True) if mine]
         return max((mine / its if its else float("inf") for mine, its in pairs), default=0.0)
 
@@ -48,6 +50,6 @@ NOTHING = Amounts()
 
 
 def describe(nodes: Iterable[Amounts]) -> str:
-    """Describe the amounts of nodes for people; equal amounts are listed once."""
+    """Describe the amounts of ``nodes`` for people; amounts that several nodes share are listed once."""
     kinds = [each.all for each in dict.fromkeys(sorted(nodes, reverse=True))]
     return " or ".join(kinds[:4]) + (" or less" if len(kinds) > 4 else "")

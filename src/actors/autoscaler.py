@@ -21,7 +21,8 @@ from ..lazy_named_tuple import NamedTuple
 from .interfaces import NodeId, ScaleByLoad
 
 WAIT_S = 2.0  # seconds; tasks that wait for a shorter time end before a machine could boot
-# seconds of waiting work that count as one slot; a task of a shorter function counts as a part of a slot
+# seconds; waiting tasks of this total duration justify one slot, so a task of a shorter function counts as a fraction
+# of a slot
 WORTH_S = 10.0
 CHECK_S = 1.0
 
@@ -31,17 +32,18 @@ class Demand(NamedTuple):
 
     busy: int  # number of slots in use
     waiting: float  # number of slots that the waiting tasks can use
-    tasks: int  # number of waiting tasks, for the reason text
-    ranks: int  # number of nodes that the largest broadcast, or a task for a certain rank, needs
-    waits: bool  # whether tasks wait, or a broadcast waits for nodes
+    tasks: int  # number of waiting tasks, for the text of `Change.reason`
+    # number of nodes that the largest broadcast needs, or the highest rank that a task is bound to (``on=``), plus 1
+    ranks: int
+    waits: bool  # whether any task waits, or a broadcast waits for nodes
 
 
 class Working(NamedTuple):
-    """A working node, in its current state."""
+    """The state of a node that takes tasks."""
 
     node: NodeId
     busy: bool
-    active_at: float  # when its last task ended
+    active_at: float  # when the node's last task ended
 
 
 class Change(NamedTuple):
@@ -57,15 +59,19 @@ class Autoscaler:
         self._idle_s = scale.idle_s
         self._slots = slots
         self._idle_since: dict[NodeId, float] = {}
-        self._waiting_since: float | None = None  # since when more work has waited than the wanted nodes can do
-        self._unneeded_since: float | None = None  # since when the working nodes have been enough
+        # since when there has been more work than the wanted nodes can do; None: the wanted nodes are enough
+        self._waiting_since: float | None = None
+        # since when the working nodes have been enough for the work; None: they are not enough
+        self._unneeded_since: float | None = None
 
     def resize(self, floor: int) -> None:
-        """Set the smallest number of nodes, from the user's resize."""
+        """Set the smallest allowed number of nodes, as the user's `resize` requests."""
         self.floor = min(floor, self._most)
 
     def decide(self, demand: Demand, working: Iterable[Working], missing: int, now: float) -> Change | None:
-        """Return the change that is due now. ``missing``: wanted machines that no launch has requested yet."""
+        """Return the change of the pool's size that is due now. ``missing``: number of wanted machines that no launch
+        has requested yet.
+        """
         there = self._see(working, now)
         requested = min(max(demand.ranks, self.floor), self._most)
         needed = min(max(requested, ceil((demand.busy + demand.waiting) / self._slots)), self._most)

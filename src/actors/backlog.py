@@ -11,7 +11,8 @@ from .placement import Placement
 from .retries import LEASED, OVER, QUEUED, Entry
 from .waiting_line import WaitingLine
 
-SAMPLE = 1000  # number of waiting tasks from which the needs of all waiting tasks are estimated
+# number of waiting tasks whose needs are examined; the needs of all waiting tasks are extrapolated from them
+SAMPLE = 1000
 
 
 def backlog(
@@ -25,8 +26,9 @@ def backlog(
 ) -> tuple[int, float, int]:
     """Return the number of tasks for any node, the number of slots that they can use, and the number of awaited ranks.
 
-    A task of a function that takes less than ``worth_s`` counts as a part of a slot. A task that needs amounts counts
-    as all slots that it leaves without amounts for their tasks.
+    A task of a function that takes less than ``worth_s`` counts as a fraction of a slot. A task that needs amounts of
+    processors or memory counts as all the slots that become useless on its node, because too little is left for further
+    tasks.
     """
     while queue and queue[0].state != QUEUED:
         queue.popleft()

@@ -1,4 +1,4 @@
-"""The effects of a broadcast: `generations` decides them, and `broadcasts` carries them out."""
+"""The effects of a broadcast: actions that `generations` decides and `broadcasts` carries out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from .placement import Claim, ReleaseSeat, WithdrawClaim
 
 
 class NeedPorts(NamedTuple):
-    """A request for free ports: call ``Gang.ports`` with the given number of ports of each node, when all
-    nodes have that many.
+    """A request for free ports. When each node has as many free ports as requested, ``Gang.ports`` must be called with
+    them.
     """
 
     of: tuple[tuple[NodeId, int], ...]
-    gap: Gap | None = None  # the ranks that run again alone; None: the ports are for a whole generation
+    # the ranks of a lost node that run again while other ranks continue; None: the ports are for a whole generation
+    gap: Gap | None = None
 
 
 class EndAll(NamedTuple):
@@ -24,24 +25,27 @@ class EndAll(NamedTuple):
 
 
 class RankEnded(NamedTuple):
-    """The end of a watched rank; `EndAll` will repeat it."""
+    """The end of one rank, for callers that want each rank's ending at once. `EndAll` will contain the same ending
+    again.
+    """
 
     rank: int
     ending: Ending
 
 
 class RankFailed(NamedTuple):
-    """The failure of a rank after which no other generation follows."""
+    """The failure of a rank that ends the broadcast: no other generation follows."""
 
     ending: Ending
 
 
 class GenerationStarted(NamedTuple):
     world: World
-    ranks: tuple[int, ...]  # all ranks, or those that run again
+    ranks: tuple[int, ...]  # the ranks that begin: all ranks, or only the ranks that a lost node ran
 
 
-Effect = (  # the caller carries effects out at once, in order; a new claim replaces the broadcast's earlier claim
+# the caller carries effects out at once, in order; a new claim of seats replaces the broadcast's earlier claim
+Effect = (
     Claim
     | WithdrawClaim
     | NeedPorts

@@ -1,4 +1,4 @@
-"""The broadcasts under way: `Broadcasts` carries out the decisions of each `Gang` and has no policy of its own."""
+"""The broadcasts under way. `Broadcasts` carries out the decisions of each `Gang`, the decider of one broadcast."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from .placement import Claim, ReleaseSeat, WithdrawClaim
 from .stalls import StallWatch
 from .stop_agreement import StopAgreement
 
-_WAITS = {Phase.WAITING, Phase.PORT, Phase.FENCING}  # the phases in which a broadcast waits before its ranks run
+# the phases in which a broadcast waits because its ranks cannot run yet
+_WAITS = {Phase.WAITING, Phase.PORT, Phase.FENCING}
 
 
 class Broadcasts:
@@ -56,10 +57,11 @@ class Broadcasts:
         self._ids = attempts
         self._gangs: dict[JobId, Gang] = {}
         self._settles: dict[JobId, SettleAll] = {}
-        self.failure: Exception | None = None  # why the last node failed to start; None if a later node started
+        # why the node that failed last did not become ready; None: a node became ready after it
+        self.failure: Exception | None = None
         self._attempts: dict[AttemptId, Gang] = {}
         self._want_ports: dict[NodeId, list[tuple[Gang, NeedPorts]]] = {}
-        # nodes to exchange port counts with, as soon as the decisions are carried out
+        # nodes with which to compare the numbers of used ports, once the current decisions are carried out
         self._compare_ports: dict[NodeId, None] = {}
         self._waits = LongWaits()
         self._stop_agreement = StopAgreement()
@@ -70,7 +72,7 @@ class Broadcasts:
 
     @property
     def largest(self) -> int:
-        """Return the number of nodes of the largest broadcast, or the number that it waits for."""
+        """Return the number of nodes that the largest broadcast uses or waits for."""
         return max((gang.size() for gang in self._gangs.values() if gang.phase is not Phase.ENDING), default=0)
 
     def start(self, spec: BroadcastSpec, settle_all: SettleAll, now: float, *, minimum: int, wanted: int) -> None:
@@ -97,14 +99,17 @@ class Broadcasts:
             return False
         del self._attempts[report.attempt]
         if report.verdict is not Verdict.RETURNED and gang.listens_on(node):
-            self._compare_ports[node] = None  # perhaps the attempt was never sent, or never began
+            # the rank's attempt may not have begun, so the port that was counted for the rank may still be free
+            self._compare_ports[node] = None
         self._carry_out(gang, now)
         if report.verdict is not Verdict.RETURNED or gang.wake_at() is not None:
             return True
         return not (gang.phase is Phase.RUNNING or gang.phase is Phase.OVER)
 
     def joined(self, report: Joined, now: float) -> bool:
-        """Handle that ranks of a broadcast wait for each other from now on; return True if this sets a time limit."""
+        """Handle a rank's report that the ranks wait for each other from now on; return whether a time limit begins
+        (GANG-17).
+        """
         gang = self._attempts.get(report.attempt)
         if gang is None:
             return False
@@ -131,7 +136,7 @@ class Broadcasts:
             gang.leaving(node, now, noticed=noticed)
 
     def noticed(self, node: NodeId, notice: PreemptionNotice, now: float) -> None:
-        """Send the notice about ``node`` to all nodes whose ranks belong to the same generations."""
+        """Send the preemption notice of ``node`` to all nodes that run ranks of the same generations."""
         self._stop_agreement.noticed(node, notice, now)
         self._send_agreements()
 
@@ -153,7 +158,7 @@ class Broadcasts:
             gang.ready(len(self._nodes.roster), now)
 
     def queued(self, now: float) -> None:
-        """Handle that a machine waits in its provider's queue: all waits for a node restart their time limits."""
+        """Handle that a machine waits in its provider's queue: the time limit of each wait for a node starts again."""
         for gang in self._gangs.values():
             gang.ready(len(self._nodes.roster), now, queued=True)
 
@@ -185,7 +190,9 @@ class Broadcasts:
             self._carry_out(gang, now)
 
     def stalled(self, job: JobId, why: str, now: float) -> bool:
-        """Handle that no rank of a broadcast gives a sign of life; return whether the broadcast runs again."""
+        """Handle that no rank of a broadcast has given a sign of life for long; return whether the broadcast runs
+        again.
+        """
         gang = self._gangs.get(job)
         again = gang is not None and gang.stalled(why, now)
         if gang is not None:
@@ -213,12 +220,12 @@ class Broadcasts:
         return min((*times, at) if (at := self._waits.wake_at()) is not None else times, default=None)
 
     def _each(self, now: float) -> Iterator[Gang]:
-        """Yield each gang, and carry out its decisions when the caller is done with it."""
+        """Yield each broadcast's `Gang`; when the caller has used it, carry out its decisions and go to the next."""
         for gang in list(self._gangs.values()):
             yield gang
             self._carry_out(gang, now)
 
-    # --- effects --------------------------------------------------------------------------------------------------
+    # --- effects, and reports of long waits -----------------------------------------------------------------------
 
     def _carry_out(self, gang: Gang, now: float) -> None:  # noqa: PLR0912 (a table)
         ledger, links, job, watch = self._ledger, self._nodes.links, gang.spec.job, gang.spec.watch
@@ -277,13 +284,15 @@ class Broadcasts:
             self._see_wait(job, self._wait_of(gang), now)
 
     def _wait_of(self, gang: Gang) -> Hashable | None:
-        """Return the key under which `LongWaits` counts this wait; None: the ranks run, or the broadcast is over."""
+        """Return the key under which `LongWaits` counts the broadcast's present wait; None: the ranks run, or the
+        broadcast is over.
+        """
         if gang.phase is not Phase.RUNNING or gang.has_gaps:
             return (gang.phase, gang.has_gaps) if gang.has_gaps or gang.phase in _WAITS else None
         return "its arguments" if self._unsent(gang) else None
 
     def _unsent(self, gang: Gang) -> set[NodeId]:
-        """Return the nodes of ranks that wait for their arguments."""
+        """Return the nodes that have ranks whose arguments are not sent yet."""
         return {node for attempt, (_, node) in gang.running.items() if not self._nodes.is_sent(node, attempt)}
 
     def _see_wait(self, job: JobId, of: Hashable | None, now: float) -> None:
@@ -292,9 +301,11 @@ class Broadcasts:
             self._observe(ev.BroadcastWaits(int(job), ended.text, now - ended.since, ended=True))
 
     def _wait_is_due(self, gang: Gang, now: float) -> None:
-        """Report a wait that has become long, or has doubled since its last report; repeat the request for ports."""
+        """Report a wait that has become long, or has doubled since its last report; repeat the wait's requests for
+        ports.
+        """
         job, text = gang.spec.job, self._waited_for(gang)
-        if not text:  # the ranks run
+        if not text:  # the ranks run, so the wait is over
             self._see_wait(job, None, now)
             return
         if (waited_s := self._waits.report(job, text, now)) is not None:
@@ -303,7 +314,7 @@ class Broadcasts:
             self._ask_again(gang, request, now)
 
     def _waited_for(self, gang: Gang) -> str:
-        """Return what a broadcast waits for before its ranks run, as text for people; empty: it does not wait."""
+        """Return, as text for people, what a broadcast waits for before its ranks can run; empty: it does not wait."""
         match gang.phase:
             case Phase.WAITING:
                 return gang.lacking_nodes(len(self._nodes.roster))
@@ -322,7 +333,9 @@ class Broadcasts:
                 return ""
 
     def _ask_again(self, gang: Gang, request: NeedPorts, now: float) -> None:
-        """Look for free ports again, and exchange port counts with the nodes that lack ports."""
+        """Check again whether the ports of ``request`` are free; compare the numbers of used ports with a node that has
+        too few.
+        """
         for waiting in self._want_ports.values():
             waiting[:] = [each for each in waiting if each[0] is not gang or each[1] != request]
         self._give_ports(gang, request, now)
@@ -345,15 +358,16 @@ class Broadcasts:
         agreement.stops.clear()
 
     def _give_ports(self, gang: Gang, request: NeedPorts, now: float, *, again: bool = False) -> None:
-        """Give ``gang`` all the free ports of ``request``: now, or when the node with too few ports reports more.
+        """Give ``gang`` all the free ports of ``request``: now, or when a node that has too few of them reports new
+        free ports.
 
-        That node is asked for its ports at once. ``again``: it has just answered, so it is only asked when the wait is
-        long.
+        Such a node is asked for a report. ``again``: the node has just reported, so do not ask it now, but only when
+        the wait has become long.
         """
         ports: list[tuple[int, ...]] = []
         for node, count in request.of:
             member = self._nodes.members.get(node)
-            if member is None:  # the node is lost; the gang handles its loss separately
+            if member is None:  # the node is lost; the gang handles this loss as a separate event
                 return
             if len(member.ports) < count:
                 self._want_ports.setdefault(node, []).append((gang, request))

@@ -1,4 +1,4 @@
-"""The decisions of the ledger, until the pool's actor has carried them out."""
+"""The ledger's decisions that the pool's actor has not carried out yet."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ class Decisions:
     """The decisions that are due now. The caller carries them out and empties these lists."""
 
     runs: list[tuple[NodeId, Order]] = field(default_factory=list)
-    endings: deque[tuple[Task, Settle, Ending, float]] = field(default_factory=deque)  # the float: seconds that it ran
+    # the float: seconds that the task ran
+    endings: deque[tuple[Task, Settle, Ending, float]] = field(default_factory=deque)
     kills: list[tuple[NodeId, AttemptId]] = field(default_factory=list)
     recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = field(default_factory=list)
-    # (task, node, number of the attempt, cause)
+    # (task, node of the attempt that ended, number of that attempt, cause)
     retries: list[tuple[Task, NodeId, int, str]] = field(default_factory=list)
-    seats: list[tuple[JobId, tuple[NodeId, ...]]] = field(default_factory=list)  # granted claims
-    # closed nodes that hold no attempts any more; a node may be listed repeatedly
+    # granted claims of broadcasts: the nodes on which each got a seat
+    seats: list[tuple[JobId, tuple[NodeId, ...]]] = field(default_factory=list)
+    # nodes that get no new work and hold no attempts any more; a node may be listed repeatedly
     emptied: list[NodeId] = field(default_factory=list)

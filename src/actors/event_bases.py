@@ -1,4 +1,4 @@
-"""The bases of all events of a pool: each event has its time, and some have the node or the job that they concern."""
+"""The base classes of a pool's events. Each event has a time; some also have the node or the job that they concern."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NodeEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobEvent(Event):
-    """The base of events of a job, except its output. `Observe` decides whether it gets these events.
+    """The base of events of a job, except its output. An observer gets these events only if its ``tasks`` is true.
 
     Attributes:
         job: The number of the job.

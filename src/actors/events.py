@@ -1,8 +1,8 @@
-"""Events: everything that can be observed of a pool, one frozen type each. This module has the pool's own events.
+"""The events of the pool itself, and the names of all events: everything that can be observed of a pool.
 
-The component that causes or notices an event creates it; the pool's observer adds the fields that all events have in
-common, and passes the event to the user. Ids (``job``, ``task``, ``node``) count from 0 or 1 in each pool and are never
-reused there.
+Each type of event is a frozen class. The component that causes or notices an event creates it; the pool's observer sets
+the fields that all events have in common, and passes the event to the user. Ids (``job``, ``task``, ``node``) count
+from 0 or 1 in each pool and are never reused in that pool.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class PoolStarting(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolReady(Event):
-    """Enough nodes are ready for the pool to be ready; the remaining nodes may follow.
+    """The pool is ready for work, as enough nodes are ready; the remaining nodes may follow.
 
     Attributes:
         ready: The number of ready nodes.
@@ -181,14 +181,15 @@ class PoolClosing(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolUsed(Event):
-    """The use of all nodes of the pool together; a `NodeUsed` event for each node comes before it.
+    """The used share of all nodes' processors and memory. A `NodeUsed` event for each node comes before.
 
-    Sent at the end of a pool whose provider has accounting data, or gives a reason for having none. None: not known.
+    Sent at the end of a pool whose provider has accounting data, or gives a reason for having none. A value that is
+    None is not known.
 
     Attributes:
         nodes: The number of nodes with accounting data.
-        cpu: The use of processors, from 0 to 1.
-        memory: The use of memory, at the peak of each node, from 0 to 1.
+        cpu: The used share of the processors' time, from 0 to 1.
+        memory: The used share of memory, at the peak of each node, from 0 to 1.
         unknown: Why some nodes, or all, have no accounting data.
     """
 
@@ -200,7 +201,7 @@ class PoolUsed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolClosed(Event):
-    """The last event of a pool. If anything may still be running, a `ProviderWarned` event came before."""
+    """The last event of a pool. If any machine may still be running, a `ProviderWarned` event came before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class PoolIdleTooLong(Event):
 
 @dataclass(frozen=True, slots=True)
 class NetworkSilent(Event):
-    """Every connection is silent, perhaps because this computer's own network fails.
+    """Every connection to a node is silent, perhaps because this computer's own network fails.
 
     As long as no other host answers either, the pool waits for the nodes until their leases end.
     """
@@ -261,9 +262,10 @@ class TerminateFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProviderWarned(Event):
-    """The provider has a warning for people, in one clause. The pool does not react.
+    """The provider has a warning for people, in one clause. The pool does not react to the warning.
 
-    For example, the provider has had no news of the machines for long, or a resource without cost is left of the pool.
+    For example, the provider has had no news of the machines for long, or could not delete a resource that costs
+    nothing.
     """
 
     text: str
@@ -271,7 +273,7 @@ class ProviderWarned(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecordFailed(Event):
-    """The record of the run cannot be written (any further), for example on a full disk. The pool continues."""
+    """The record of the run can no longer be written, for example on a full disk. The pool continues."""
 
     error: str
 
@@ -284,7 +286,7 @@ class TrackerBehind(Event):
         tracker: The name of the tracker.
         points: About how many points the tracker has not received.
         problem: The reason, if it is known.
-        command: The command that sends the rest. Empty: nothing can be sent.
+        command: The command that sends the missing data. Empty: nothing can be sent.
     """
 
     tracker: str

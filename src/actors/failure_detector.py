@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from .interfaces import NodeId
 
-# seconds; an attempt to connect that began without a network may hang for 10 s, as TCP doubles its pauses
+# seconds in which nodes may reconnect after the network came back; a try that began without a network may hang for 10
+# s, as TCP doubles its pauses
 RETURN_S = 15.0
 
 
@@ -27,13 +28,15 @@ class FailureDetector:
         self._lease_s = max(lease_s, reconnect_s)
         self._return_s = max(RETURN_S, reconnect_s)
         self._connected: set[NodeId] = set()
-        self._away: dict[NodeId, tuple[float, bool]] = {}  # (time of the disconnection, whether because of silence)
-        self._fell_at = 0.0  # when the network was last found silent
-        self._answered_at = 0.0  # when another host (not a node) answered soon after `_fell_at`
+        # by disconnected node: the time of the disconnection, and whether the node had become silent
+        self._away: dict[NodeId, tuple[float, bool]] = {}
+        self._fell_at = 0.0  # when all connections were last found to be silent
+        # when a host that is not a node answered, shortly after all connections had fallen silent (`_fell_at`)
+        self._answered_at = 0.0
         self._cut_off = False
-        # nodes that fell silent with all others, and are still silent after the network came back
+        # nodes that fell silent together with all other nodes, and have not reconnected since the network came back
         self._stranded: set[NodeId] = set()
-        self._back_at = 0.0  # when the network, or the last of the stranded nodes, came back
+        self._back_at = 0.0  # when the network came back, or when one of the stranded nodes last reconnected
 
     def connected(self, node: NodeId, now: float) -> None:
         """Handle that ``node`` is connected, for the first time or again."""
@@ -58,7 +61,7 @@ class FailureDetector:
     def answered(self, now: float) -> None:
         """Handle an answer from a host that is not a node: this computer is not, or no longer, cut off."""
         if now - self._fell_at <= self._reconnect_s and (self._cut_off or self._stranded):
-            # also if a newly booted node answered first: its answer proves no more than this answer
+            # also if a newly booted node connected before: such an early answer shows that the network was never down
             self._cut_off = False
             self._stranded.clear()
             self._answered_at = now
@@ -68,7 +71,7 @@ class FailureDetector:
             self._back_at = now
 
     def stood_still(self, for_s: float) -> None:
-        """Handle that this program stalled for the last ``for_s`` seconds."""
+        """Handle that this program stalled for ``for_s`` seconds until now, and could not read from its connections."""
         self._away = {node: (since + for_s, silent) for node, (since, silent) in self._away.items()}
         self._fell_at += for_s
         self._answered_at += for_s
@@ -91,7 +94,9 @@ class FailureDetector:
 
     @property
     def network_wide(self) -> bool:
-        """Return whether all connections are silent since about the same time, apart from already stranded nodes."""
+        """Return whether all connections fell silent at about the same time, not counting nodes that are still missing
+        from an earlier failure.
+        """
         if not self._away or len(self._away) < len(self._connected):
             return False
         if not all(silent for _, silent in self._away.values()):

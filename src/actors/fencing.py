@@ -1,4 +1,5 @@
-"""Fencing: the attempts of a generation that still run, the nodes it lost, and the ranks that run again. Pure data.
+"""Fencing, which ends every rank of a generation before the next one begins: running attempts, lost nodes, ranks to run
+again. Pure data.
 
 `generations` decides how to react.
 """
@@ -13,7 +14,7 @@ from .interfaces import AttemptId, NodeId, Order, Task, World
 
 
 class Latest(NamedTuple):
-    number: int  # 1 for the rank's first attempt
+    number: int  # 1 for the rank's first attempt, 2 for the second, ...
     generation: int
 
 
@@ -73,17 +74,21 @@ class Losses:
     """The losses and failures of a broadcast's generations, which decide whether another generation may follow."""
 
     def __init__(self, *, steady_s: float) -> None:
-        self.all: tuple[tuple[NodeId, str], ...] = ()  # node and cause of each loss, in all generations
+        # the node and the cause of each loss, in all generations of the broadcast
+        self.all: tuple[tuple[NodeId, str], ...] = ()
         self.nodes: tuple[NodeId, ...] = ()  # nodes lost in this generation
-        # number of lost generations in a row that were followed by another, without a steady one between them
+        # number of lost generations in a row, each followed by another; starts again at 1 after one that ran for
+        # `_steady_s`
         self.in_row = 0
         self.failures = 0  # number of generations that ended by a rank's own failure and were followed by another
         self.stalls = 0  # number of generations that stalled and were followed by another
-        self.failed_by: str | None = None  # why this generation is being fenced, if not because of a lost node
-        self.stalled = False  # whether this generation is being fenced because it stalled
-        self._steady_s = steady_s  # a generation that ran for so many seconds is steady and resets the count
+        # why this generation is being fenced (ended), if the reason is not a lost node
+        self.failed_by: str | None = None
+        self.stalled = False  # whether this generation is being fenced (ended) because it stalled
+        self._steady_s = steady_s  # seconds; a generation that ran for this long before its first loss resets `in_row`
         self._began_at = 0.0
-        self._first_at = 0.0  # when this generation lost its first node, as far as is known
+        # when this generation lost its first node; where known, the time at which its connection was lost
+        self._first_at = 0.0
 
     @property
     def cause(self) -> str:
@@ -96,7 +101,7 @@ class Losses:
         self.nodes = ()
 
     def ranks_began(self, now: float) -> None:
-        """Handle that ranks of a lost node run again alone: the time until the next loss counts from now."""
+        """Handle that ranks of a lost node run again: the time until the next loss counts from now."""
         self._began_at = now
 
     def add(self, node: NodeId, cause: str, at: float) -> None:
@@ -105,14 +110,14 @@ class Losses:
         self.nodes += (node,)
 
     def stall(self, why: str) -> None:
-        """Count this generation as stalled; nodes that it lost earlier, whose ranks ran again alone, are not the
-        cause.
+        """Count this generation as stalled. Nodes that it lost earlier are not the cause, as their ranks had run
+        again.
         """
         self.stalls += 1
         self.failed_by, self.stalled, self.nodes = why, True, ()
 
     def count(self) -> None:
-        """Count this generation as lost, or as failed if it lost no node: a loss is assumed to be a failure's cause."""
+        """Count this generation as lost if it lost a node (the loss may be why ranks failed), otherwise as failed."""
         if not self.nodes:
             self.failures += not self.stalled
         elif self._first_at - self._began_at >= self._steady_s:
@@ -122,21 +127,22 @@ class Losses:
 
 
 class Gap(NamedTuple):
-    """Ranks of a lost node that run again alone (RESEND)."""
+    """The ranks of a lost node, which run again on another node while the other ranks continue (RESEND)."""
 
     lost: NodeId
     ranks: tuple[int, ...]
 
 
 class Gaps:
-    """The ranks of lost nodes that run again alone: all ranks of a node together, as a world keeps them on one node."""
+    """The ranks of lost nodes that are to run again. All ranks of a lost node go to the same new node."""
 
     def __init__(self) -> None:
-        self.waiting: list[Gap] = []  # gaps that wait for a node
-        self.half_lost: dict[NodeId, tuple[int, ...]] = {}  # dead ranks of nodes on which other ranks still run
+        self.waiting: list[Gap] = []  # ranks that wait for a new node
+        # by node: its dead ranks, while other ranks still run on the node
+        self.half_lost: dict[NodeId, tuple[int, ...]] = {}
 
     def add(self, node: NodeId, ranks: tuple[int, ...], *, complete: bool) -> bool:
-        """Add dead ranks of ``node``; return ``complete``: whether all ranks of the node have ended, so that they may
+        """Add dead ranks of ``node``; return ``complete``: whether all ranks of the node have ended. Only then may they
         run again.
         """
         ranks = (*self.half_lost.pop(node, ()), *ranks)

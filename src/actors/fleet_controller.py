@@ -2,25 +2,25 @@
 
 Each event carries the time and, where needed, a random number.
 
-A node counts as present from the request for its machine until it is noticed, drained, failed or lost. Missing nodes
-are launched. Surplus nodes are dismissed: first machines that wait in their provider's queue, then the newest nodes. So
-a notice already causes a replacement, and a withdrawn notice leaves one machine too many, of which the newest is
-dismissed: no node is replaced twice.
+A node counts as present from the request for its machine until the node has a preemption notice, is drained, has failed
+or is lost. Missing nodes are launched. Surplus nodes are dismissed: first machines that wait in their provider's queue,
+then the newest nodes. So a notice already causes a replacement. If the notice is withdrawn, there is one machine too
+many, and the newest is dismissed: no node is replaced twice.
 
-A straggler (see `stragglers`) does not count as present either: a substitute is launched, and neither of the two is
-ended before one is ready. As the straggler may still become ready, failed launches of its substitute never count
-towards giving up.
+A straggler (see `stragglers`) does not count as present either: a substitute is launched, and neither the straggler nor
+the substitute is ended before one of them is ready. As the straggler may still become ready, failed launches of its
+substitute never count towards giving up.
 
-Besides the working nodes there are ``spare`` nodes, which stand by. When a working node is noticed or lost, a spare
-takes its place in the same step, and the machine that is then launched becomes the next spare.
+Besides the working nodes there are ``spare`` nodes, which stand by. When a working node gets a notice or is lost, a
+spare takes its place at once, and the machine that is then launched becomes the next spare.
 
-FLEET-1: requested and present machines never exceed the wanted nodes plus spares, except after a withdrawn notice
-    or a resize. Stragglers come on top.
+FLEET-1: requested and present machines never exceed the wanted nodes plus spares, except after a withdrawn notice or a
+    resize. Stragglers come on top.
 FLEET-2: each missing machine has been requested, or waits for its back-off, or the fleet has given up.
 FLEET-3: a node that is lost, failed or dismissed is terminated exactly once.
-FLEET-4: the fleet gives up after a failure that retrying cannot cure. Before the pool has been ready, it also gives
-    up after ``retries + 1`` failures in a row, or after one whose retry must wait longer than `START_WAIT_S`. The error
-    is the last failure's. Failures of machines that were requested together count as one.
+FLEET-4: the fleet gives up after a failure that retrying cannot cure. Before the pool has been ready, it also gives up
+    after ``retries + 1`` failures in a row, or after one failure whose retry must wait longer than `START_WAIT_S`. The
+    pool's error is that of the last failure. Failures of machines that were requested together count as one.
 FLEET-5: no machine is requested before the back-off is over.
 FLEET-6: a node that has work is drained, not cut off.
 FLEET-7: no node stands by while fewer nodes work than are wanted, except a node whose connection is lost; and never do
@@ -54,24 +54,28 @@ BACK_OFF_LIMIT_S = 60.0
 # seconds; a starting pool whose retry must wait longer fails instead, so that its user learns of the problem
 START_WAIT_S = 45.0
 ANEW_S = 60.0  # seconds until the fleet tries again after giving up: by then, credentials or limits may have changed
-SAME_CAUSE = 2  # failures in a row with the same cause; a third try would only take as long again
-# nodes in a row that can start no worker, after which the fleet gives up; nodes that fail together count as one
+# failures in a row with the same cause, after which the fleet gives up: a third try would fail like these
+SAME_CAUSE = 2
+# number of nodes in a row that can start no worker, after which the fleet gives up; nodes that fail together count as
+# one
 UNFIT_NODES = 3
-# seconds after it became ready in which a lost node counts as new (FLEET-12); a silent fork server ends after 60 s
+# seconds; a node that is lost earlier than this after it became ready counts as new (FLEET-12). The limit exceeds 60 s,
+# after which a node ends if its fork server, which starts workers, is silent.
 NEWBORN_S = 90.0
-# seconds; a node lost without notice within this time after it became ready may be one of many such nodes
+# seconds; nodes that are lost earlier than this after they became ready, without a preemption notice, are counted
+# (`FLAPS_FREE`)
 FLAP_S = 10.0
-FLAPS_FREE = 8  # number of such losses in a row after which the next launch waits
+FLAPS_FREE = 8  # number of nodes in a row that may be lost within `FLAP_S` before the next launch waits
 
 
 class NodePhase(StrEnum):
     BOOTING = auto()
-    STRAGGLER = auto()  # still booting; a substitute was requested
+    STRAGGLER = auto()  # the node still boots, and a substitute for it was requested
     READY = auto()  # the node works
     SPARE = auto()  # the node stands by
     NOTICED = auto()  # the node has a preemption notice: it finishes its tasks and gets no new ones
     DRAINING = auto()  # the node is no longer wanted: it finishes its tasks
-    DISMISSED = auto()  # ended by the pool, and then forgotten, as failed and lost nodes are
+    DISMISSED = auto()  # the pool ends the node and then forgets it, as it forgets failed and lost nodes
 
 
 STEPS: dict[NodePhase, set[NodePhase]] = {
@@ -85,15 +89,17 @@ STEPS: dict[NodePhase, set[NodePhase]] = {
 
 
 class ImpossibleStep(Exception):
-    """`STEPS` has no such step. This is a defect in Outrider."""
+    """A node's change to a phase that `STEPS` does not allow. This is a defect in Outrider."""
 
 
 @dataclass(slots=True)
 class Orders:
     """The decisions to be carried out now. The caller empties these lists."""
 
-    launches: list[int] = field(default_factory=list)  # numbers of machines to request, one call for each number
-    drains: list[NodeId] = field(default_factory=list)  # nodes that finish their tasks; call `emptied` afterwards
+    # for each call to the provider: the number of machines to request
+    launches: list[int] = field(default_factory=list)
+    # nodes that must finish their tasks and then leave; call `emptied` when one has finished
+    drains: list[NodeId] = field(default_factory=list)
     terminations: list[NodeId] = field(default_factory=list)  # nodes to disconnect and end now
     promotions: list[NodeId] = field(default_factory=list)  # nodes that work from now on
     demotions: list[NodeId] = field(default_factory=list)  # nodes that finish their tasks and then stand by
@@ -109,7 +115,7 @@ class FleetController:
         self.final_error: Exception | None = None
         self.failures = 0  # number of consecutive failures
         self._retries = retries
-        self._count: Counter[NodePhase] = Counter()  # number of ``nodes`` in each phase
+        self._count: Counter[NodePhase] = Counter()  # number of the nodes in each phase
         self._queued: set[NodeId] = set()  # booting nodes whose machines wait in their provider's queue
         self._away: set[NodeId] = set()  # nodes whose connection is lost while the pool tries to reconnect
         self._not_before = 0.0
@@ -117,23 +123,27 @@ class FleetController:
         self._ready_at: dict[NodeId, float] = {}
         self._flaps = 0
         self._cause = ""  # cause of the last failure; empty: unknown, which equals no other cause
-        self._repeats = 0  # failures in a row with that cause
+        self._repeats = 0  # number of failures in a row with the cause `_cause`
         self._was_ready = False
-        self._unfit = 0  # nodes in a row that could start no worker
-        self._unfit_at = 0.0  # when the last of these nodes was lost
+        self._unfit = 0  # number of nodes in a row that could start no worker
+        self._unfit_at = 0.0  # when the last node that could start no worker was lost
         self._in_vain = 0  # number of consecutive failed tries to launch a straggler's substitute
         self._opened = False
 
-    # --- events ---------------------------------------------------------------------------------------------------
+    # --- events that the caller reports ---------------------------------------------------------------------------
 
     def opened(self, now: float) -> None:
-        """Handle that the pool is ready: from now on, request missing machines until they become ready."""
+        """Handle that the pool is ready: from now on, missing machines are requested until they become ready, without
+        giving up for good.
+        """
         if not self._opened:
             self._opened = True
             self._try_anew(now)
 
     def launched(self, nodes: list[NodeId], requested: int, now: float, chance: float) -> float | None:
-        """Handle the answer to a launch; if machines are missing, return the back-off in seconds."""
+        """Handle the answer to a launch. If the provider gave fewer machines than requested, return the back-off in
+        seconds.
+        """
         self.launching -= requested
         for node in nodes:
             self.nodes[node] = NodePhase.BOOTING
@@ -181,7 +191,7 @@ class FleetController:
         works = self._working < self.wanted
         self._move(node, NodePhase.READY if works else NodePhase.SPARE)
         if phase is NodePhase.STRAGGLER and self._missing() <= 0:
-            self.final_error = None  # the missing machine is no longer needed
+            self.final_error = None  # the machine whose launch failed is no longer needed
         if phase is NodePhase.STRAGGLER or self._stragglers:
             self._balance(now)
         return works
@@ -200,10 +210,12 @@ class FleetController:
         """Handle a node that never became ready.
 
         Args:
-            fatal: no other node would become ready either; otherwise a new one is requested after ``after_s`` or later.
+            fatal: no other node would become ready either. If False, a new node is requested after ``after_s`` or
+                later.
 
         Returns:
-            As ``launch_failed``; 0: its substitute is already being launched.
+            The seconds until the next launch; None: no launch follows, and ``final_error`` is set; 0: a substitute is
+                already being launched.
         """
         if (phase := self._forget(node)) is None:
             return 0.0
@@ -256,13 +268,16 @@ class FleetController:
         self._try_anew(now)
 
     def withdrawn(self, node: NodeId, now: float) -> None:
-        """Handle a withdrawn notice: ``node`` stays and works."""
+        """Handle that the preemption notice of ``node`` was withdrawn: ``node`` stays and works."""
         if self.nodes.get(node) is NodePhase.NOTICED:
             self._move(node, NodePhase.READY)
             self._balance(now)
 
     def emptied(self, node: NodeId) -> None:
-        """Dismiss an empty draining node. Dismiss an empty noticed node only if replaced: a notice may be withdrawn."""
+        """Dismiss ``node``, which has no work left, if it is being drained.
+
+        If it has a preemption notice, dismiss it only if enough other nodes work: the notice may be withdrawn.
+        """
         phase = self.nodes.get(node)
         if phase is NodePhase.DRAINING or (phase is NodePhase.NOTICED and self._working >= self.wanted):
             self._dismiss(node)
@@ -280,7 +295,10 @@ class FleetController:
         self._try_anew(now)
 
     def scale(self, wanted: int, leaving: Iterable[NodeId], now: float) -> None:
-        """Change the number of nodes by load and drain ``leaving``. Unlike `resize`, this starts no new tries."""
+        """Change the number of nodes to follow the load, and drain the nodes ``leaving``.
+
+        Unlike `resize`, this does not make the fleet try again after it gave up.
+        """
         for node in leaving:
             if self.nodes.get(node) is NodePhase.READY:
                 self._drain(node)
@@ -291,12 +309,12 @@ class FleetController:
         self._balance(now)
 
     def wake_at(self) -> float | None:
-        """Return the time at which ``tick`` must be called; None: no time is set."""
+        """Return the time at which ``tick`` must be called; None: nothing is due."""
         if self._missing() <= 0 or (self.final_error is not None and not self._opened):
             return None
         return self._not_before if self.final_error is None else self._anew_at
 
-    # --- what can be seen -----------------------------------------------------------------------------------------
+    # --- queries of the state -------------------------------------------------------------------------------------
 
     @property
     def coming(self) -> int:
@@ -355,14 +373,14 @@ class FleetController:
     def _promote(self, places: int) -> None:
         """Let up to ``places`` spare nodes work, the oldest first."""
         if not self._count[NodePhase.SPARE]:
-            return  # most pools have no spares: do not walk over all nodes
+            return  # most pools have no spares: do not look through all nodes
         spares = [node for node, phase in self.nodes.items() if phase is NodePhase.SPARE]
         for node in [node for node in spares if node not in self._away][:places]:
             self._move(node, NodePhase.READY)
             self.orders.promotions.append(node)
 
     def _take_back(self, machines: int) -> None:
-        """Cancel the launch of up to ``machines`` machines that was decided but not requested yet."""
+        """Cancel launches that are decided but not requested yet, of up to ``machines`` machines in total."""
         orders = self.orders
         while machines > 0 and orders.launches:
             count = orders.launches.pop()
@@ -373,10 +391,10 @@ class FleetController:
                 orders.launches.append(count - fewer)
 
     def _shrink(self, surplus: int) -> None:
-        """Drop ``surplus`` nodes: first queued, then booting, then spare, then working ones; in each group the newest
-        first.
+        """Give up ``surplus`` nodes: first queued, then booting, then spare, then working nodes; within each group the
+        newest first.
         """
-        # the sort is stable: within each group the newest stay first
+        # sorting is stable: the queued nodes and the other nodes each keep their order, the newest first
         booting = sorted(self._newest(NodePhase.BOOTING), key=lambda node: node not in self._queued)
         for node in booting[:surplus]:
             self._dismiss(node)
@@ -471,14 +489,16 @@ class FleetController:
         return self._unfit >= UNFIT_NODES
 
     def _try_anew(self, now: float) -> None:
-        """Start a new series of tries if the fleet had given up, as the situation has changed."""
+        """Try again if the fleet had given up: the situation has changed since then. Failures count from 0 again."""
         if self.final_error is not None:
             self.final_error = None
             self.failures = 0
         self._balance(now)
 
     def _counts(self, now: float) -> bool:
-        """Return whether a failure counts: not during a back-off, as its machine was requested before the back-off."""
+        """Return whether a failure counts now. It does not during a back-off, as its machine was requested before the
+        back-off began.
+        """
         return now >= self._not_before
 
     @property
@@ -497,6 +517,8 @@ class FleetController:
         return self._not_before - now
 
     def _wait(self, now: float, chance: float, times: int) -> None:
-        """Back off for 50 to 100 % of a doubling delay, so that pools that failed together do not retry together."""
+        """Back off for 50 to 100 % of a delay that doubles with each failure; the random share keeps pools from
+        retrying together.
+        """
         delay = min(BACK_OFF_LIMIT_S, BACK_OFF_S * 2.0 ** min(times - 1, 16)) * (0.5 + chance / 2)
         self._not_before = max(self._not_before, now + delay)

@@ -1,14 +1,15 @@
 """The generations of one broadcast (a gang), and their fencing: a decider without I/O; each event carries its time.
 
 A generation runs the function once per rank under one immutable `World`. When a rank's node is lost, `OnLoss` says how
-the broadcast continues. RESTART fences first: every surviving attempt is killed, and the next generation begins only
-when each of these attempts is reported as ended or its node is lost too. So two generations never run at the same time,
-and one new generation follows, even if further nodes are lost during the fence. A broadcast keeps its seats from one
-generation to the next; `placement` grants the missing ones. The missing seats are claimed as soon as a node gets a
-notice or is lost: a task that took such a slot would delay the next generation.
+the broadcast continues. RESTART ends the old generation first, which is called fencing: every surviving attempt is
+killed, and the next generation begins only when each of these attempts is reported as ended or its node is lost too. So
+two generations never run at the same time, and one new generation follows, even if further nodes are lost during the
+fencing. A broadcast keeps its seats, which are slots kept for its ranks, from one generation to the next; `placement`
+grants the missing seats. The missing seats are claimed as soon as a node gets a notice or is lost: a task that took
+such a slot would delay the next generation.
 
 GANG-1: a broadcast ends exactly once, with one ending per rank.
-GANG-2: (RESTART) no generation begins while an attempt of an older one may still run.
+GANG-2: (RESTART) no generation begins while an attempt of an older generation may still run.
 GANG-3: a generation's ranks are 0..n-1 on distinct nodes, and all see the same world.
 GANG-4: (RESTART) all results that a broadcast ends with are results of its last generation.
 GANG-5: at most ``restarts`` generations in a row follow lost generations; (RESEND) no rank runs again alone more than
@@ -19,19 +20,20 @@ GANG-8: an at-most-once broadcast never runs a rank twice.
 GANG-9: a broadcast with too few nodes, or with a rank that needs another node to run again, waits at most
     ``replace_timeout_s`` for one more node. The wait lasts longer while a machine waits in a provider's queue, unless
     the broadcast may continue with the nodes that are ready. Each node that the next generation lacks has the whole
-    wait, also if the fence takes longer than that. The wait ends at once if the provider has no machine.
+    wait, also if the fencing takes longer than that. The wait ends at once if the provider has no machine.
 GANG-10: only the node to which an attempt was given can end it by a report.
 GANG-11: no node is asked for more ports than it can offer at once: such a wait would never end.
-GANG-12: the end of a watched rank is reported once, as soon as it is final; the broadcast ends with the same ending.
+GANG-12: the end of a watched rank (its caller gets each rank's result) is reported once, as soon as it is final; the
+    broadcast ends with the same ending.
 GANG-13: a rank that its caller has abandoned is killed, and this ends no other rank.
 GANG-14: at most ``restarts`` generations follow stalled generations; at the next stall the broadcast ends as STALLED.
 GANG-15: ranks run again alone (RESEND) only in a generation that is running. Each rank of that generation runs, has
-    ended, or waits for a node, for ports, or for the other ranks of its lost node to end. Once the generation is
-    fenced or ends, no rank waits any more.
-GANG-16: a broadcast (also before its first generation) may hold some seats, but too few, while enough nodes are
-    ready and the others are busy. It holds those seats for at most ``replace_timeout_s``; then it frees them and queues
-    anew.
-GANG-17: once ranks wait for each other (`collective`, `joined`), the failure of one ends the others within `GRACE_S`.
+    ended, or waits for a node, for ports, or for the other ranks of its lost node to end. Once the generation is fenced
+    or ends, no rank waits any more.
+GANG-16: a broadcast (also before its first generation) may hold some seats, but too few, while enough nodes are ready
+    and the others are busy. It holds those seats for at most ``replace_timeout_s``; then it frees them and queues anew.
+GANG-17: once ranks wait for each other (`collective`, `joined`), the failure of one rank ends the others within
+    `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -62,15 +64,16 @@ from .interfaces import (
 from .placement import WithdrawClaim
 from .replacement_wait import ReplacementWait
 
-GRACE_S = 2.0  # the time in which the other ranks of a collective may fail by themselves, with more informative errors
+# seconds for which other ranks of a collective may fail by themselves after a rank failed; their errors may tell more
+GRACE_S = 2.0
 
 
 class Phase(Enum):
     WAITING = auto()  # waits for seats
-    PORT = auto()  # waits for free ports: the head's, or one for each rank
+    PORT = auto()  # waits for free ports: one for the head (the node of rank 0), or one for each rank
     RUNNING = auto()
     FENCING = auto()  # waits for the last attempts of a lost generation to end
-    ENDING = auto()  # waits for killed attempts to end; the caller already has the result
+    ENDING = auto()  # waits for killed attempts to end, after the caller has got the result
     OVER = auto()
 
 
@@ -81,20 +84,21 @@ class Gang(BroadcastSeats):
         super().__init__(spec, minimum=minimum, wanted=wanted, attempts=attempts)
         self.phase = Phase.WAITING
         self._wait = ReplacementWait(pool.replace_timeout_s)
-        # whether the broadcast may continue with fewer nodes
+        # whether the broadcast may continue with fewer nodes than it had
         self._elastic = pool.scale is not None or pool.min < pool.desired
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
-        self._collective = spec.collective  # whether the ranks wait for each other
+        self._collective = spec.collective  # whether the ranks wait for each other, as in a collective operation
         self._endings: dict[int, Ending] = {}
-        self._begun = 0  # number of generations in which all ranks were started
+        self._begun = 0  # number of generations that began with all ranks
         self._left: set[int] = set()  # ranks whose results the caller no longer wants
         self._losses = Losses(steady_s=spec.steady_s)
-        self._killed = False  # whether the remaining ranks of this generation were killed after `GRACE_S`
+        # whether the ranks of this generation that still ran `GRACE_S` after a failure were killed
+        self._killed = False
         self._expires_at: float | None = None
         self._kill_at: float | None = None
 
-    # --- events ---------------------------------------------------------------------------------------------------
+    # --- events that the caller reports ---------------------------------------------------------------------------
 
     def start(self, now: float, *, ready: int) -> None:
         if self.spec.queue_timeout_s is not None:
@@ -103,7 +107,7 @@ class Gang(BroadcastSeats):
         self.ready(ready, now)
 
     def ready(self, count: int, now: float, *, queued: bool = False) -> None:
-        # enough nodes are ready, but other work holds them
+        # whether enough nodes are ready, but other work holds their slots
         busy = self.phase is Phase.WAITING and count >= self._needed
         if queued and not (busy or self._may_shrink(count)):
             self._wait.lasts_on(now)
@@ -113,10 +117,10 @@ class Gang(BroadcastSeats):
             self._wait.stop()
 
     def seated(self, granted: Iterable[NodeId], ranked: Sequence[tuple[NodeId, NodeFacts]], now: float) -> None:
-        """Handle a granted claim.
+        """Handle that the broadcast's claim of seats was granted.
 
         Args:
-            ranked: every ready node by rank; a granted node that is missing here has just gone.
+            ranked: every ready node, in the order of ranks; a granted node that is missing here has just gone.
         """
         self._facts = dict(ranked)
         self.seats.update(granted)
@@ -128,7 +132,10 @@ class Gang(BroadcastSeats):
             self._fill(granted, now)
 
     def ports(self, request: NeedPorts, ports: Sequence[tuple[int, ...]], now: float) -> bool:
-        """Take the ports of ``request``, node by node; return False if the request is obsolete: the ports stay free."""
+        """Handle that ``ports`` are free for ``request``, one tuple for each of its nodes.
+
+        Return False if ``request`` is obsolete, so that the ports stay free.
+        """
         if request not in self._port_requests:
             return False
         self._port_requests.remove(request)
@@ -162,7 +169,7 @@ class Gang(BroadcastSeats):
         return True
 
     def joined(self, now: float) -> None:
-        """Handle that the ranks wait for each other from now on (a collective)."""
+        """Handle that the ranks wait for each other from now on, as in a collective operation."""
         self._collective = True
         if self.phase is Phase.RUNNING and self._has_failed():
             self._failed(now)
@@ -171,7 +178,7 @@ class Gang(BroadcastSeats):
         return self._on_loss is OnLoss.RESTART and self._losses.failures < self.spec.max_restarts
 
     def lost(self, node: NodeId, cause: str, now: float, *, since: float | None = None) -> None:
-        """Handle the loss of ``node``. ``since``: when its connection was lost."""
+        """Handle the loss of ``node``. ``since``: when the connection to the node was lost."""
         ranks = self._attempts.lost(node)
         held = node in self.seats
         self.seats.discard(node)
@@ -191,10 +198,12 @@ class Gang(BroadcastSeats):
                 self._ended_on(node, now)
 
     def stalled(self, why: str, now: float) -> bool:
-        """Handle that no rank gives a sign of life; return True if all ranks run again, False if the broadcast ends."""
+        """Handle that no rank has given a sign of life for long; return True if all ranks run again, False if the
+        broadcast ends.
+        """
         if self.phase is not Phase.RUNNING or self.spec.at_most_once:
             return False
-        # after a failure, a silent rank may never end by itself
+        # if a rank has failed, ranks that wait for it may never end by themselves
         if self._losses.stalls >= self.spec.restarts or self._has_failed():
             self._end_with(Reason.STALLED, why)
             return False
@@ -232,20 +241,22 @@ class Gang(BroadcastSeats):
         self._end_with(reason, why, limit_s)
 
     def leave_rank(self, rank: int) -> None:
-        """Handle that the caller no longer wants the result of one rank of a watched broadcast."""
+        """Kill one rank of a broadcast, as the caller no longer wants this rank's result. The other ranks continue."""
         if self.phase is Phase.RUNNING and rank not in self._endings:
             self._left.add(rank)
             running = self._attempts.running.items()
             self.effects += [KillRank(node, attempt) for attempt, (of, node) in running if of == rank]
 
     def close(self) -> None:
-        """End at once because the pool ends; wait for nothing."""
+        """End the broadcast at once because the pool ends; do not wait for the ranks to end."""
         self._end_with(Reason.CLOSED)
         if self.phase is not Phase.OVER:
             self._over()
 
     def unreplaceable(self, now: float, *, ready: int) -> None:
-        """Handle that the provider has no machine: continue without one. A wait for busy nodes keeps its time limit."""
+        """Handle that the provider has no machine: continue without a replacement. A wait for nodes that are busy keeps
+        its time limit.
+        """
         if self.phase is Phase.WAITING and ready >= self._needed:
             return
         self._wait.stop()
@@ -264,7 +275,7 @@ class Gang(BroadcastSeats):
             self._wait.stop()
             self._without_replacement(now, ready=ready)
 
-    # --- a generation begins --------------------------------------------------------------------------------------
+    # --- begin of a generation ------------------------------------------------------------------------------------
 
     def _want(self, *, fewer: bool = False) -> None:
         self.phase = Phase.WAITING
@@ -273,13 +284,14 @@ class Gang(BroadcastSeats):
         self._claim()
 
     def _lacks(self, gone: NodeId, now: float, *, held: bool) -> None:
-        """Handle the loss of a node that the next generation might have used. ``held``: the broadcast had a seat
-        there.
+        """Handle the loss of a node that the next generation might have used. ``held``: whether the broadcast had a
+        seat on it.
         """
         own = gone in self._world.nodes
         if self.phase is Phase.FENCING:
             if held or own:
-                self._wait.stop()  # also resets ``over_early`` of a wait that ended early
+                # `stop` also clears ``over_early``, the mark of a wait that has ended before its time
+                self._wait.stop()
                 self._wait.begin_anew(now)
                 self._reserve()
             return
@@ -287,11 +299,13 @@ class Gang(BroadcastSeats):
             self._want()
         if own and self.phase is Phase.WAITING:
             self._wait.begin_anew(now)
-        elif held:  # a lost replacement must not restart the wait: repeated losses would make it endless
+        elif held:  # a lost replacement must not restart the wait, or repeated losses would make the wait endless
             self._hold_for_a_time(now)
 
     def _hold_for_a_time(self, now: float) -> None:
-        """Limit the wait of a broadcast that has begun, or that holds seats which others may need (GANG-16)."""
+        """Limit the wait of a broadcast that has already begun, or that holds seats that other broadcasts may need
+        (GANG-16).
+        """
         if self.generation or self.seats:
             self._wait.begin(now)
 
@@ -305,7 +319,7 @@ class Gang(BroadcastSeats):
         self._hold_for_a_time(now)
 
     def _ask(self, of: tuple[tuple[NodeId, int], ...], gap: Gap | None = None) -> None:
-        """Request free ports, or end the broadcast if a node can never offer that many (GANG-11)."""
+        """Request free ports, or end the broadcast if a node can never offer the requested number (GANG-11)."""
         if why := self._lacking_ports(of):
             self._end_with(Reason.NO_PORTS, why)
             return
@@ -327,7 +341,7 @@ class Gang(BroadcastSeats):
         self.effects.append(GenerationStarted(world, ranks))
         self.effects += [self._attempts.begin(rank, world, self._task) for rank in ranks]
 
-    # --- an end ---------------------------------------------------------------------------------------------------
+    # --- end of the broadcast -------------------------------------------------------------------------------------
 
     def _end_rank(self, rank: int, ending: Ending) -> None:
         self._endings[rank] = ending
@@ -335,7 +349,9 @@ class Gang(BroadcastSeats):
             self.effects.append(RankEnded(rank, ending))
 
     def _failed(self, now: float) -> None:
-        """Handle that a rank, and so the broadcast, has failed: from now on only wait for the other ranks' outcomes."""
+        """Handle that a rank, and so the broadcast, has failed: run no rank again, but wait for the outcomes of the
+        running ranks.
+        """
         if self._gaps.waiting or self._gaps.half_lost or self._port_requests:
             self._give_up_gaps(Reason.LOST)
         if self._collective and self._kill_at is None and not self._killed:
@@ -386,7 +402,7 @@ class Gang(BroadcastSeats):
         self._stop_waiting()
         self._release(*sorted(self.seats))
 
-    # --- losses ---------------------------------------------------------------------------------------------------
+    # --- losses of nodes ------------------------------------------------------------------------------------------
 
     def _lost_ranks(
         self, node: NodeId, ranks: tuple[int, ...], cause: str, now: float, *, since: float | None = None
@@ -408,7 +424,7 @@ class Gang(BroadcastSeats):
         self._ended_on(node, now)
 
     def _leave_gap(self, node: NodeId, ranks: tuple[int, ...], now: float) -> None:
-        """Run these ranks again on another node, once no other rank of the broadcast runs on ``node``."""
+        """Plan to run ``ranks`` again on another node, once no other rank of the broadcast runs on ``node``."""
         if not self._gaps.add(node, ranks, complete=not self._attempts.on[node]):
             return
         self._wait.begin_anew(now)
@@ -418,7 +434,7 @@ class Gang(BroadcastSeats):
         return any(isinstance(e, GaveUp) or e.verdict is not Verdict.RETURNED for e in self._endings.values())
 
     def _fence(self, node: NodeId, now: float) -> None:
-        """End this generation, including ranks that wait to run again alone: the next generation runs all ranks."""
+        """End this generation and all plans to run ranks of lost nodes again: the next generation runs all ranks."""
         self.phase = Phase.FENCING
         self._drop_gaps()
         self.effects.append(WithdrawClaim())
@@ -443,7 +459,7 @@ class Gang(BroadcastSeats):
         return self._elastic and ready >= self.minimum
 
     def _without_replacement(self, now: float, *, ready: int) -> None:
-        """Continue without a replacement, or end the broadcast: the wait for a replacement is over."""
+        """Handle that the wait for a replacement node is over: continue without a replacement, or end the broadcast."""
         may_shrink = self._may_shrink(ready)
         if self.phase is Phase.FENCING:
             self._wait.over_early = True
@@ -455,7 +471,8 @@ class Gang(BroadcastSeats):
                 self._give_up_gaps(Reason.NO_REPLACEMENT)
                 self._ended_on(self._losses.all[-1][0], now)
         elif self.phase is Phase.WAITING and ready >= self._needed:
-            if self.generation or self.seats:  # other broadcasts hold the nodes and may need these seats: free them
+            # the nodes are ready but busy: free the seats, as other broadcasts may need them
+            if self.generation or self.seats:
                 self._release(*sorted(self.seats))
                 self._want(fewer=self._needed < self.size())
         elif self.phase is Phase.WAITING:
@@ -465,10 +482,12 @@ class Gang(BroadcastSeats):
             else:
                 self._end_with(Reason.NO_REPLACEMENT)
 
-    # --- ranks that run again alone -------------------------------------------------------------------------------
+    # --- ranks of lost nodes that run again while the other ranks continue ----------------------------------------
 
     def _fill(self, granted: Iterable[NodeId], now: float) -> None:
-        """Give each granted node the ranks of a lost node; if these ranks need ports, request the ports first."""
+        """Run the ranks of one lost node on each node of ``granted``; if these ranks need ports, request the ports
+        first.
+        """
         for node in granted:
             if not self._gaps.waiting or node not in self._facts:
                 self._release(node)
@@ -491,7 +510,7 @@ class Gang(BroadcastSeats):
         self._run(gap.ranks)
 
     def _regap(self, node: NodeId, now: float) -> bool:
-        """Claim another node if ``node``, now gone, was a replacement that waited for ports; return True if so."""
+        """Claim another node if ``node`` leaves and was a replacement that waited for ports; return whether it was."""
         again = [request for request in self._port_requests if request.gap is not None and request.of[0][0] == node]
         self._port_requests = [request for request in self._port_requests if request not in again]
         self._gaps.waiting += [request.gap for request in again if request.gap is not None]
@@ -503,11 +522,12 @@ class Gang(BroadcastSeats):
     def _give_up_gaps(self, reason: Reason) -> None:
         self._wait.stop()
         self.effects.append(WithdrawClaim())
-        self._release(*[request.of[0][0] for request in self._port_requests])  # the nodes whose ranks waited for ports
+        # free the replacement nodes that still waited for ports
+        self._release(*[request.of[0][0] for request in self._port_requests])
         self._endings.update({rank: GaveUp(reason, self._losses.all, rank) for rank in self._drop_gaps()})
 
     def _drop_gaps(self) -> list[int]:
-        """Cancel all runs of single ranks; return the ranks that were to run again."""
+        """Cancel the plans to run ranks of lost nodes again; return these ranks."""
         self._gaps.waiting += [request.gap for request in self._port_requests if request.gap is not None]
         self._port_requests = []
         return self._gaps.drop()

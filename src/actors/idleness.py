@@ -1,12 +1,13 @@
-"""The decision whether a pool is idle, from the samples of its nodes. Pure; times are seconds of any one clock.
+"""The decision whether a pool is idle, from its nodes' samples (regular reports of use). Pure; times are seconds of any
+one clock.
 
-IDLE-1: a node in an unknown state is not idle, and so its pool is not: a node that boots, that has sent no sample yet
-    or none for a while, or that reports no figures for one of its GPUs.
-IDLE-2: only a stretch without a break counts. It begins anew when a node has worked or was in an unknown state, when a
-    node joins or leaves, and when a call begins or ends.
+IDLE-1: a pool with a node in an unknown state is not idle. The state is unknown of a node that boots, that has sent no
+    sample yet or none for a while, or that reports no figures for one of its GPUs.
+IDLE-2: only idle time without a break counts. It starts from zero when a node has worked or was in an unknown state,
+    when a node joins or leaves, and when a call begins or ends.
 IDLE-3: a pool without nodes is never idle: it costs nothing.
 IDLE-4: a pool whose nodes have all been idle for ``max_idle_s`` is reported, with the next sample at the latest.
-IDLE-5: a machine in its provider's queue is not a node yet: it costs nothing, and the pool may be idle meanwhile.
+IDLE-5: a machine in its provider's queue is not a node yet: it costs nothing, and the pool may be idle during its wait.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from dataclasses import field
 from ..lazy_dataclass import dataclass
 from .events import NodeSampled
 
-GPU_BUSY = 0.05  # part of a GPU's time; a desktop or a monitoring program uses less
-# number of processors; system services and the executor use less than this, and one busy thread uses 1
+GPU_BUSY = 0.05  # fraction of a GPU's time from which on the GPU is busy; a desktop or a monitoring program uses less
+# number of processors in use from which on a node is busy; system services and the executor use less, one busy thread
+# uses 1
 CPUS_BUSY = 0.25
 SAMPLES_MISSED = 3  # number of missed samples in a row after which a node's state is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The idle state of a pool since the time ``since``. ``nodes``: their number; ``gpus``: the number in all nodes
-    together.
+    """The idle state of a pool since the time ``since``.
 
-    ``most``: the highest use in any sample since then: of a GPU, from 0 to 1; without GPUs, in processors.
+    ``nodes``: the number of nodes. ``gpus``: the number of GPUs in all nodes together. ``most``: the highest use in any
+    sample since ``since``: of a GPU, from 0 to 1; without GPUs, the number of processors in use.
     """
 
     since: float
@@ -38,20 +40,23 @@ class Idle:
 
 @dataclass(slots=True)
 class _Node:
-    gpus: int | None = None  # None: the node boots
+    gpus: int | None = None  # number of the node's GPUs; None: the node still boots
     sampled_at: float | None = None
-    idle_since: float | None = None  # None: the node is busy, or its state is unknown
+    # since when the node has been idle; None: the node is busy, or its state is unknown
+    idle_since: float | None = None
     most: float = 0.0
 
 
 @dataclass(slots=True)
 class Idleness:
-    """A detector of idle pools. ``max_idle_s``: the allowed idle time. ``every_s``: the interval of nodes' samples."""
+    """A detector of idle pools. ``max_idle_s``: the allowed idle time. ``every_s``: the time between two samples of a
+    node.
+    """
 
     max_idle_s: float
     every_s: float
     _nodes: dict[int, _Node] = field(default_factory=dict)
-    _since: float = 0.0  # earliest beginning of the current idle stretch
+    _since: float = 0.0  # the pool's idle time cannot have begun before this time
 
     def boots(self, node: int, now: float) -> None:
         """Handle that a node is launched, that it is being prepared, or that its queued machine begins to run."""
@@ -60,7 +65,7 @@ class Idleness:
             self._since = now
 
     def joined(self, node: int, gpus: int, now: float) -> None:
-        """Handle that a node is ready, or stands by: a spare node costs as much."""
+        """Handle that a node is ready, or stands by as a spare: a spare node costs as much."""
         self._nodes[node] = _Node(gpus)
         self._since = now
 
@@ -73,7 +78,7 @@ class Idleness:
         self.left(node, now)
 
     def called(self, now: float) -> None:
-        """Handle that a call has begun or ended."""
+        """Handle that a call by the user has begun or ended."""
         self._since = now
 
     def sampled(self, sample: NodeSampled, now: float) -> None:
@@ -104,7 +109,7 @@ class Idleness:
         return Idle(since, len(self._nodes), gpus, most)
 
     def over(self, now: float) -> Idle | None:
-        """Return the `Idle` state if it has lasted for ``max_idle_s``, else None. Call after each sample."""
+        """Return the `Idle` state if it has lasted for ``max_idle_s``, else None. Call this after each sample."""
         idle = self.idle(now)
         return idle if idle is not None and now - idle.since >= self.max_idle_s else None
 

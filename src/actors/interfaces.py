@@ -1,8 +1,8 @@
-"""The interface between the actors and the engine above them: protocols, and the values that they exchange.
+"""The interface between the actors and the engine above them: protocols, and the values that both sides exchange.
 
 Everything here is synchronous and never waits: a link queues its messages and writes them at the end of the event
-loop's tick. The exceptions, which wait, are `Connect` and the methods ``resume`` and ``close`` of `Connection`: only
-`NodeActor` calls these, in tasks.
+loop's present iteration. The exceptions, which wait, are `Connect` and the methods ``resume`` and ``close`` of
+`Connection`: only `NodeActor` calls these, in tasks.
 
 Values that are created once per task are named tuples, which are cheaper to create than frozen dataclasses (0.2 us
 instead of 0.5 us).
@@ -34,17 +34,18 @@ class NodeFacts:
 
     hostname: str
     address: str  # the address at which the other nodes reach this node
-    ports: tuple[int, ...]  # free ports of the node, kept for generations whose head it is
-    accelerators: tuple[tuple[str, float], ...] = ()  # (type, memory in GB), one entry each
-    # environment variables of every task on the node, as plugins have set them up
+    ports: tuple[int, ...]  # free ports that the node keeps for broadcasts with ranks on it
+    accelerators: tuple[tuple[str, float], ...] = ()  # (type, memory in GB) of each accelerator
+    # environment variables that plugins have set for every task on the node
     variables: tuple[tuple[str, str], ...] = ()
-    millicpus: int = 0  # with `memory_bytes`: the node's share, if several nodes are one computer
+    # thousandths of a processor; like `memory_bytes`, the node's share only, if several nodes run on one computer
+    millicpus: int = 0
     memory_bytes: int = 0
 
     @property
     def ports_at_once(self) -> int:
-        """Return how many free ports one generation can surely get. The node opens more ports when half of its ports
-        are used.
+        """Return how many free ports one generation gets for certain: half, as the node opens more only when half are
+        used.
         """
         return max(1, len(self.ports) // 2)
 
@@ -55,17 +56,20 @@ class NodeFacts:
 
 
 class World(NamedTuple):
-    """The immutable view of the membership that every rank of a generation sees.
+    """The immutable view of a generation that each of its ranks sees: nodes, ranks, addresses and ports.
 
-    When one rank alone is run again (`OnLoss.RESEND`), ``nodes`` may name nodes that have since left the view.
+    If ranks of a lost node run again while the other ranks continue (`OnLoss.RESEND`), ``nodes`` may name nodes that
+    have been lost since.
     """
 
     generation: int
-    nodes: tuple[NodeId, ...]  # by rank; rank r runs on nodes[r // ranks_per_node]
+    nodes: tuple[NodeId, ...]  # in the order of ranks; rank r runs on nodes[r // ranks_per_node]
     ranks_per_node: int
     head_address: str
     head_port: int
-    ports: tuple[int, ...] = ()  # by rank, each free on its node, the head's first; empty: only the head needed a port
+    # one port for each rank, free on the rank's node; empty: only the head (the node of rank 0) needed one,
+    # ``head_port``
+    ports: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -80,7 +84,9 @@ class World(NamedTuple):
         return self.ports[rank] if self.ports else self.head_port if rank == 0 else 0
 
     def with_replaced(self, lost: NodeId, by: NodeId, address: str, ports: tuple[int, ...], generation: int) -> World:
-        """Return this world as ``generation``, with node ``by`` and its ports in place of a lost node."""
+        """Return this world with the number ``generation``, and with node ``by`` and its ports in place of the node
+        ``lost``.
+        """
         world = self._replace(nodes=tuple(by if node == lost else node for node in self.nodes), generation=generation)
         if lost == self.head:
             world = world._replace(head_address=address, head_port=ports[0])
@@ -94,7 +100,7 @@ class Stall(NamedTuple):
     """The stall limit of a task: without a sign of life for ``seconds`` the task has stalled."""
 
     seconds: float
-    restart: bool  # whether a stalled task runs again, as after a loss, if its retries allow that
+    restart: bool  # whether a stalled task runs again, as after the loss of its node, if its retries allow another run
     name: str = ""  # the function's name, for messages
 
 
@@ -103,27 +109,28 @@ class Task(NamedTuple):
 
     id: TaskId
     job: JobId
-    function: bytes  # digest: tasks of one function are expected to take about equally long
+    function: bytes  # digest of the function: tasks with the same function are expected to take about equally long
     content: object
-    on: int | None = None  # rank of the node among the nodes that are ready when the task is sent; None: any node
-    retries: int = 3  # further attempts after losses of the node; 0 with at_most_once
+    on: int | None = None  # rank that the task's node must have when the task is sent; None: any node
+    retries: int = 3  # number of further attempts after the task's node was lost; 0 with at_most_once
     at_most_once: bool = False
     queue_timeout_s: float | None = None
-    max_restarts: int = 0  # further attempts after the task failed by itself; 0 with at_most_once
-    needs: Amounts | None = None  # amounts that the task holds of its node while it runs; None: only a slot
+    max_restarts: int = 0  # number of further attempts after the task failed by itself; 0 with at_most_once
+    needs: Amounts | None = None  # amounts that are reserved on the task's node while the task runs; None: only a slot
     stall: Stall | None = None
-    # returns the node with most of the task's inputs; called when the task may begin
+    # returns the node that has most of the task's inputs; called when the task may begin
     near: Callable[[], NodeId | None] | None = None
-    has_deadline: bool = False  # if True, nodes report when the task begins, so that an error can say where it was
+    # whether the task has a deadline; if so, nodes report when the task begins, so that an error can say where it was
+    has_deadline: bool = False
 
 
 class Order(NamedTuple):
-    """One attempt of a task, as passed to a link."""
+    """One attempt of a task, as sent to a node."""
 
     attempt: AttemptId
     task: Task
-    number: int  # number of this attempt of the task: 1, 2, ...
-    world: World | None = None  # None: the task is not part of a broadcast
+    number: int  # which attempt of the task this is: 1, 2, ...
+    world: World | None = None  # nodes and ports of the rank's generation; None: the task is not part of a broadcast
     rank: int = 0
     announce: bool = False  # whether the node is to report `Started`
 
@@ -131,10 +138,10 @@ class Order(NamedTuple):
 class Verdict(StrEnum):
     RETURNED = auto()
     RAISED = auto()  # the user's code raised an exception, or pickling or unpickling its data did
-    DIED = auto()  # the task's process ended by itself: exit, crash, out of memory
+    DIED = auto()  # the task's process ended by itself: it exited, crashed, or ran out of memory
     TERMINATED = auto()  # a signal from outside ended the task's process, for example when its machine shuts down
     TIMED_OUT = auto()  # the task exceeded its timeout
-    KILLED = auto()  # the pool ordered the kill
+    KILLED = auto()  # the pool ordered the node to kill the task
     UNSENT = auto()  # an object that the task needs is lost, so the task was never sent to its node
 
 
@@ -143,59 +150,64 @@ class Started(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The end of an attempt: its process tree is idle or gone. ``outcome`` is opaque; the engine interprets it."""
+    """The end of an attempt: its processes are idle or gone. ``outcome`` is opaque here; the engine interprets it."""
 
     attempt: AttemptId
     verdict: Verdict
     outcome: object
-    busy_s: float  # time spent in the user's function
+    busy_s: float  # seconds spent in the user's function
 
 
 class Returned(NamedTuple):
-    """The recalled attempts that a node gives back because they had not started."""
+    """Attempts that the pool had recalled and that the node gives back, as they had not started."""
 
     attempts: tuple[AttemptId, ...]
 
 
 class PortsFree(NamedTuple):
-    """All free ports that a node offers. ``first``: the number of the first port, in the node's own count."""
+    """All free ports that a node offers. ``first``: the position of the first of these ports among all that the node
+    has offered.
+    """
 
     first: int
     ports: tuple[int, ...]
 
 
 class StopChecks(NamedTuple):
-    """The largest number of stop checks that any rank of a generation on this node has made."""
+    """A report of how far the ranks of a generation on this node are: the largest number of stop checks of any of them.
+
+    A stop check is a call of `should_stop`, which a rank makes once per step.
+    """
 
     job: JobId
     generation: int
-    number: int  # number of the notice that this report answers
+    number: int  # number of the preemption notice that the node answers with this report
     checks: int
 
 
 class Joined(NamedTuple):
-    """The ranks of this attempt's broadcast wait for each other from now on."""
+    """A report that the ranks of this attempt's broadcast wait for each other from now on."""
 
     attempt: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """The node's executor is about to end by itself; this is the cause of the node's loss, which follows."""
+    """A report that the node's executor is about to end by itself, with the reason; the loss of the node follows."""
 
     cause: str
     has_run: bool  # whether a worker of the node has begun any attempt
 
 
 class AttemptSeen(NamedTuple):
-    """The state of a running attempt: its stacks, and for how long it has given no sign of life."""
+    """The state of a running attempt: its stacks, and the time since its last sign of life."""
 
     text: str
     quiet_s: float
 
 
 class Looked(NamedTuple):
-    """The answer to `Link.look`. ``seen``: the running attempts that the node has examined."""
+    """The answer to `Link.look`. ``seen``: the states of the running attempts that the node has examined."""
 
     question: int
     seen: Mapping[AttemptId, AttemptSeen]
@@ -205,16 +217,20 @@ Report = Started | Finished | Returned | PreemptionNotice | PortsFree | StopChec
 
 
 class Peer(NamedTuple):
-    """The node of a generation whose machine has a preemption notice; the notice is sent to the generation's ranks."""
+    """A node of a generation whose machine will be taken, as reported to the generation's other nodes with the
+    notice.
+    """
 
     job: JobId
     generation: int
-    number: int  # number of the notice; each notice has its own
-    place: int  # index of the node in the world's nodes
+    number: int  # number of the preemption notice; no two notices have the same number
+    place: int  # index of the node in ``World.nodes``
 
 
 class StopAt(NamedTuple):
-    """The order to the ranks of this generation to stop at their ``check``-th stop check."""
+    """An order to the ranks of this generation to stop at the same step: at their stop check (`should_stop`) number
+    ``check``.
+    """
 
     job: JobId
     generation: int
@@ -222,49 +238,61 @@ class StopAt(NamedTuple):
 
 
 class Link(Protocol):
-    """The commands to a connected node. They never wait or raise; a lost link drops them, and its node's loss
-    follows.
+    """The commands to a connected node. They never wait or raise. A lost link drops them; the loss of the node is then
+    reported.
     """
 
-    in_use: int  # number of reasons to keep the node besides its tasks, such as file transfers
+    in_use: int  # number of reasons other than tasks to keep the node, such as file transfers
 
     def run(self, order: Order) -> None:
-        """Run an attempt. An order with a world starts at once, even without a free slot: ranks need each other."""
+        """Run an attempt. The attempt of a broadcast's rank starts at once, even without a free slot: ranks need each
+        other.
+        """
 
     def kill(self, attempt: AttemptId) -> None:
-        """Kill an attempt; the answer is `Finished`: KILLED once its process tree is gone, or an earlier verdict."""
+        """Kill an attempt. The answer is `Finished`: with KILLED once its processes are gone, or with the verdict of an
+        end that came before.
+        """
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
         """Recall attempts; the answer is `Returned`, with the attempts that had not started."""
 
     def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
-        """Send the ready nodes by rank, for `instance_info`; in a very large pool, only to the ranks of broadcasts."""
+        """Send the list of ready nodes, in the order of ranks, for `instance_info`; in a very large pool only to ranks
+        of broadcasts.
+        """
 
     def place(self, rank: int, facts: NodeFacts, *, nodes: int, accelerators: int) -> None:
-        """Send the node its own rank and the numbers of ready nodes and of accelerators, without a list of its
-        peers.
+        """Send the node its own rank, the number of ready nodes and the number of accelerators, but no list of the
+        other nodes.
         """
 
     def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
-        """Send a notice about the node's own machine, or about ``peer``, a node of a generation with ranks here."""
+        """Send a preemption notice about the node's own machine or, with ``peer``, about another node of a generation
+        that has ranks here.
+        """
 
     def heard(self, attempt: AttemptId) -> float | None:
         """Return how many seconds ago an attempt last gave a sign of life, such as a line of output; None: never."""
 
     def look(self, question: int, quiet_s: float) -> None:
-        """Request the stacks of the attempts that run on the node; the answer is `Looked`. Attempts that gave a sign of
-        life within ``quiet_s`` are not examined further, so that they are not disturbed.
+        """Request the stacks of the attempts that run on the node; the answer is `Looked`.
+
+        The node does not disturb attempts that gave a sign of life within ``quiet_s`` seconds: it takes no stacks of
+        them.
         """
 
     def is_sent(self, attempt: AttemptId) -> bool:
-        """Return whether an attempt passed to `run` was sent; until then, its arguments may still be in transfer."""
+        """Return whether an attempt that was passed to `run` was sent. It is not while its arguments are still being
+        transferred.
+        """
         ...
 
     def compare_ports(self, taken: int) -> None:
-        """Send the node the number of its ports that were taken; the answer is `PortsFree`."""
+        """Send the node the number of its ports that the pool has used; the answer is `PortsFree`."""
 
     def stop_at(self, stop: StopAt) -> None:
-        """Send the node the stop check at which its ranks of a generation are to stop."""
+        """Send the node the order to stop a generation's ranks at a certain stop check (a call of `should_stop`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +300,17 @@ class Lost:
     """The loss of a connection, with its cause."""
 
     cause: str  # the cause as a clause for people
-    # True: heartbeats stopped, or a host in between closed the connection; False: the machine closed it
+    # True: the heartbeats stopped, or a host between here and the machine closed the connection; False: the machine
+    # closed it
     silent: bool = False
-    # seconds by which the loss came before the silence limit; the time to reconnect is longer by as much
+    # seconds by which the loss came before the limit for silence; the time to reconnect is longer by as much
     early_s: float = 0.0
 
 
 class Connection(Protocol):
-    """A node's SSH connection and session. The link stays the same across `resume`."""
+    """An SSH connection to a node, and the session with its executor. The link stays the same object across
+    `resume`.
+    """
 
     @property
     def link(self) -> Link: ...
@@ -291,7 +322,7 @@ class Connection(Protocol):
         """Call ``lost`` once when the present connection is lost, or now if it is lost already."""
 
     async def resume(self) -> bool:
-        """Try once, in bounded time, to reconnect; return True if the session continues where it was.
+        """Try once, in bounded time, to reconnect; return True if the session continues where it was interrupted.
 
         Raises:
             ConnectFailed: the node was not reached: try again, or (``fatal``) reconnecting will never work.
@@ -299,18 +330,22 @@ class Connection(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session in an orderly way (the node stops its executor). Bounded, idempotent."""
+        """End the session in an orderly way: the node stops its executor. Takes a bounded time; may be called
+        repeatedly.
+        """
         ...
 
 
 class ConnectFailed(Exception):
-    """A failure to connect to a node, now or (``fatal``) for ever: for example a wrong host key, or a full disk.
+    """A failure to connect to a node: for now, or for ever if ``fatal``, for example because of a wrong host key or a
+    full disk.
 
-    ``systematic``: any other machine in its place would fail too, for example for a package that does not exist.
-    ``refused``: the host is up, but nothing listens at the port; a starting server does so within seconds.
-    ``futile``: trying again soon is useless, but later it may work, for example for a host name that does not exist.
-    ``late``: the node's state when its time to boot ran out, in words that fit behind "was"; empty: it did not run out.
-    ``step``: the step of preparing the node that was under way when its time ran out.
+    ``systematic``: any other machine would fail too, for example because a package does not exist.
+    ``refused``: the host is up, but nothing listens at the port; a server that is starting does so within seconds.
+    ``futile``: another try is useless soon but may work later, for example if a host name does not exist.
+    ``late``: the node's state when its time to boot was over, in words that fit behind "was"; empty: the time was not
+    over.
+    ``step``: the step of preparing the node that was under way when its time to boot was over.
     ``kind``: equal for failures with the same cause on similar machines; empty: unknown.
     """
 
@@ -335,9 +370,10 @@ class ConnectFailed(Exception):
 
 
 class QueuedTooLong(Exception):
-    """A machine that has waited in its provider's queue for the pool's ``start_timeout_s``, and is given up.
+    """The error that a machine has waited in its provider's queue for the pool's ``start_timeout_s``, and is given up.
 
-    ``reason``: why the machine waited, in the provider's words. ``starts_at``: unix time of its expected start.
+    ``reason``: why the machine waited, in the provider's words. ``starts_at``: Unix time at which it was expected to
+    start.
     """
 
     def __init__(self, reason: str, limit_s: float, starts_at: float | None) -> None:
@@ -346,7 +382,9 @@ class QueuedTooLong(Exception):
 
 
 class NoWorkers(Exception):
-    """The failure of several nodes in a row to start any worker; the message has the reason of the last node."""
+    """The error that several nodes in a row could start no worker; the message has the reason of the last of these
+    nodes.
+    """
 
 
 class Connect(Protocol):
@@ -357,12 +395,13 @@ class Connect(Protocol):
         reports: Callable[[Sequence[Report]], None],
         answered: Callable[[], None],
     ) -> Connection:
-        """Try once, in bounded time, to connect to a machine and its executor. ``reports`` gets its reports, in order.
+        """Try once, in bounded time, to connect to a machine and its executor. ``reports`` is called with the node's
+        reports, in order.
 
-        ``answered`` is called as soon as the right machine has answered; the rest may take minutes.
+        ``answered`` is called as soon as the right machine has answered; preparing the machine may take minutes more.
 
         Raises:
-            ConnectFailed
+            ConnectFailed: the node was not reached, or could not be prepared.
         """
         ...
 
@@ -374,11 +413,12 @@ ReachabilityProbe = Callable[[Sequence[Machine]], Awaitable[bool]]
 Clock = Callable[[], float]
 
 
-# How a submitted job ends. The pool actor calls this exactly once, on the loop: it must be quick and must not raise.
+# The callback for the end of a submitted job. The pool actor calls it exactly once, in the event loop: it must be quick
+# and must not raise.
 
 
 class Settled(NamedTuple):
-    """A task or rank ended with the outcome of an attempt."""
+    """The end of a task or rank with the outcome of its last attempt."""
 
     verdict: Verdict
     outcome: object
@@ -386,21 +426,22 @@ class Settled(NamedTuple):
     rank: int
     number: int
     generation: int
-    at: float = 0.0  # time of the report by the pool's clock; only for a broadcast's rank
+    at: float = 0.0  # time of the report by the pool's clock; set only for ranks of broadcasts
 
 
 class Reason(StrEnum):
     """The reason why a task ends without an outcome of an attempt."""
 
-    LOST = auto()  # its node was lost, and the task may not run again, or not any more
-    QUARANTINED = auto()  # its node was lost during every attempt, or during ``quarantine_after`` attempts in a row
+    LOST = auto()  # the task's node was lost, and the task may not run again, or not any more
+    # the task's node was lost during every attempt, or during ``quarantine_after`` attempts in a row
+    QUARANTINED = auto()
     QUEUE_TIMEOUT = auto()
     CANCELLED = auto()
     CLOSED = auto()  # the pool closed before the task ended
-    NO_REPLACEMENT = auto()  # no replacement for its node became ready within replace_timeout
-    NO_SUCH_RANK = auto()  # the task's ``on`` is beyond the number of nodes that the pool is to have
-    LOSING = auto()  # a broadcast lost too many generations in a row (`BroadcastSpec.restarts`)
-    NO_PORTS = auto()  # the ranks of a broadcast need more ports on one of its nodes than that node keeps free
+    NO_REPLACEMENT = auto()  # no replacement for the task's node became ready within replace_timeout
+    NO_SUCH_RANK = auto()  # the task is for a rank (``on``) that is beyond the number of nodes that the pool is to have
+    LOSING = auto()  # a broadcast lost more generations in a row than `BroadcastSpec.restarts` allows
+    NO_PORTS = auto()  # the ranks of a broadcast on one node need more ports than that node keeps free
     TOO_LARGE = auto()  # the task needs larger amounts than any node of the pool has
     STALLED = auto()  # the task gave no sign of life for too long, and was run again as often as allowed
     DEADLINE = auto()  # the task had not ended within its deadline, which counts from its submission
@@ -409,57 +450,68 @@ class Reason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class GaveUp:
     reason: Reason
-    losses: tuple[tuple[NodeId, str], ...] = ()  # the nodes lost while they ran it, with the cause of each loss
+    # each node that was lost while it ran the task, with the cause of the loss
+    losses: tuple[tuple[NodeId, str], ...] = ()
     rank: int = 0
-    # why the last node failed to start; None if a later node started. With CLOSED: why the pool closed
+    # why the node that failed last did not become ready; None: a node became ready after it. With CLOSED: why the pool
+    # closed
     failure: Exception | None = None
-    # details for people, with NO_PORTS, TOO_LARGE or STALLED: the node and the number, or the amounts needed
+    # details for people. NO_PORTS: node and number of ports; TOO_LARGE: amounts needed; STALLED: time without a sign of
+    # life
     why: str = ""
-    limit_s: float | None = None  # the deadline in seconds, with DEADLINE; ``why`` then says where the job was
+    limit_s: float | None = None  # with DEADLINE: the deadline in seconds; ``why`` then says where the job was
 
 
 Ending = Settled | GaveUp
 Settle = Callable[[Ending], None]
-# endings by rank, and the generation; if none began: one ending, and 0
+# called with the endings in the order of ranks, and the generation; if no generation began: with one ending, and 0
 SettleAll = Callable[[Sequence[Ending], int], None]
 
 
 class OnLoss(Enum):
-    RESTART = auto()  # fence the generation, replace lost nodes, and run all ranks again
-    RESEND = auto()  # keep the results so far, and run only the lost ranks again
+    RESTART = auto()  # end the remaining ranks (fencing), replace lost nodes, and run all ranks again
+    RESEND = auto()  # keep the results so far, and run only the ranks of the lost nodes again
     FAIL = auto()
 
 
 class RankWatch(Protocol):
-    """A receiver of events of an at-most-once broadcast's ranks, while it runs; called on the loop, as `Settle` is."""
+    """A receiver of events of an at-most-once broadcast's ranks while the broadcast runs. Like `Settle`, it is called
+    in the event loop.
+    """
 
     def began(self, ranks: int, /) -> None:
-        """Handle that the broadcast runs, with so many ranks. Not called if the broadcast ends before it runs."""
+        """Handle that the broadcast runs, with ``ranks`` ranks. Not called if the broadcast ends before it runs."""
 
     def ended(self, rank: int, ending: Ending, /) -> None:
-        """Handle how a rank has ended. Called once per rank; not for ranks still open when the whole broadcast ends."""
+        """Handle the end of a rank. Called once per rank, but not for ranks that still run when the whole broadcast
+        ends.
+        """
 
 
 class BroadcastSpec(NamedTuple):
-    """A function for every ready node. ``content`` as in `Task`, shared by all ranks."""
+    """A function to run on every ready node. ``content``: as in `Task`; all ranks share it."""
 
     job: JobId
     function: bytes
     content: object
     on_loss: OnLoss
     collective: bool  # whether ranks wait for each other: then a rank that raises ends the others
-    # ranks for one node; the smallest result over all nodes is used; must not raise
+    # returns the number of ranks for one node; the smallest number over all nodes is used; must not raise
     ranks_per_node: Callable[[NodeFacts], int]
-    every_rank_listens: bool = False  # whether each rank gets a free port, instead of the head alone
+    # whether each rank gets a free port; otherwise only the head (the node of rank 0) gets one
+    every_rank_listens: bool = False
     at_most_once: bool = False
     queue_timeout_s: float | None = None
-    max_restarts: int = 0  # generations that may follow a generation in which a rank failed by itself (RESTART)
-    restarts: int = 3  # most lost generations in a row that may be followed by another; RESEND: counted per rank
-    steady_s: float = 60.0  # seconds; a generation that ran for longer resets the count of lost generations in a row
-    needs: Amounts | None = None  # amounts that all its ranks on one node hold together
+    # with RESTART: number of generations that may follow a generation in which a rank failed by itself
+    max_restarts: int = 0
+    # largest number of lost generations in a row after which another begins; with RESEND: of losses of a rank after
+    # which it runs again
+    restarts: int = 3
+    steady_s: float = 60.0  # seconds; a generation that ran for longer resets the number of lost generations in a row
+    needs: Amounts | None = None  # amounts that all ranks on one node reserve together
     stall: Stall | None = None
-    failed: Callable[[Ending], object] | None = None  # called at once with each rank that fails
-    # only with ``at_most_once``; without it, a rank's ending may be replaced when the rank runs again
+    failed: Callable[[Ending], object] | None = None  # called at once with the ending of each rank that fails
+    # receives each rank's ending; only with ``at_most_once``, as otherwise a rank may run again and end differently
     watch: RankWatch | None = None
 
 
@@ -476,19 +528,21 @@ class PoolSpec:
     """The settings of a pool: numbers of nodes, and timeouts."""
 
     desired: int
-    min: int  # number of ready nodes from which on the pool is ready
+    min: int  # number of nodes that must be ready for the pool to be ready
     slots: int  # number of tasks that run at the same time on each node
     spare: int = 0  # number of additional nodes that stand by
-    # number of unannounced losses of its node in a row after which a task ends, whatever its retries
+    # number of times in a row that a task's node may be lost without a preemption notice before the task ends, whatever
+    # its retries
     quarantine_after: int = 4
     boot_timeout_s: float = 600.0  # seconds from launch to ready, without the time in the provider's queue
-    # limit in seconds for a wait without a break in the provider's queue; None: no limit
+    # seconds for which a machine may wait in the provider's queue without a break; None: no limit
     start_timeout_s: float | None = None
     replace_timeout_s: float = 600.0
-    reconnect_s: float = 10.0  # seconds for which reconnecting is tried before the node counts as lost
-    lease_s: float = 120.0  # the lease in `Hello`; also how long reconnecting is tried when no host at all answers
-    launch_retries: int = 5  # launches that may fail before the pool is ready; after that there is no limit
-    scale: ScaleByLoad | None = None  # None: the pool has ``desired`` nodes, until the user resizes it
+    reconnect_s: float = 10.0  # seconds for which the pool tries to reconnect to a node before the node counts as lost
+    # seconds that a node lives without contact to this program; also the time to reconnect if no host at all answers
+    lease_s: float = 120.0
+    launch_retries: int = 5  # number of launches that may fail before the pool is ready; after that, there is no limit
+    scale: ScaleByLoad | None = None  # None: the pool keeps ``desired`` nodes until the user resizes it
 
 
 def random_chance() -> float:
@@ -500,15 +554,17 @@ def random_chance() -> float:
 class Dependencies:
     """The dependencies that a pool is given from outside."""
 
-    fleet: Fleet  # the fleet of an opened provider
+    fleet: Fleet  # the opened provider, which launches and ends machines
     request: LaunchRequest
     spec: PoolSpec
     connect: Connect
     observe: Observe
     clock: Clock
-    # None: if all nodes are silent, this computer's network is assumed to be down
+    # tests whether other hosts can be reached; None: if all nodes are silent, this computer's network is assumed to be
+    # down
     probe: ReachabilityProbe | None = None
-    chance: Callable[[], float] = random_chance  # spreads retries: a number from 0.0 up to, but not including, 1.0
+    # returns a random number from 0.0 up to, but not including, 1.0, which spreads retries over time
+    chance: Callable[[], float] = random_chance
     preparing: Callable[[NodeId], Preparing | None] = lambda _: (
         None
-    )  # the step of preparing a node, if one is under way
+    )  # returns the step of preparing a node that is under way, or None

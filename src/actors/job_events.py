@@ -16,7 +16,7 @@ class TaskSubmitted(JobEvent):
 class TaskStarted(JobEvent):
     task: int
     node: int
-    number: int = 1  # number of this attempt of the task
+    number: int = 1  # which attempt of the task this is: 1, 2, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,11 @@ class TaskFinished(JobEvent):
     Attributes:
         task: The number of the task.
         node: The number of the node.
-        number: The attempt, from 1.
-        verdict: "returned", "raised", "died" (its process), "terminated" (its process, by SIGTERM or SIGKILL),
-            "timed_out", "killed" (by the pool) or "unsent": a kept result among the task's arguments is lost. The lost
-            result is computed again, and then the task is submitted again; or the task fails.
+        number: The number of the attempt, from 1.
+        verdict: "returned", "raised", "died" (the task's process ended by itself), "terminated" (SIGTERM or SIGKILL
+            ended the process), "timed_out", "killed" (by the pool), or "unsent". Unsent: a result that the pool was to
+            keep, and that is among the task's arguments, is lost. The lost result is computed again and the task is
+            submitted again; or the task fails.
         busy_s: Seconds that the attempt ran.
     """
 
@@ -42,12 +43,12 @@ class TaskFinished(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried(JobEvent):
-    """The task's node was lost, or the task failed and has ``max_restarts`` left; it is queued again, at the front.
+    """The task's node was lost, or the task failed and may run again (``max_restarts``). It is queued again, in front.
 
     Attributes:
         task: The number of the task.
         node: The number of the node.
-        number: The attempt that ended, from 1.
+        number: The number of the attempt that ended, from 1.
         cause: The cause, in words.
     """
 
@@ -59,7 +60,7 @@ class TaskRetried(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class TaskGaveUp(JobEvent):
-    """The task ended without a result or an error of an attempt.
+    """The task ended without an attempt that returned or raised.
 
     Attributes:
         task: The number of the task.
@@ -72,7 +73,7 @@ class TaskGaveUp(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class BroadcastWaits(Event):
-    """A broadcast waits before its ranks run. Sent after 10 s, and each time that the wait has doubled.
+    """A broadcast waits before its ranks run. Sent after 10 s, and each time that the waiting time has doubled.
 
     Attributes:
         job: The number of the job.
@@ -147,17 +148,17 @@ class UploadProgress(Event):
 
 @dataclass(frozen=True, slots=True)
 class TransferRerouted(Event):
-    """A node gets the rest of a large object from another source.
+    """A node gets the remaining part of a large object from another source than before.
 
     Attributes:
         node: The node that gets the object.
-        source: The node that sent it so far.
-        instead: The node that sends the rest. None: this program sends it.
+        source: The node that sent the first part.
+        instead: The node that sends the remaining part. None: this program sends it.
         have_bytes: The bytes that have arrived.
         size_bytes: The size of the object in bytes.
         reason: The reason, in words.
         apart: Whether the pool's nodes cannot connect to each other. If so, this program from now on sends each object
-            to each of these nodes, without further events.
+            to each node that needs it, without further events.
     """
 
     node: int
@@ -171,14 +172,14 @@ class TransferRerouted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RemakeStarted(Event):
-    """A kept result is needed, but was freed or lost with its node: the call that computed it runs again.
+    """A kept result (``keep=True``) is needed, but was freed or lost with its node: the call that made it runs again.
 
     Attributes:
         job: The job of the new run.
         node: The node that was lost.
         function: The name of the function.
         number: The number of this run, from 1.
-        times: The largest number of such runs.
+        times: The largest number of such runs that is allowed.
     """
 
     job: int
@@ -190,15 +191,15 @@ class RemakeStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput(Event):
-    """A task wrote whole lines, or a piece of a line longer than 64 KiB.
+    """A task wrote whole lines, or a part of a line that is longer than 64 KiB.
 
     Attributes:
         job: The number of the job.
         node: The number of the node.
-        rank: The rank that wrote it; 0 outside of broadcasts.
+        rank: The rank that wrote the text; 0 outside of broadcasts.
         stream: "stdout" or "stderr".
-        text: The text as the task wrote it, including control characters, which Outrider's consoles and logs remove. If
-            carriage returns redrew a line for more than half a second, only its last state.
+        text: The text as the task wrote it, with its control characters; Outrider's consoles and logs remove these. If
+            carriage returns redrew a line for more than half a second, only the line's last state.
         function: The name of the function.
         dropped: The number of bytes that were lost before this text.
         ranks: The number of ranks; 1 outside of broadcasts.
@@ -216,15 +217,15 @@ class TaskOutput(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedLine(Event):
-    """A task has begun a line and not ended it for half a second: a progress bar, or a row of dots.
+    """A task has begun a line and not ended it for half a second, as a progress bar or a row of dots does.
 
-    The next event of this type with the same job, rank and stream replaces this one; when the line ends, `TaskOutput`
-    has the whole line.
+    The next event of this type with the same job, rank and stream replaces this one; when the line ends, a `TaskOutput`
+    event has the whole line.
 
     Attributes:
         job: The number of the job.
         node: The number of the node.
-        rank: The rank that wrote it; 0 outside of broadcasts.
+        rank: The rank that wrote the line; 0 outside of broadcasts.
         stream: "stdout" or "stderr".
         text: The line so far.
         function: The name of the function.
@@ -242,16 +243,16 @@ class UnfinishedLine(Event):
 
 @dataclass(frozen=True, slots=True)
 class Stalled(Event):
-    """A task, or all running ranks of a broadcast, gave no sign of life: no output, no step.
+    """A task, or all running ranks of a broadcast, gave no sign of life, such as output or a step, for long.
 
-    A `StackTaken` event for the task or for each rank follows.
+    A `StackTaken` event for the task, or for each rank, follows.
 
     Attributes:
         job: The number of the job.
-        generation: The generation; 0 outside of broadcasts.
+        generation: The number of the generation; 0 outside of broadcasts.
         ranks: The running ranks.
         quiet_s: Seconds without a sign of life.
-        rank: The rank that the other ranks wait for. None: it cannot be determined.
+        rank: The rank for which the other ranks wait. None: it cannot be determined.
         reason: Why the other ranks seem to wait for ``rank``.
         function: The name of the function.
         restart: Whether the task runs again because of the stall.
@@ -275,12 +276,12 @@ class ProfileTaken(Event):
         job: The number of the job.
         node: The number of the node.
         rank: The rank; 0 outside of broadcasts.
-        profile: The name of the profile; profiles that were taken together share it.
-        artifact: The name of the artifact with the profile. Empty: no artifact was made.
+        profile: The name of the profile; profiles that were taken together have the same name.
+        artifact: The name of the artifact that contains the profile. Empty: no artifact was made.
         said: Why there is no artifact, or what the profile lacks.
         function: The name of the function.
         ranks: The number of ranks; 1 outside of broadcasts.
-        generation: The generation; 0 outside of broadcasts.
+        generation: The number of the generation; 0 outside of broadcasts.
         clock_offset_s: Seconds by which the node's clock is ahead of this program's. None: unknown.
         clock_error_s: The uncertainty of ``clock_offset_s``, in seconds. None: unknown.
     """
@@ -293,14 +294,14 @@ class ProfileTaken(Event):
     said: str = ""
     function: str = ""
     ranks: int = 1
-    generation: int = 0  # 0: not part of a broadcast
+    generation: int = 0  # 0: the profile's task is not part of a broadcast
     clock_offset_s: float | None = None
     clock_error_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StackTaken(Event):
-    """The stacks of a task, or of a rank of a broadcast, were taken, with the same content as in `TaskStack`.
+    """The stacks of a task, or of a rank of a broadcast, were taken. The content is the same as in `TaskStack`.
 
     Stacks that were taken together have the same ``at``.
 
@@ -311,7 +312,7 @@ class StackTaken(Event):
         text: The stacks.
         function: The name of the function.
         ranks: The number of ranks; 1 outside of broadcasts.
-        generation: The generation; 0 outside of broadcasts.
+        generation: The number of the generation; 0 outside of broadcasts.
     """
 
     job: int
@@ -320,7 +321,7 @@ class StackTaken(Event):
     text: str
     function: str = ""
     ranks: int = 1
-    generation: int = 0  # 0: not part of a broadcast
+    generation: int = 0  # 0: the task is not part of a broadcast
 
 
 # --- broadcasts -----------------------------------------------------------------------------------------------------
@@ -333,7 +334,7 @@ class BroadcastSubmitted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class GenerationStarted(JobEvent):
-    """A generation of a broadcast begins to run ranks: all ranks or, after a loss, perhaps only the lost ones.
+    """A generation of a broadcast begins to run ranks: all ranks or, after a node's loss, perhaps only the lost ranks.
 
     Attributes:
         generation: The number of the generation, from 1.
@@ -370,8 +371,8 @@ class BroadcastFinished(JobEvent):
     """The broadcast ended.
 
     Attributes:
-        generation: The last generation.
-        verdicts: By rank, the ``verdict`` of `TaskFinished` or the ``reason`` of `TaskGaveUp`.
+        generation: The number of the last generation.
+        verdicts: For each rank, the ``verdict`` of `TaskFinished` or the ``reason`` of `TaskGaveUp`.
     """
 
     generation: int

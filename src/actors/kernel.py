@@ -1,12 +1,13 @@
-"""Actors: each has a mailbox, handles one message at a time, and supervises its children.
+"""The actors of a pool: an actor has a mailbox, handles one message at a time, and supervises its children.
 
 An actor owns its state and handles one message at a time in ``receive``, which is synchronous: it cannot wait, so it
 cannot ask another actor and wait for the answer. Slow work runs in the actor's task group (``Context.tasks``) and sends
-its result back as a message. Other code holds a `Ref`, with the methods ``tell`` and ``ask`` only. An actor that fails
-is not restarted: its state would be gone. Every waiting caller gets the actor's error, and `running` raises that error
-from anywhere in the tree of actors, so escalation needs no code.
+its result back as a message. Other code holds a `Ref`, with methods such as ``tell`` and ``ask``. An actor that fails
+is not restarted: its state would be gone. Every waiting caller gets the actor's error, and `running` raises the error
+wherever in the tree of actors it occurs, so escalation needs no code.
 
-A message whose sender expects an answer has a method ``bounce(error)``, called if no actor will ever handle it.
+A message whose sender expects an answer has a method ``bounce(error)``, which is called if no actor will ever handle
+the message.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..lazy_dataclass import dataclass
 
 try:
     import sniffio
-except ImportError:  # without sniffio, anyio asks the running loop itself
+except ImportError:  # without sniffio, anyio finds the running event loop in another way
     sniffio = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -36,12 +37,15 @@ M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
 
-# messages handled before the event loop runs again, in which links write: this takes about half a millisecond
+# number of messages to handle before the event loop runs again, so that connections can write; takes about half a
+# millisecond
 BATCH = 128
 
 
 class ActorStopped(Exception):
-    """The actor will never handle this message. ``args[0]`` is the actor's name, also in the errors below."""
+    """The error that the actor will never handle this message. ``args[0]`` is the actor's name, also in `MailboxFull`
+    and `ActorFailed`.
+    """
 
 
 class MailboxFull(Exception):
@@ -53,7 +57,7 @@ class ActorFailed(Exception):
 
 
 class Reply(Generic[R]):
-    """The write-once answer slot that travels inside a `Request`."""
+    """The slot for the answer to a `Request`. It travels inside the request and can be written once."""
 
     __slots__ = ("_done", "_error", "_value")
 
@@ -81,7 +85,7 @@ class Reply(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[R]):
-    """A message that expects an answer. Must be created inside a running loop."""
+    """A message whose sender waits for an answer. Must be created inside a running event loop."""
 
     reply: Reply[R] = field(default_factory=Reply, kw_only=True, compare=False, repr=False)
 
@@ -93,11 +97,13 @@ class Actor(Protocol[M_contra]):
     def receive(self, message: M_contra, /) -> None: ...
 
     def stopped(self, error: Exception | None, /) -> None:
-        """Clean up after the actor has failed with ``error`` or (None) was stopped; its ``tasks`` have ended."""
+        """Clean up after the actor has failed with ``error``, or was stopped (``error`` is None). The actor's ``tasks``
+        have ended by then.
+        """
 
 
 class Ref(Generic[M]):
-    """The only way to reach an actor. Not thread-safe: use it on the actor's loop."""
+    """A reference to an actor, and the only way to reach it. Not thread-safe: use it in the actor's event loop."""
 
     __slots__ = (
         *("_actor", "_capacity", "_failure", "_idle", "_pending", "_queue", "_rests"),
@@ -108,12 +114,16 @@ class Ref(Generic[M]):
         self.name = name
         self._queue: deque[M] = deque()
         self._capacity = capacity
-        self._idle = False  # the actor rests, and no message has woken it
-        self._rests = False  # the actor handles no message now, neither in a caller's stack nor in its own task
+        self._idle = False  # whether the actor's task sleeps and no message has woken it
+        # whether the actor handles no message now, neither in the stack of a caller of ``tell_inline`` nor in its own
+        # task
+        self._rests = False
         self._stopped = False
         self._wake = anyio.Event()
-        self._actor: Actor[M] | None = None  # set from the actor's first rest until its end
-        self._failure: BaseException | None = None  # raised while the actor handled a message of ``tell_inline``
+        # set from the first time that the actor waits for messages until the actor's end
+        self._actor: Actor[M] | None = None
+        # the error that the actor raised while ``tell_inline`` ran it; the actor's own task raises it again
+        self._failure: BaseException | None = None
         self._pending: set[Reply[object]] = set()
         self._variables = copy_context()  # the context in which ``tell_inline`` runs the actor; `_serve` sets it
 
@@ -135,13 +145,14 @@ class Ref(Generic[M]):
             self._wake.set()
 
     def tell_inline(self, message: M) -> None:
-        """Do as ``tell``; but if the actor rests, it handles ``message`` before this returns, in the caller's stack.
+        """Do as ``tell``; but if the actor is idle, run the actor's ``receive`` before this returns, in the caller's
+        stack.
 
-        This saves two turns of the event loop on the path that every task takes. Messages stay in order and are
-        handled one at a time: unread messages are handled before ``message``, and messages that arrive during the call
-        after it. If the actor is busy, or has many unread messages, ``message`` is queued. If the actor fails, its own
-        task raises the error, as always. Actors must not call this: their own ``receive`` has not returned yet. The
-        costs are described in docs/decisions/0001-synchronous-receive.md.
+        This saves two iterations of the event loop for every task. Messages stay in order and are handled one at a
+        time: unread messages before ``message``, and messages that arrive during the call after it. If the actor is
+        busy, or has many unread messages, ``message`` is queued. If the actor fails, its own task raises the error, as
+        always. Actors must not call this: their own ``receive`` has not returned yet.
+        docs/decisions/0001-synchronous-receive.md describes the costs.
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
@@ -175,7 +186,7 @@ class Ref(Generic[M]):
 
         Raises:
             ActorStopped, MailboxFull: as ``tell``.
-            TimeoutError: no answer ``within_s``.
+            TimeoutError: no answer came within ``within_s`` seconds.
             Exception: the actor's own failure, if it failed before it answered.
         """
         reply = cast("Reply[object]", request.reply)
@@ -188,7 +199,7 @@ class Ref(Generic[M]):
             self._pending.discard(reply)
 
     def _end(self, failure: Exception | None) -> None:
-        """Bounce the queued messages, and fail the requests that the actor has not answered."""
+        """Call ``bounce`` of each queued message, and fail the requests that the actor has not answered."""
         self._stopped = True
         stopped = ActorStopped(self.name)
         while self._queue:
@@ -199,16 +210,21 @@ class Ref(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[M]):
-    """The context of an actor: its own `Ref`, to send results to, its slow work, and its children."""
+    """The `Ref` and the task groups that an actor gets when it is made.
+
+    Slow work sends its results to the `Ref`; the task groups run slow work and children.
+    """
 
     ref: Ref[M]
-    tasks: TaskGroup  # slow work; it ends before ``Actor.stopped`` is called, and an error in it is the actor's failure
-    children: TaskGroup  # supervised tasks; they are cancelled after ``Actor.stopped``, as their end may take seconds
+    # runs slow work, which ends before ``Actor.stopped`` is called; an error in it makes the actor fail
+    tasks: TaskGroup
+    # runs supervised tasks, which are cancelled only after ``Actor.stopped``, as they may take seconds to end
+    children: TaskGroup
 
 
 @asynccontextmanager
 async def running(name: str, make: Callable[[Context[M]], Actor[M]], *, capacity: int = 1024) -> AsyncIterator[Ref[M]]:
-    """Run the actor that ``make`` returns; leaving the block stops it, and its ``children``."""
+    """Run the actor that ``make`` returns. Leaving the ``async with`` block stops the actor and its ``children``."""
     ref: Ref[M] = Ref(name, capacity)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_run, ref, make, tasks, name=name)
@@ -245,7 +261,7 @@ async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
             message = queue.popleft()
             try:
                 actor.receive(message)
-            except BaseException as error:  # whatever ends the actor, the sender of the message gets the error
+            except BaseException as error:  # whatever error ends the actor, the sender of the message gets this error
                 _bounce(message, error if isinstance(error, Exception) else ActorStopped(ref.name))
                 raise
         if queue:
@@ -261,10 +277,10 @@ async def _serve(ref: Ref[M], actor: Actor[M]) -> None:
 
 
 def _own_variables() -> Variables:
-    """Return the actor's context variables, set so that anyio finds its loop even within a callback of the loop.
+    """Return a copy of the context variables in which anyio finds the event loop even within a callback of the loop.
 
-    ``tell_inline`` may run in such a callback, where there is no current task; sniffio, which anyio uses if it is
-    installed, needs a current task unless this variable is set.
+    ``tell_inline`` may run the actor in such a callback, where there is no current task. If sniffio is installed, anyio
+    uses it, and sniffio needs a current task unless this variable is set.
     """
     variables = copy_context()
     if sniffio is not None:
@@ -273,7 +289,7 @@ def _own_variables() -> Variables:
 
 
 def sole(error: Exception) -> Exception:
-    """Return the only exception in nested groups of one exception each, or else the group."""
+    """Return the only exception inside nested groups that have one exception each; otherwise return the group."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,4 +1,6 @@
-"""Nodes that were not ready when their time was over: the state of each, and a sentence about all of them."""
+"""Nodes that were not ready when their time to boot was over: the state of each, and a sentence about all such
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,13 @@ from ..lazy_named_tuple import NamedTuple
 NO_ADDRESS = "waiting for an address"
 NO_ANSWER = "waiting for an answer"
 PREPARED = "being prepared"
-_KEPT = 1024  # number of kept states, for pools whose nodes are late again and again
+_KEPT = 1024  # number of states to keep; the limit is for pools whose nodes are late again and again
 
 
 class Preparing(NamedTuple):
-    """A current step of preparing a node, such as "packages". ``text``: its last line; ``for_s``: its duration so
-    far.
+    """The step of preparing a node that is under way, such as "packages".
+
+    ``text``: the last line of the step's output. ``for_s``: seconds since the step began.
     """
 
     step: str
@@ -27,7 +30,9 @@ class Preparing(NamedTuple):
 
 
 class LateNodes:
-    """The states of the last late nodes; the pool's error describes as many of them as the pool lacks."""
+    """The states of the nodes that were late last. The pool's error describes the newest, one for each node that the
+    pool lacks.
+    """
 
     def __init__(self) -> None:
         self._where: list[str] = []
@@ -37,7 +42,9 @@ class LateNodes:
         del self._where[:-_KEPT]
 
     def describe(self, *, wanted: int, ready: int, within_s: float) -> str:
-        """Return a sentence about the last late nodes; empty: it would add nothing to the error of one node."""
+        """Return a sentence about the nodes that were late last; empty: the sentence would add nothing to the error of
+        a single node.
+        """
         missing = max(0, wanted - ready)
         late = self._where[-missing:] if missing else []
         return sentence(late, ready=ready, within_s=within_s) if len(late) + ready > 1 and late else ""

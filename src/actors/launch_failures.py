@@ -1,4 +1,6 @@
-"""The reasons why nodes have not become ready: kept until they do, and added to the error with which a pool fails."""
+"""The reasons why nodes have not become ready. They are kept until nodes are ready, and added to the error of a failed
+pool.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from .observing import Observe
 
 
 class LaunchFailures:
-    """The reasons why nodes have not become ready. ``broadcasts`` use the last one if no node replaces a lost one."""
+    """The reasons why nodes have not become ready. `Broadcasts` reports the last of them if a lost node is not
+    replaced.
+    """
 
     def __init__(
         self,
@@ -31,18 +35,18 @@ class LaunchFailures:
         self._boot_timeout_s = boot_timeout_s
         self._late = LateNodes()
         self._unusable: list[ConnectFailed] = []
-        self._refused: ConnectFailed | None = None  # last error in `_unusable`; None if a node became ready later
+        self._refused: ConnectFailed | None = None  # the last error in `_unusable`; None: a node has become ready since
         self._last: Exception | None = None
 
     @property
     def hopeless(self) -> Exception | None:
-        """Return the error because of which no further node will become ready; None: further nodes may."""
+        """Return the error because of which no further node will become ready; None: further nodes may become ready."""
         error = self._controller.final_error
         if error is None or self._controller.coming:
             return None
         if not isinstance(error, NoCapacity) or not self._unusable:
             return self._with_late(error)
-        first, *others = self._unusable  # the provider had enough machines, but these could not be used
+        first, *others = self._unusable  # the provider had enough machines, but these machines could not be used
         return self._with_late(first, *(f"Also: {other}" for other in others))
 
     @property
@@ -51,11 +55,12 @@ class LaunchFailures:
         return None if self._last is None else self._with_late(self._last)
 
     def launch(self, error: Exception, retry_in_s: float | None) -> None:
-        """Handle that a launch returned too few machines, or a node failed. ``retry_in_s``: until the next try; None:
-        no other try.
+        """Handle that a launch returned too few machines, or a node failed. ``retry_in_s``: seconds until the next try;
+        None: no try follows.
         """
         if isinstance(error, NoCapacity) and error.__cause__ is None:
-            error.__cause__ = self._refused  # machines may exist, but none is usable
+            # the provider may have had machines, but none was usable: attach the error of the last one
+            error.__cause__ = self._refused
         self._last = error
         self._broadcasts.failure = error
         self._observe(ev.LaunchFailed(str(error), self._controller.failures, retry_in_s))
@@ -64,7 +69,7 @@ class LaunchFailures:
         """Handle that a node never became ready."""
         if error.late:
             self._late.add(error.late)
-        # a late host of the user's own counts as unusable too
+        # a host that the user names (it has ``patience_s``) also counts as unusable if it was only late
         if error.futile or (error.late and member.machine.patience_s is not None):
             self._unusable.append(error)
             self._refused = error
@@ -74,7 +79,7 @@ class LaunchFailures:
         self._broadcasts.failure = self._refused = None
 
     def _with_late(self, error: Exception, *notes: str) -> Exception:
-        """Set the notes of an error with which a pool fails, including the states of its late nodes."""
+        """Add notes to the error with which a pool fails, among them the states of the nodes that were late."""
         ready, wanted = len(self._roster), self._controller.wanted
         late = self._late.describe(wanted=wanted, ready=ready, within_s=self._boot_timeout_s)
         if notes or late:

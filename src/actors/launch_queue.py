@@ -1,8 +1,8 @@
 """The machines that wait in a provider's queue, as jobs of a cluster do, and their time limit. Pure.
 
-A machine waits from the provider's report (`MachineQueued`) until it runs (`MachineStarted`) or has its address. During
-this wait its time to boot does not run, it is no straggler, and no other wait for it reaches its time limit: see
-`node`, `stragglers` and `Waits`.
+A machine waits from the provider's report `MachineQueued` until it runs (`MachineStarted`) or has its address. During
+this wait the machine's time to boot does not count, the machine is no straggler, and no other wait for this machine
+reaches its time limit: see `node`, `stragglers` and `Waits`.
 
 QUEUE-1: a machine's reason to wait is reported when its wait begins, and again only when the reason has changed.
 QUEUE-2: a machine is overdue once it has waited for ``start_timeout_s`` without a break, not before, and only once.
@@ -18,7 +18,9 @@ from .interfaces import NodeId
 
 @dataclass(slots=True)
 class Waiting:
-    """A machine in the queue. ``starts_at``: unix time at which its provider expects it to start; None: not known."""
+    """A machine in the queue. ``starts_at``: Unix time at which the provider expects the machine to start; None: not
+    known.
+    """
 
     node: NodeId
     since: float
@@ -29,7 +31,7 @@ class Waiting:
 class LaunchQueue:
     def __init__(self, start_timeout_s: float | None) -> None:
         self._start_timeout_s = start_timeout_s
-        self._waiting: dict[NodeId, Waiting] = {}  # in the order in which their waits began
+        self._waiting: dict[NodeId, Waiting] = {}  # the machine that began to wait first comes first
         self._left_at: float | None = None  # when a waiting machine last left the queue
 
     def __contains__(self, node: NodeId) -> bool:
@@ -49,7 +51,9 @@ class LaunchQueue:
         return changed
 
     def left(self, node: NodeId, now: float) -> float | None:
-        """Handle that a machine runs, or that its node has ended. Return how long it waited; None: it did not wait."""
+        """Handle that a machine runs, or that its node has ended. Return the seconds that the machine waited; None: it
+        did not wait.
+        """
         waiting = self._waiting.pop(node, None)
         if waiting is None:
             return None
@@ -73,13 +77,15 @@ class LaunchQueue:
         return next(iter(self._waiting.values())).since + self._start_timeout_s
 
     def holds(self, now: float) -> bool:
-        """Return whether a machine waits, or has waited until just now: then all waits for nodes start again from
-        zero.
+        """Return whether a machine waits, or has stopped waiting just now. If so, the time limit of each wait for a
+        node starts again.
         """
         return self.without_s(now) == 0.0
 
     def without_s(self, now: float) -> float | None:
-        """Return for how many seconds no machine has waited; 0: one waits now; None: none ever has."""
+        """Return the number of seconds for which no machine has waited; 0: a machine waits now; None: no machine has
+        ever waited.
+        """
         if self._waiting:
             return 0.0
         return None if self._left_at is None else now - self._left_at

@@ -1,33 +1,33 @@
-"""The ledger of all tasks that have not ended, and of the node of each: a decider; each event carries its time.
+"""The ledger of all tasks that have not ended, and of the node of each task: a decider; each event carries its time.
 
 Each event is a method; decisions accumulate in ``decisions`` until the caller has carried them out. `placement` decides
-where an attempt fits and what to steal back, `retries` whether a task runs again; this module tracks the state of each
-task: queued, leased to a node, queued again, ended.
+where an attempt fits and which attempts to take back, `retries` whether a task runs again; this module tracks the state
+of each task: queued, leased to a node, queued again, ended.
 
 LEDGER-1: a task ends exactly once.
 LEDGER-2: a task that has not ended is either queued or leased to one node: no task is forgotten.
-LEDGER-3: a node holds at most as many attempts as it has slots, plus prefetched attempts of functions that are known to
-    be short; seats take slots.
+LEDGER-3: a node holds at most as many attempts as it has slots, plus attempts of functions that are known to be short,
+    sent in advance (prefetched); a seat, which is kept for a rank of a broadcast, takes a slot.
 LEDGER-4: an at-most-once task is never sent again, except when its node reports that the task had not begun.
-LEDGER-5: a task that may have run is lost with its node at most ``1 + retries`` times, and at most
-    ``quarantine_after`` times in a row without a notice before the loss.
+LEDGER-5: a task that may have run is lost with its node at most ``1 + retries`` times, and at most ``quarantine_after``
+    times in a row without a notice before the loss.
 LEDGER-6: an attempt id is used once. A node's report changes nothing if the attempt is over or was given to another
     node. A task is taken back only after a recall.
-LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats, or the slot is
-    kept for a task that needs amounts.
+LEDGER-7: no slot is free while a task that may use it is queued, unless a broadcast collects seats, or the slot is kept
+    for a task that needs amounts of processors, memory or accelerators.
 LEDGER-8: tasks start in the order of their submission; tasks that come back go to the front of the queue, in that
     order. Tasks that need amounts start in the order of LEDGER-17.
-LEDGER-9: a closed node (noticed, draining) gets no new attempts.
+LEDGER-9: a closed node (one with a notice, or one that is drained) gets no new attempts.
 LEDGER-10: the ledger assumes that a node holds exactly the attempts that were sent to it and not reported back.
 LEDGER-11: no task waits in the queue beyond its ``queue_timeout_s``.
 LEDGER-12: broadcasts get their seats in the order in which they were submitted; broadcasts that run again come first.
-LEDGER-13: a task that fails by itself (not by its timeout and not killed by the pool) is sent again ``max_restarts``
-    times.
+LEDGER-13: a task that fails by itself (not by its timeout and not killed by the pool) is sent again at most
+    ``max_restarts`` times.
 LEDGER-14: no task waits for a rank that the pool will never have.
 LEDGER-15: tasks that an additional node could run count as waiting: tasks in the queue, and tasks prefetched to a node.
 LEDGER-16: the amounts that attempts and seats hold of a node never exceed the node's own amounts.
 LEDGER-17: among tasks that need amounts, the first in line is overtaken at most `OVERTAKES` times if some node could
-    hold it; after that, none of the other tasks begins on the node that is saved for it.
+    hold it; after that, none of the other tasks begins on the node that is saved for the first.
 LEDGER-18: no task with amounts, among the first `LOOK` kinds, waits while a node has room that is neither saved nor
     claimed.
 LEDGER-19: a task for any node that needs only a slot begins where most of its inputs are, if a slot is free there.
@@ -87,11 +87,12 @@ class Ledger:
         self.line = WaitingLine(self.placement, roster)
         self._queues = Queues(self.line)
         self._queue, self._pinned = self._queues.anywhere, self._queues.pinned
-        self._again: list[Entry] = []  # failed attempts to be sent again, collected within one batch of reports
+        # tasks whose attempts failed, to be queued again when the whole batch of reports is handled
+        self._again: list[Entry] = []
         self._functions = Functions()
         self._expiries = Expiries()
 
-    # --- tasks ----------------------------------------------------------------------------------------------------
+    # --- events of tasks ------------------------------------------------------------------------------------------
 
     def submit(self, task: Task, settle: Settle, now: float) -> None:
         function = self._functions.get(task.function) or self._functions.new(task.function)
@@ -140,45 +141,47 @@ class Ledger:
         if (entry := self._entries.get(job)) is None:
             return False
         self._give_up(entry, ending)
-        if self.line.stirred:  # other tasks may use the node or slot that was saved for this task
+        if self.line.stirred:  # a node or a slot may have been saved for this task, and is now free for other tasks
             self._assign(now)
         return True
 
     def close(self) -> None:
-        """End every task. Kill nothing: the pool abandons its nodes anyway."""
+        """End every task. Kill no attempt: the pool abandons its nodes anyway."""
         for entry in list(self._entries.values()):
             self._end(entry, GaveUp(Reason.CLOSED, entry.losses))
         self._queues.clear()
 
     def missed(self, ranks: int) -> list[int]:
-        """Return the ranks >= ``ranks`` that tasks wait for; for 0, tasks for any node count as waiting for rank 0."""
+        """Return the ranks >= ``ranks`` for which tasks wait. If ``ranks`` is 0, tasks for any node count as waiting
+        for rank 0.
+        """
         return self._queues.missed(ranks)
 
     def strand(self, rank: int, reason: Reason = Reason.NO_REPLACEMENT, *, failure: Exception | None = None) -> None:
-        """End the tasks that wait for ``rank``, as no node will get it; for 0, also the tasks that wait for any
-        node.
+        """End the tasks that wait for ``rank``, as no node will get this rank; for rank 0, also the tasks that wait for
+        any node.
         """
         for entry in self._queues.take(rank):
             self._end(entry, GaveUp(reason, entry.losses, failure=failure))
 
     def refuse(self, lane: Lane, now: float) -> None:
-        """End the tasks of a lane that no node of the pool can ever serve."""
+        """End the tasks of a lane (tasks in line with the same needs), as no node of the pool can ever hold them."""
         why = self.line.why(lane)
         for entry in self.line.drop([lane]):
             self._end(entry, GaveUp(Reason.TOO_LARGE, entry.losses, why=why))
         self._assign(now)
 
     def limit(self, ranks: int) -> None:
-        """Set how many ranks the pool is to have; end the tasks that wait for a rank beyond that."""
+        """Set how many ranks the pool is to have; end the tasks that wait for a higher rank."""
         self._queues.ranks = ranks
         for rank in self.missed(ranks):
             self.strand(rank, Reason.NO_SUCH_RANK)
 
-    # --- nodes ----------------------------------------------------------------------------------------------------
+    # --- events of nodes ------------------------------------------------------------------------------------------
 
     def node_ready(self, node: NodeId, now: float, has: Amounts = NOTHING) -> None:
-        """Let a node of the roster take work, for the first time or again. ``has``: its amounts (read the first
-        time).
+        """Let ``node`` take work, for the first time or again. ``has``: the node's amounts, which are read only the
+        first time.
         """
         host = self.placement.hosts.get(node)
         if host is None:
@@ -190,7 +193,9 @@ class Ledger:
         self._membership_changed(now)
 
     def node_closed(self, node: NodeId, now: float, *, noticed: bool = False, recall: bool = True) -> None:
-        """Send the node no new work; recall unstarted attempts. ``noticed``: its machine's end may kill its tasks."""
+        """Send the node no new work; recall attempts that have not started. ``noticed``: the node has a preemption
+        notice, so the end of its machine may kill its tasks.
+        """
         host = self.placement.hosts.get(node)
         if host is None:
             return
@@ -205,7 +210,9 @@ class Ledger:
         self._membership_changed(now)
 
     def node_lost(self, node: NodeId, cause: str, now: float, *, announced: bool = False) -> None:
-        """Handle the loss of ``node``. ``announced``: a notice came before the loss, so no task caused it."""
+        """Handle the loss of ``node``. ``announced``: a preemption notice came before the loss, so no task is blamed
+        for it.
+        """
         host = self.placement.remove(node)
         if host is None:
             return
@@ -223,7 +230,8 @@ class Ledger:
         self._assign(now)
 
     def _take_back_unsent(self, host: Host) -> list[Entry]:
-        """Take back the orders to ``host`` that wait for the end of this step; none has begun, and all go elsewhere.
+        """Take back the orders to ``host`` that are decided but not sent yet; none has begun, and other nodes will get
+        all of them.
 
         Later orders to other nodes are taken back too: their tasks must not overtake the tasks of ``host``.
         """
@@ -233,7 +241,8 @@ class Ledger:
         for to, order in runs[first:]:
             holder = host if to == host.id else self.placement.hosts[to]
             if holder is not host and holder.attempts[order.attempt].state == OVER:
-                self.decisions.runs.append((to, order))  # this attempt is killed in the same step
+                # the task is already over: keep the order, as a kill of this attempt, also decided, follows it
+                self.decisions.runs.append((to, order))
                 continue
             again += self._take_back(holder, order.attempt)
             if holder is not host:
@@ -241,7 +250,9 @@ class Ledger:
         return again
 
     def _take_back(self, host: Host, attempt: AttemptId) -> list[Entry]:
-        """Take an attempt that has not begun from its node; return its task in a list, or [] if the task has ended."""
+        """Remove an attempt that has not begun from ``host``; return a list with its task, or [] if the task has
+        ended.
+        """
         entry = host.attempts.pop(attempt)
         host.slow -= entry.slow
         self._give_back(host, entry)
@@ -259,7 +270,7 @@ class Ledger:
         self.decisions.retries.append((entry.task, node, entry.number, cause))
         return True
 
-    # --- seats ----------------------------------------------------------------------------------------------------
+    # --- seats of broadcasts --------------------------------------------------------------------------------------
 
     def claim(self, claim: Claim, now: float) -> None:
         granted = self.placement.at_once(claim)
@@ -270,7 +281,9 @@ class Ledger:
         self._assign(now)
 
     def withdraw(self, job: JobId, now: float) -> None:
-        """Remove the claim of ``job``; take back seats that were granted but not yet passed to the broadcast."""
+        """Remove the claim of ``job``; free the seats that it was granted, if the broadcast was not told of them
+        yet.
+        """
         if not self.placement.withdraw(job) and not self.decisions.seats:
             return
         grants, self.decisions.seats = self.decisions.seats, []
@@ -287,10 +300,11 @@ class Ledger:
 
     def unseat(self, node: NodeId, job: JobId, now: float) -> None:
         if (host := self.placement.unseat(node, job)) is not None:
-            host.progress_at = now  # the host has worked for the broadcast until now, without reports to this ledger
+            # the host has worked for the broadcast until now; the ledger gets no reports of this work
+            host.progress_at = now
             self._changed(host, now)
 
-    # --- time -----------------------------------------------------------------------------------------------------
+    # --- timers ---------------------------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
         """Return the time at which ``tick`` must be called if no other event comes before."""
@@ -308,7 +322,7 @@ class Ledger:
             for node, attempts in self.placement.steal(now):
                 self._recall(node, attempts)
 
-    # --- what can be seen -----------------------------------------------------------------------------------------
+    # --- queries of the state -------------------------------------------------------------------------------------
 
     @property
     def queued(self) -> int:
@@ -316,11 +330,11 @@ class Ledger:
 
     @property
     def leased(self) -> int:
-        """Return the number of attempts on nodes, including attempts that are being killed."""
+        """Return the number of attempts that nodes hold, including attempts that are being killed."""
         return sum(len(host.attempts) for host in self.placement.hosts.values())
 
     def backlog(self, worth_s: float, now: float) -> tuple[int, float, int]:
-        """Return the waiting work, as `backlog.backlog` does."""
+        """Return the amount of waiting work, as the function `backlog` in the module `backlog` describes."""
         return backlog(self._queue, self._pinned, self.line, self.placement, worth_s=worth_s, now=now)
 
     def load(self, node: NodeId) -> int:
@@ -334,7 +348,7 @@ class Ledger:
         host = self.placement.hosts.get(node)
         return None if host is None else host.attempts.get(attempt)
 
-    # --- one attempt ----------------------------------------------------------------------------------------------
+    # --- attempts that end, or that a node gives back -------------------------------------------------------------
 
     def _finished(self, host: Host, report: Finished, now: float) -> bool:
         attempt, verdict, outcome, busy_s = report
@@ -360,7 +374,9 @@ class Ledger:
         return True
 
     def _failed(self, entry: Entry, host: Host, verdict: Verdict) -> bool:
-        """Handle a failed attempt; return False if the caller must end the task with this failure."""
+        """Handle a failed attempt; return False if the task does not run again and the caller must end it with this
+        failure.
+        """
         if verdict is Verdict.TERMINATED and host.noticed:
             cause = "its processes ended after the machine's notice"
             if self._survives(entry, host.id, cause, ran=True, announced=True):
@@ -400,7 +416,7 @@ class Ledger:
             held[attempt].recalled = True
         self.decisions.recalls.append((node, attempts))
 
-    # --- the queue ------------------------------------------------------------------------------------------------
+    # --- queues of waiting tasks ----------------------------------------------------------------------------------
 
     def _assign(self, now: float) -> None:
         placement = self.placement
@@ -451,7 +467,7 @@ class Ledger:
             self.decisions.runs.append((host.id, Order(attempt, task, entry.number, None, 0, announce)))
 
     def _near(self, task: Task) -> Host | None:
-        """Return the host with the task's inputs, if it has a free slot; None: any host will do."""
+        """Return the host that has most of the task's inputs, if the host has a free slot; None: take any host."""
         if task.on is not None or task.needs is not None or task.near is None or (node := task.near()) is None:
             return None
         host = self.placement.hosts.get(node)
@@ -484,14 +500,16 @@ class Ledger:
             else:
                 self._end(entry, GaveUp(Reason.NO_SUCH_RANK, entry.losses))
         for entry in entries:
-            if entry.task.on is not None:  # another node may have this rank now
+            if entry.task.on is not None:  # another node may have the rank that this task is bound to
                 self._assign_pinned(entry.task.on, now)
 
     def _expire_later(self, entry: Entry, now: float) -> None:
-        """Limit this wait in the queue to ``queue_timeout_s``; a wait that resumes after a recall keeps its limit."""
+        """Limit a task's time in the queue to ``queue_timeout_s`` from now. (A task that comes back after a recall
+        keeps its old limit.)
+        """
         self._expiries.add(entry, now + (entry.task.queue_timeout_s or 0.0))
 
-    # --- endings --------------------------------------------------------------------------------------------------
+    # --- endings of tasks -----------------------------------------------------------------------------------------
 
     def _give_up(self, entry: Entry, ending: GaveUp) -> None:
         if entry.state == LEASED and entry.host is not None and entry.attempt is not None:

@@ -1,4 +1,4 @@
-"""The broadcasts that wait before their ranks run, with the time since when each has waited. Pure.
+"""The broadcasts that wait before their ranks run, and for how long each has waited. Pure.
 
 WAITS-1: a broadcast that waits for the same thing for `LONG_S` is due, and again every `LONG_S` until the wait ends.
 WAITS-2: a long wait is reported when it is first due, each time that its length has doubled, and at its end.
@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from ..lazy_dataclass import dataclass
 from .interfaces import JobId
 
-LONG_S = 10.0  # after this time, the request is repeated and the wait is reported
+LONG_S = 10.0  # seconds of waiting after which the request for ports is repeated and the wait is reported
 
 
 @dataclass(slots=True)
@@ -21,8 +21,8 @@ class Wait:
     of: Hashable
     since: float
     due_at: float
-    report_s: float = LONG_S  # length of the wait at which it is reported next
-    text: str = ""  # the last report's reason, for people; empty: not reported yet
+    report_s: float = LONG_S  # seconds of waiting after which the wait is reported next
+    text: str = ""  # reason in the last report of this wait, for people; empty: the wait was not reported yet
 
 
 class LongWaits:
@@ -30,8 +30,8 @@ class LongWaits:
         self.waits: dict[JobId, Wait] = {}
 
     def see(self, job: JobId, of: Hashable | None, now: float) -> Wait | None:
-        """Set the reason of a broadcast's wait (None: it does not wait). Return the wait that this ends, if it was
-        reported.
+        """Set what a broadcast waits for (None: it does not wait). Return the broadcast's previous wait if it ends now
+        and was reported.
         """
         wait = self.waits.get(job)
         if wait is None:
@@ -47,17 +47,19 @@ class LongWaits:
         return wait if wait.text else None
 
     def due(self, now: float) -> list[JobId]:
-        """Return the broadcasts whose waits are due, and set the next time at which they are due."""
+        """Return the broadcasts whose waits are due, and set the time at which each is due next."""
         due = [job for job, wait in self.waits.items() if wait.due_at <= now]
         for job in due:
             self.waits[job].due_at = now + LONG_S
         return due
 
     def report(self, job: JobId, text: str, now: float) -> float | None:
-        """Return the length of a wait in seconds, if it is to be reported now. ``text``: its reason."""
+        """Return how many seconds a broadcast has waited, if the wait is to be reported now, else None. ``text``: what
+        it waits for.
+        """
         wait = self.waits[job]
         waited_s = now - wait.since
-        # the tolerance is for clocks that round, as waits are checked every `LONG_S`
+        # the tolerance is for clocks that round: waits are checked every `LONG_S`, perhaps a little early
         if waited_s < wait.report_s - LONG_S / 2:
             return None
         while wait.report_s < waited_s + LONG_S / 2:

@@ -1,6 +1,7 @@
-"""A pool's machines: launch them, handle the provider's events about them, and keep the wanted number of nodes.
+"""A pool's machines: launches machines, handles the provider's events about them, and keeps the wanted number of nodes.
 
-The pure modules `fleet_controller` and `autoscaler` decide the numbers. `node_lives` handles nodes after their launch.
+The pure modules `fleet_controller` and `autoscaler` decide how many machines to launch or end. `node_lives` handles
+nodes after their launch.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from .messages import PoolMessage
 from .node_lives import NodeLives
 from .provider_calls import ProviderCalls
 
-LATE_S = 0.1  # seconds; shorter delays are noise
-EARLY_KEPT = 1024  # largest number of machines whose events are kept until their launch call returns
+LATE_S = 0.1  # seconds; a shorter delay of a call of `tick` is normal
+EARLY_KEPT = 1024  # largest number of machines whose events are kept until the call that launches the machine returns
 
 
 class Machines:
@@ -85,11 +86,13 @@ class Machines:
 
     @property
     def remaining(self) -> int:
-        """Return how many nodes work, or may still work, if no further node becomes ready."""
+        """Return the number of nodes that work or may become ready, but at most the wanted number. Draining nodes do
+        not count.
+        """
         staying = sum(phase is not NodePhase.DRAINING for phase in self.controller.nodes.values())
         return min(staying, self.controller.wanted)
 
-    # --- how many -------------------------------------------------------------------------------------------------
+    # --- number of nodes ------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
         scale = self._spec.scale
@@ -101,7 +104,8 @@ class Machines:
 
     def resize(self, wanted: int, now: float) -> None:
         if self._autoscaler is not None:
-            self._autoscaler.resize(wanted)  # the floor: the load can only raise the number above it
+            # sets the smallest number of nodes; the load can only raise the number above this minimum
+            self._autoscaler.resize(wanted)
             self._sized(now)
             return
         self._observe(ev.PoolResized(wanted))
@@ -110,7 +114,7 @@ class Machines:
         self._sized(now)
 
     def scale(self, now: float) -> None:
-        """Adjust the number of nodes to the work, if the pool scales by load."""
+        """Adjust the number of nodes to the waiting work, if the pool has ``scale="load"``."""
         scaler, placement = self._autoscaler, self._ledger.placement
         if scaler is None or self._closing:
             return
@@ -132,7 +136,7 @@ class Machines:
         self.lives.stragglers.wanted = wanted = self.controller.wanted
         self._broadcasts.resized(now, minimum=self.minimum, wanted=wanted)
 
-    # --- time -----------------------------------------------------------------------------------------------------
+    # --- timers ---------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, *, late_s: float) -> None:
         """Carry out what is due now. ``late_s``: the delay of this call, caused by a stall of this program."""
@@ -146,13 +150,13 @@ class Machines:
         times = (scaling, self.controller.wake_at(), self.lives.wake_at(now))
         return min((at for at in times if at is not None), default=None)
 
-    # --- what the provider says -----------------------------------------------------------------------------------
+    # --- events from the provider ---------------------------------------------------------------------------------
 
     def launched(self, requested: int, machines: Sequence[Machine], now: float) -> None:
         if self._closing:
-            return  # the provider's context ends the machines
+            return  # do nothing: the pool is closing, and closing the provider will end these machines
         members = [self.lives.launched(machine) for machine in machines]
-        # machines with `patience_s` have their own timeout, and are no stragglers
+        # machines with `patience_s` (hosts that the user names) have their own time limit, so they are never stragglers
         impatient = (member.id for member in members if member.machine.patience_s is None)
         self.lives.stragglers.launched(impatient, now)
         retry_in_s = self.controller.launched([member.id for member in members], requested, now, self._chance())
@@ -177,7 +181,8 @@ class Machines:
             return
         machine = event.machine.id if isinstance(event, MachineReachable) else event.id
         member = self._nodes.of(machine)
-        if member is None:  # its launch call has not returned or was cancelled, or its node has ended
+        # the machine's launch call has not returned or was cancelled, or the machine's node has ended
+        if member is None:
             self._early.setdefault(machine, []).append(event)
             if len(self._early) > EARLY_KEPT:
                 self._early.popitem(last=False)
@@ -198,12 +203,12 @@ class Machines:
             case _:
                 assert_never(event)
 
-    # --- what the fleet controller orders ---------------------------------------------------------------------------
+    # --- orders of the fleet controller -----------------------------------------------------------------------------
 
     def carry_out(self, now: float) -> None:
         orders = self.controller.orders
         if self._closing:
-            return  # the provider's context ends all machines
+            return  # do nothing: the pool is closing, and closing the provider will end all machines
         emptied, self._ledger.decisions.emptied = self._ledger.decisions.emptied, []
         for node in emptied:
             self.lives.emptied(node)
@@ -233,7 +238,7 @@ class Machines:
         return bool(changes or self._ledger.decisions.emptied)
 
     def close(self) -> None:
-        """Request no more machines, and close the connections; the provider's context ends the machines."""
+        """Request no more machines, and close the connections; closing the provider then ends the machines."""
         self._closing = True
         self._calls.close()
         self.lives.close()

@@ -1,4 +1,6 @@
-"""The membership of a pool: its nodes, the ready ones by rank (the roster), and ranks without a node. Pure."""
+"""The membership of a pool: its nodes, its ready nodes in the order of ranks (the roster), and ranks without a node.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ from .interfaces import AttemptId, Link, NodeFacts, NodeId, PortsFree, Unfit
 from .offered_ports import OfferedPorts
 
 K = TypeVar("K")
-SMALL = 32  # number of nodes up to which every node gets every change at once
-# number of nodes up to which all nodes get each other's facts; in a larger pool only nodes of one broadcast do
-# (decision 81)
+SMALL = 32  # up to this number of nodes, each node is sent each change of the list of ready nodes at once
+# up to this number of nodes, each node gets the facts of all others; in a larger pool, only nodes of the same broadcast
+# get each other's facts (docs/decisions, number 81)
 NAMED_MOST = 1024
 VIEW_DELAY_LIMIT_S = 10.0
-SOURCES_KEPT = 16  # largest number of sources of a node's notices; there are seven kinds
+# for each node, notices of at most this number of sources are kept; Outrider itself has seven sources
+SOURCES_KEPT = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -32,44 +35,49 @@ class Member:
     link: Link | None = None
     facts: NodeFacts | None = None
     ports: OfferedPorts = field(default_factory=OfferedPorts)
-    notices: dict[str, None] = field(default_factory=dict)  # the sources of the notices that are valid
-    away_since: float | None = None  # since when its connection is lost while the pool tries to reconnect
-    dropped_by: str = ""  # why its connection was last lost
-    unfit: Unfit | None = None  # why its executor is about to end
-    ended: bool = False  # failed, lost or dismissed
-    terminated: bool = False  # whether its machine is gone, or its termination was requested
+    # the sources of preemption notices that are valid; the values have no meaning
+    notices: dict[str, None] = field(default_factory=dict)
+    away_since: float | None = None  # when the node's connection was lost, while the pool tries to reconnect
+    dropped_by: str = ""  # why the node's connection was last lost
+    unfit: Unfit | None = None  # the report that the node's executor is about to end, with the reason
+    ended: bool = False  # whether the node has failed, was lost or was dismissed
+    terminated: bool = False  # whether the node's machine is gone, or its termination was requested
 
     @property
     def identity(self) -> tuple[str, str, str, int]:
-        """Return the fields of a connected node for its events: machine, hostname, address, number of accelerators."""
+        """Return the fields that events of a connected node have: machine, hostname, address, number of
+        accelerators.
+        """
         facts = self.facts
         assert facts is not None, "the node has been reached"
         return self.machine.id, facts.hostname, facts.address, len(facts.accelerators)
 
     @property
     def amounts(self) -> Amounts:
-        """Return the amounts that the tasks of a connected node may hold."""
+        """Return the amounts that a connected node has for its tasks."""
         return NOTHING if self.facts is None else self.facts.amounts
 
 
 class Membership:
-    """All nodes, and for each connected node the view of the ready nodes that it has."""
+    """All nodes of a pool, and which connected nodes lack the present view: the list of ready nodes."""
 
     def __init__(self) -> None:
         self.members: dict[NodeId, Member] = {}
         self.links: dict[NodeId, Link] = {}
         self.roster = Roster()
-        self.outdated = False  # whether some node has an old view
-        self.untold: set[NodeId] = set()  # nodes that have joined and have not been sent a view since
+        self.outdated = False  # whether the ready nodes have changed since the list of them was last sent to the nodes
+        self.untold: set[NodeId] = set()  # nodes that have joined and were not sent the list of ready nodes yet
         self._accelerators = 0  # number of accelerators of the ready nodes
-        self._named = -1  # version of the roster whose node list the links got last
+        self._named = -1  # version of the roster whose list of nodes was last passed to the links
         self._by_machine: dict[MachineId, Member] = {}
         self._next = 0
         self._ranked: tuple[tuple[NodeId, NodeFacts], ...] = ()
         self._ranked_from: tuple[NodeId, ...] = ()
 
     def add(self, machine: Machine) -> Member:
-        """Add a launched machine. If the provider orders its machines, a seat is kept for this machine's node."""
+        """Add a launched machine. If the provider puts its machines in an order, keep a seat in the roster for this
+        machine's node.
+        """
         member = Member(NodeId(self._next), machine)
         if machine.ordered:
             self.roster.keep(member.id)
@@ -94,17 +102,21 @@ class Membership:
             member.ports.offer(free.first, free.ports)
 
     def is_sent(self, node: NodeId, attempt: AttemptId) -> bool:
-        """Return whether an attempt was sent to a node; True for a lost node, as its loss is handled separately."""
+        """Return whether an attempt was sent to ``node``; True if the node is lost, as its loss is handled
+        separately.
+        """
         return node not in self.links or self.links[node].is_sent(attempt)
 
     def compare_ports(self, node: NodeId) -> None:
-        """Send a node the number of its ports that were taken; the node then sends all its free ports."""
+        """Send a node the number of its ports that the pool has used; the node replies with all its free ports."""
         if node in self.links:
             self.links[node].compare_ports(self.members[node].ports.taken)
 
     def joined(self, member: Member) -> None:
-        """Give a node that is ready for new work a rank. The node gets its view together with all other nodes, or
-        before its first task: sending a view for each node that joins would double the cost.
+        """Give a rank to a node that is ready for new work.
+
+        The node gets its view (the list of ready nodes) together with all other nodes, or before its first task: to
+        send a view for each node that joins would double the cost.
         """
         if member.id not in self.roster:
             self.roster.join(member.id)
@@ -123,7 +135,7 @@ class Membership:
             self.outdated = True
 
     def ranked(self) -> Sequence[tuple[NodeId, NodeFacts]]:
-        """Return the ready nodes by rank: the same tuple object until a node joins or leaves."""
+        """Return the ready nodes in the order of ranks. Until a node joins or leaves, this is the same tuple object."""
         ranked = self.roster.ranked
         if ranked is not self._ranked_from:
             members = self.members
@@ -132,15 +144,16 @@ class Membership:
         return self._ranked
 
     def tell(self, node: NodeId) -> None:
-        """Send a node its first view of the ready nodes, before its first task."""
+        """Send a node its first view, the list of ready nodes, before its first task."""
         if node in self.untold:
             self.untold.discard(node)
             self.links[node].view(self.ranked())
 
     def send_views(self, *, named: bool = False) -> None:
-        """Send all nodes the changed view. In a large pool, this is only the number of ready nodes and the node's own
-        rank.
-        ``named``: a generation begins, so pass the links the list of nodes, which they send to the generation's ranks.
+        """Send all nodes the changed view: the list of ready nodes or, in a large pool, only their number and each
+        node's rank.
+
+        ``named``: a generation begins, so pass the list of nodes to the links, which send it to the generation's ranks.
         """
         changed, self.outdated = self.outdated, False
         self.untold.clear()
@@ -159,7 +172,9 @@ class Membership:
             member.link.place(rank, member.facts, nodes=len(self.roster), accelerators=self._accelerators)
 
     def view_delay_s(self) -> float:
-        """Return for how many seconds changes are collected: sending n nodes a view of all n costs n * n."""
+        """Return for how many seconds changes are collected before views are sent: a view of n nodes for each of n
+        nodes costs n * n.
+        """
         n = len(self.roster)
         return 0.0 if n <= SMALL else min(VIEW_DELAY_LIMIT_S, n / 100)
 
@@ -169,9 +184,10 @@ def _accelerators(member: Member) -> int:
 
 
 class Roster:
-    """The ready nodes by rank. Nodes sit on ordered seats; an empty seat has no rank, and is the first to be filled.
+    """The ready nodes in the order of ranks. Nodes sit on numbered seats; an empty seat has no rank, and is filled
+    first.
 
-    So a replacement takes the seat of the node that it replaces, and the other ranks stay the same.
+    So a replacement takes the seat of the node that it replaces, and the other nodes keep their ranks.
 
     Until the pool is ready, seats are kept for nodes that are not ready yet: ranks then follow the provider's order of
     the nodes, in which neighbours are near each other, and not the order in which the nodes become ready.
@@ -185,11 +201,12 @@ class Roster:
     def __init__(self) -> None:
         self._seats: list[NodeId | None] = []
         self._where: dict[NodeId, int] = {}
-        self._empty: list[int] = []  # seats that may be filled now, as a heap
-        self._holes: list[int] = []  # all seats without a node, in ascending order
-        self._kept: dict[NodeId, int] | None = {}  # kept seats by node; None: the pool is, or was, ready
+        self._empty: list[int] = []  # heap of the seats that the next nodes to join may take
+        self._holes: list[int] = []  # all seats without a node, also seats kept for a certain node, in ascending order
+        # by node, the seat that is kept for it; None: the pool is or was ready, so no seat is kept
+        self._kept: dict[NodeId, int] | None = {}
         self._ranked: tuple[NodeId, ...] | None = ()
-        self.version = 0  # version of the membership: it changes with each change
+        self.version = 0  # number that grows when a node joins or leaves
 
     def __len__(self) -> int:
         return len(self._where)
@@ -198,7 +215,9 @@ class Roster:
         return node in self._where
 
     def keep(self, node: NodeId) -> None:
-        """Keep a seat behind all others for a node that joins later, unless a seat is empty or the pool is ready."""
+        """Keep a seat behind all other seats for a node that joins later, unless a seat is empty or the pool is
+        ready.
+        """
         if self._kept is None or self._empty or node in self._kept or node in self._where:
             return
         self._kept[node] = len(self._seats)
@@ -206,7 +225,7 @@ class Roster:
         self._seats.append(None)
 
     def opened(self) -> None:
-        """Note that the pool is ready."""
+        """Handle that the pool is ready: keep no seats any more."""
         self._kept = None
 
     def join(self, node: NodeId) -> None:
@@ -240,13 +259,15 @@ class Roster:
 
     @property
     def ranked(self) -> tuple[NodeId, ...]:
-        """Return the nodes by rank: the same tuple object until the membership changes; O(nodes) after a change."""
+        """Return the nodes in the order of ranks: the same tuple object until a node joins or leaves. After such a
+        change, this takes O(nodes).
+        """
         if self._ranked is None:
             self._ranked = tuple([node for node in self._seats if node is not None])
         return self._ranked
 
     def seat(self, node: NodeId) -> int | None:
-        """Return the node's seat, which does not change until the node leaves."""
+        """Return the number of the node's seat, which stays the same until the node leaves."""
         return self._where.get(node)
 
     def rank(self, node: NodeId) -> int | None:
@@ -257,16 +278,18 @@ class Roster:
         if not 0 <= rank < len(self._where):
             return None
         holes = self._holes
-        # number of holes before the seat of ``rank``
+        # number of seats without a node before the seat of ``rank``
         before = bisect_right(range(len(holes)), rank, key=lambda place: holes[place] - place)
         return self._seats[rank + before]
 
 
 class Waits(Generic[K]):
-    """The time for which each rank that tasks wait for has had no node; or each kind of node that tasks need.
+    """The time for which each rank has had no node while tasks wait for it; also used for kinds of nodes that tasks
+    need.
 
     RANKS-1: a rank is overdue when it has been missed for ``patience_s`` without a break, and not before.
-    RANKS-2: time during which a machine waits in its provider's queue does not count; the time starts again after it.
+    RANKS-2: time during which a machine waits in its provider's queue does not count; after that wait, the time starts
+        again.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -274,12 +297,16 @@ class Waits(Generic[K]):
         self._due_at: dict[K, float] = {}
 
     def missed(self, ranks: Iterable[K], now: float, *, queued: bool = False) -> None:
-        """Record that these ranks, and no others, are missed now. ``queued``: a machine waits in a queue (RANKS-2)."""
+        """Record that ``ranks``, and no others, are missed now. ``queued``: whether a machine waits in its provider's
+        queue (RANKS-2).
+        """
         due_at = now + self._patience_s
         self._due_at = {rank: due_at if queued else self._due_at.get(rank, due_at) for rank in ranks}
 
     def overdue(self, now: float) -> list[K]:
-        """Return and remove the ranks missed for too long; a later wait for such a rank starts from zero."""
+        """Return the ranks that were missed for too long, and forget them; a later wait for such a rank starts from
+        zero.
+        """
         overdue = [rank for rank, at in self._due_at.items() if at <= now]
         for rank in overdue:
             del self._due_at[rank]

@@ -1,4 +1,4 @@
-"""The messages that each actor accepts; their unions are the actors' interfaces."""
+"""The messages that each actor accepts; the union types at the end of each section are the actors' interfaces."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from .interfaces import (
 )
 from .kernel import Request
 
-# --- to the pool, from its users. Bursts are fine, its mailbox holds a million; the public calls apply back-pressure --
+# --- messages to the pool from its users (the mailbox holds a million; public calls wait if too much work is open) ----
 
 
 class Submit(NamedTuple):
-    """Run ``task``. ``settle`` is called exactly once, also if the pool ends before it reads this message."""
+    """A message: run ``task``. ``settle`` is called exactly once with the task's ending, also if the pool ends before
+    it reads this message.
+    """
 
     task: Task
     settle: Settle
@@ -35,7 +37,7 @@ class Submit(NamedTuple):
 
 
 class Broadcast(NamedTuple):
-    """Run a function on every ready node; ``settle_all`` is called exactly once."""
+    """A message: run a function on every ready node. ``settle_all`` is called exactly once with the ranks' endings."""
 
     spec: BroadcastSpec
     settle_all: SettleAll
@@ -45,7 +47,8 @@ class Broadcast(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """End a job: it settles with ``reason`` at once and its processes are killed; its slot is free when they are gone.
+    """A message: end a job. Its caller gets ``reason`` at once, and its processes are killed; its slot is free when
+    they are gone.
 
     ``limit_s``: the deadline in seconds, if ``reason`` is DEADLINE.
     """
@@ -56,7 +59,7 @@ class Cancel(NamedTuple):
 
 
 class LeaveRank(NamedTuple):
-    """End one rank of a broadcast, because the caller no longer wants its result. The other ranks continue."""
+    """A message: end one rank of a broadcast, as the caller no longer wants its result. The other ranks continue."""
 
     job: JobId
     rank: int
@@ -64,14 +67,18 @@ class LeaveRank(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Keep ``wanted`` nodes from now on. If more exist, the newest finish their tasks and are terminated."""
+    """A message: keep ``wanted`` nodes from now on. If there are more, the newest nodes finish their tasks and are
+    terminated.
+    """
 
     wanted: int
 
 
 @dataclass(frozen=True, slots=True)
 class WhenReady(Request[None]):
-    """A wait until the pool's ``min`` nodes are ready. It fails with the last error if the pool gives up launching."""
+    """A request that is answered when the pool's ``min`` nodes are ready. If the pool gives up launching, the last
+    error is raised.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +86,23 @@ class NodeState:
     node: NodeId
     machine: Machine
     phase: NodePhase | None  # None: the node has ended, and its connection is being closed
-    away: bool  # whether its connection is lost while the pool tries to reconnect
-    rank: int | None  # None: the node takes no new work
-    load: int  # number of attempts and ranks that the node holds
-    ports_taken: int = 0  # number of ports that generations have taken since the node was connected
-    ports_free: int = 0  # number of ports that the next generations may take
+    away: bool  # whether the node's connection is lost while the pool tries to reconnect
+    rank: int | None  # rank of the node; None: the node takes no new work
+    load: int  # number of attempts of tasks and of ranks that the node holds
+    ports_taken: int = 0  # number of the node's ports that generations have used since the node was connected
+    ports_free: int = 0  # number of the node's free ports that the next generations may use
 
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
     nodes: tuple[NodeState, ...]
     queued: int  # number of queued tasks
-    leased: int  # number of attempts on nodes
+    leased: int  # number of attempts that nodes hold
     broadcasts: int
     error: Exception | None  # the error because of which the pool gave up launching
-    failed: Exception | None = None  # why the last failed node did not become ready
-    # seconds since a machine last waited in its provider's queue; 0: one waits now; None: none ever has
+    failed: Exception | None = None  # why the node that failed last did not become ready
+    # seconds since a machine last waited in its provider's queue; 0: a machine waits now; None: no machine has ever
+    # waited
     queued_ago_s: float | None = None
 
 
@@ -105,21 +113,25 @@ class Snapshot(Request[PoolState]):
 
 @dataclass(frozen=True, slots=True)
 class Close(Request[None]):
-    """Settle every job as CLOSED and close all connections; answered when they are closed. Idempotent."""
+    """A request: end every job with the reason CLOSED, and close all connections. It is answered when they are closed.
+    Idempotent.
+    """
 
 
-# --- to the pool, from its parts ------------------------------------------------------------------------------------
+# --- messages to the pool from its own components -------------------------------------------------------------------
 
 
 class Received(NamedTuple):
-    """One batch of a node's reports, in order."""
+    """A batch of reports from one node, in the order in which the node sent them."""
 
     node: NodeId
     reports: Sequence[Report]
 
 
 class Happened(NamedTuple):
-    """An event from a part of the pool. The actor calls ``handle`` with the time at which it handles the event."""
+    """An event from a component of the pool. The pool's actor calls ``handle`` with the time at which it handles the
+    event.
+    """
 
     handle: Callable[[float], None]
 
@@ -128,25 +140,25 @@ RarePoolMessage = Broadcast | LeaveRank | Resize | WhenReady | Snapshot | Close 
 PoolMessage = Submit | Received | Cancel | RarePoolMessage
 
 
-# --- to a node ------------------------------------------------------------------------------------------------------
+# --- messages to a node ---------------------------------------------------------------------------------------------
 
 
 class Reachable(NamedTuple):
-    """The machine has got its address."""
+    """A message: the node's machine has got its address."""
 
     machine: Machine
 
 
 class Queued(NamedTuple):
-    """The machine waits in its provider's queue: its time to boot does not run."""
+    """A message: the node's machine waits in its provider's queue, so its time to boot does not count."""
 
 
 class Boots(NamedTuple):
-    """The machine, which was queued, begins to boot."""
+    """A message: the node's machine, which was queued, begins to boot."""
 
 
 class Leave(NamedTuple):
-    """Close the connection, if one is open, and end."""
+    """A message: close the connection to the node, if one is open, and end."""
 
 
 NodeMessage = Queued | Boots | Reachable | Leave

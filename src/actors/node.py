@@ -1,8 +1,8 @@
-"""A node's actor: connects to the machine, reports losses and reconnects until it gets `Leave`.
+"""The actor of a node: connects to the machine, reports losses of the connection, and reconnects until it gets `Leave`.
 
-It runs a task while it connects or ends, and none while it is connected: the connection calls the actor when it is
-lost. It has no mailbox either: messages of the pool take effect at once, as none of them waits. A task and a mailbox
-were half of the objects per node that Python's garbage collector had to traverse.
+The actor has a task only while it connects or ends. While it is connected it has none: the connection calls the actor
+when it is lost. The actor has no mailbox either: messages of the pool take effect at once, as handling them never
+waits. A task and a mailbox were half of the objects per node that Python's garbage collector had to traverse.
 """
 
 from __future__ import annotations
@@ -28,31 +28,35 @@ if TYPE_CHECKING:
 
     from .node_lives import NodeLives
 
-TRY_AGAIN_S = 0.1  # pause in seconds after the first refused try; each further pause is 1.5 times as long
+TRY_AGAIN_S = 0.1  # seconds to wait after the first refused try to connect; each further pause is 1.5 times as long
 TRY_AGAIN_LIMIT_S = 2.0
-# part of a host's patience for a host that is up but refuses connections: sshd starts within seconds
+# fraction of a host's `patience_s` for which a host that is up may refuse connections: its sshd starts within seconds
 REFUSED_PART = 0.3
-STEADY_S = 10.0  # after two connections in a row that lasted for less than this, reconnecting waits a little
+STEADY_S = 10.0  # seconds; after two connections in a row that were lost sooner, reconnecting begins with a pause
 CLOSE_S = 9.0
-TRIES_AT_ONCE = 50  # tries to connect at the same time, over all nodes; opening 1,000 connections this way takes 2.2 s
+# number of tries to connect at the same time, over all nodes; 1,000 connections are opened in 2.2 s this way
+TRIES_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
-    """The means to connect to a pool's nodes, shared by their actors."""
+    """The things that all actors of a pool's nodes use to connect to their nodes."""
 
     connect: Connect
     boot_timeout_s: float
-    tries: anyio.Semaphore  # limits first connections: held until a machine has answered
-    # limits reconnections, which must not wait for first connections: a disconnected node is lost within seconds
+    tries: anyio.Semaphore  # limits first connections; a try holds a place until its machine has answered
+    # limits reconnections separately, as they must not wait for first connections: a node without a connection is lost
+    # within seconds
     returns: anyio.Semaphore
     preparing: Callable[[NodeId], Preparing | None]
     tell: Callable[[PoolMessage], None]
-    tasks: TaskGroup  # tasks of the actors, while they connect or end
+    tasks: TaskGroup  # runs the actors' tasks, which exist while an actor connects or ends
 
 
 class NodeActor:
-    """The supervisor of one node's connection. An error of this node is reported, and affects no other node."""
+    """The supervisor of the connection to one node. An error that concerns this node is reported, and affects no other
+    node.
+    """
 
     def __init__(self, node: NodeId, machine: Machine, dialer: Dialer, pool: NodeLives) -> None:
         self._node = node
@@ -61,17 +65,22 @@ class NodeActor:
         self._dialer = dialer
         self._has_answered = self._answers = self._has_turn = False
         self._connection: Connection | None = None  # None until the node is connected
-        self._since, self._short = 0.0, 0  # when it was connected last, and the number of short connections in a row
-        self._work: anyio.CancelScope | None = None  # None while the node is connected and the actor has nothing to do
-        # These two exist only until the node is connected: each takes a kilobyte, and a pool may have a thousand nodes.
+        # when the node was last connected, and the number of short connections (`STEADY_S`) in a row
+        self._since, self._short = 0.0, 0
+        # cancels the actor's task; None: the node is connected, and the actor has no task
+        self._work: anyio.CancelScope | None = None
+        # `_addressed` and `_boot` exist only until the node is connected: each takes a kilobyte, and a pool may have a
+        # thousand nodes
         self._addressed: anyio.Event | None = anyio.Event()
         self._boot: anyio.CancelScope | None = anyio.CancelScope(deadline=self._boots_until())
         if machine.address is not None:
             self._addressed.set()
 
     def begin(self) -> None:
-        """Connect to the machine. From then on the node stays connected until it gets `Leave`, or can never be
-        connected again. When its connection is closed, the pool gets ``closed``.
+        """Connect to the machine. After that, the node stays connected until the actor gets `Leave`, or reconnecting
+        fails for good.
+
+        When the connection is closed, call `NodeLives.closed`.
         """
         self._begin(self._reach_first)
 
@@ -100,11 +109,13 @@ class NodeActor:
         self._dialer.tasks.start_soon(self._carry_out, work, scope, name=f"node {self._node}")
 
     async def _carry_out(self, work: Callable[[], Awaitable[bool]], scope: anyio.CancelScope) -> None:
-        """Run ``work``, which connects; if it succeeds, wait for the loss of the connection without a task. If it
-        fails, or the node got `Leave`, close the connection: the node has ended.
+        """Run ``work``, which connects or reconnects; if it succeeds, end this task and let the connection call when it
+        is lost.
+
+        If ``work`` fails, or the actor got `Leave`, close the connection: the node has ended.
 
         Raises:
-            ActorFailed: its connection could not be closed.
+            ActorFailed: the node's connection could not be closed.
         """
         connected = False
         try:
@@ -133,7 +144,9 @@ class NodeActor:
         self._happened(partial(self._lost, lost))
 
     def _lost(self, lost: Lost, now: float) -> None:
-        """Reconnect, unless the node gets `Leave`: earlier, or from the pool as the reaction to the loss."""
+        """Reconnect after a loss, unless the actor has got `Leave` or gets it now, as the pool's reaction to the
+        loss.
+        """
         if self._work is None:
             self._short = self._short + 1 if now - self._since < STEADY_S else 0
             self._begin(partial(self._return, lost.cause))
@@ -159,10 +172,10 @@ class NodeActor:
         return True
 
     async def _reach(self) -> Connection:
-        """Connect to the machine, and retry until it succeeds or the machine's time to boot is over.
+        """Connect to the machine, and retry until a try succeeds or the machine's time to boot is over.
 
         Raises:
-            ConnectFailed: the machine was never connected; has the last reason.
+            ConnectFailed: the machine was never connected; the message has the reason of the last try.
         """
         last: ConnectFailed | None = None
         boot, addressed = self._boot, self._addressed
@@ -179,7 +192,7 @@ class NodeActor:
                     async with self._turn():
                         return await self._dialer.connect(self._node, self._machine, self._reports, self._answered)
                 except ConnectFailed as error:
-                    if self._answers:  # the machine answered, so it is up, or was a moment ago
+                    if self._answers:  # the machine answered during this try, so it was up a moment ago
                         down_at = anyio.current_time() + patience_s
                     refused_at = min(refused_at, anyio.current_time()) if error.refused else math.inf
                     if error.futile or anyio.current_time() >= min(down_at, refused_at + REFUSED_PART * patience_s):
@@ -189,7 +202,9 @@ class NodeActor:
         raise self._late(last, addressed=addressed.is_set()) from last and last.__cause__
 
     def _late(self, last: ConnectFailed | None, *, addressed: bool) -> ConnectFailed:
-        """Return the error for a node whose time is over. ``last``: the error of the last failed try, if any."""
+        """Return the error for a node whose time to boot is over. ``last``: the error of the last failed try, if
+        any.
+        """
         story, late, step = "its address is still unknown", NO_ADDRESS, ""
         if self._answers:  # in the last try, the machine answered
             at = self._dialer.preparing(self._node)
@@ -203,8 +218,8 @@ class NodeActor:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Hold one of the turns to connect; report a wait for a turn, so that it does not count as the machine's
-        silence.
+        """Hold one of the limited places for tries to connect. Report a wait for a place: it must not count as the
+        machine's silence.
         """
         tries = self._dialer.tries
         waits = tries.value == 0
@@ -225,7 +240,7 @@ class NodeActor:
             self._dialer.tries.release()
 
     def _answered(self) -> None:
-        # preparing a node may take long: other nodes, whose leases are not renewed yet, get their turn first
+        # preparing the node may take long: free the place for other nodes, as leases are renewed only after connecting
         self._end_turn()
         self._answers = True
         if not self._has_answered:
@@ -233,12 +248,12 @@ class NodeActor:
             self._happened(partial(self._pool.stragglers.answered, self._node))
 
     async def _return(self, cause: str) -> bool:
-        """Reconnect after a loss with that cause.
+        """Reconnect after the connection was lost with ``cause``.
 
         Raises:
-            ConnectFailed: the node can never be connected again.
+            ConnectFailed: reconnecting to the node will never work.
         """
-        if self._short > 1:  # whatever ends the connections, reconnecting must not keep this program busy
+        if self._short > 1:  # if connections end again and again, reconnecting must not keep this program busy
             await _pause(self._short - 2)
         assert self._connection is not None, "it was connected"
         await self._resume(self._connection, cause)
@@ -246,7 +261,9 @@ class NodeActor:
         return True
 
     async def _resume(self, connection: Connection, cause: str) -> None:
-        """Reconnect, and retry until it succeeds: the pool decides how long that may take, and sends `Leave`."""
+        """Reconnect, and retry until a try succeeds: the pool decides how long that may take, and ends it by
+        `Leave`.
+        """
         for tries in count():
             try:
                 async with self._dialer.returns:
@@ -270,11 +287,11 @@ class NodeActor:
         try:
             self._dialer.tell(message)
         except ActorStopped:
-            pass  # the pool is ending, and its nodes with it
+            pass  # the pool is ending, and ends its nodes itself
 
 
 async def _nothing_more() -> bool:
-    """Do nothing: the work of a connected node that gets `Leave`, and then ends."""
+    """Do nothing: the work of a connected node that gets `Leave`, so that only its connection is closed."""
     return False
 
 

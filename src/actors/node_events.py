@@ -1,4 +1,4 @@
-"""Events of a pool's machines: each node's life from its launch on, and its use of resources."""
+"""The events of a pool's nodes: each node's life from the launch of its machine on, and its use of resources."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class LaunchFailed(Event):
 @dataclass(frozen=True, slots=True)
 class NodeLaunching(NodeEvent):
     machine: str = ""
-    hourly_cost: float = 0.0  # USD
-    # the provider's facts about the machine: pid, zone, type, ...
+    hourly_cost: float = 0.0  # USD per hour
+    # facts about the machine from its provider: pid, zone, type, ...
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeQueued(NodeEvent):
-    """The node's machine waits in its provider's queue, as a job of a cluster does. It costs nothing.
+    """The node's machine waits in its provider's queue, as a job of a cluster does. A waiting machine costs nothing.
 
-    Sent when the wait begins, and again when ``reason`` or ``starts_at`` has changed. Followed by `NodeStarted`,
+    Sent when the wait begins, and again when ``reason`` or ``starts_at`` has changed. The wait ends with `NodeStarted`,
     `NodeReady`, or an event for the end of the node.
 
     Attributes:
         reason: The reason of the wait, in the provider's words.
-        starts_at: The unix time of the expected start. None: not known.
+        starts_at: The Unix time of the expected start. None: not known.
     """
 
     reason: str
@@ -58,7 +58,7 @@ class NodeStarted(NodeEvent):
     """The machine of a queued node now runs, and its time to boot begins.
 
     Attributes:
-        waited_s: Seconds in the queue.
+        waited_s: Seconds for which the machine was in the queue.
     """
 
     waited_s: float = 0.0
@@ -66,9 +66,9 @@ class NodeStarted(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeLate(NodeEvent):
-    """The node is a straggler; the pool launches a substitute.
+    """The node is a straggler: other machines launched with it answered long ago. The pool launches a substitute.
 
-    Whichever of the two machines is ready first gets to work; the other one is dismissed.
+    The first of the two machines that becomes ready is used; the other machine is dismissed.
 
     Attributes:
         waited_s: Seconds since the launch.
@@ -81,12 +81,12 @@ class NodeLate(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodePreparing(NodeEvent):
-    """A step of installing the image on the node. Sent when the step begins, for each log line, and at the step's end.
+    """A step of installing the image on the node. Sent when the step begins, for each log line, and when the step ends.
 
     Attributes:
         phase: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor".
         text: The log line.
-        took_s: Seconds that the step took, in the event at its end; else None.
+        took_s: Seconds that the step took, in the event for the step's end. None in the other events.
     """
 
     phase: str
@@ -118,7 +118,7 @@ class NodeReady(NodeEvent):
     hostname: str = ""
     address: str = ""
     accelerators: int = 0
-    took_s: float = 0.0  # since the launch
+    took_s: float = 0.0  # seconds since the launch
     seat: int | None = None
 
 
@@ -128,7 +128,7 @@ class VersionsDiffer(NodeEvent):
 
     Attributes:
         versions: Triples: name of the package, version in this program, version on the node.
-        table: The same as a table for people, with the possible consequences.
+        table: The versions as a table for people, with the possible consequences.
     """
 
     versions: tuple[tuple[str, str, str], ...]
@@ -228,14 +228,14 @@ class GpuSample:
 
     Attributes:
         index: The number of the GPU, as in nvidia-smi.
-        utilisation: The part of the driver's last interval in which the GPU ran anything, from 0 to 1. None: not
-            reported.
+        utilisation: The fraction of the GPU driver's last sampling interval in which the GPU ran anything, from 0 to 1.
+            None: not reported.
         memory_bytes: The memory in use.
         memory_total_bytes: The total memory.
         watts: The power. None: not reported.
     """
 
-    index: int  # as in nvidia-smi
+    index: int  # number of the GPU, as in nvidia-smi
     utilisation: float | None
     memory_bytes: int
     memory_total_bytes: int
@@ -244,18 +244,18 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class NodeSampled(NodeEvent):
-    """The use of a node: of its machine, or of its container if that has limits. Not shown by consoles and logs.
+    """The use of a node's machine, or of its container if the container has limits. Not shown by consoles and logs.
 
     Attributes:
         seconds: The seconds since the previous sample.
-        cpu: The use of all ``cpus`` in that time, from 0 to 1.
+        cpu: The use of all ``cpus`` since the previous sample, from 0 to 1.
         cpus: The number of processors.
         memory_bytes: The memory in use.
-        memory_total_bytes: The memory in all.
-        disk_bytes: The use of the disk with the work folder.
+        memory_total_bytes: The total memory.
+        disk_bytes: The used space of the disk that has the work folder.
         disk_total_bytes: The size of that disk.
-        received_bytes: The bytes received over the node's network in that time.
-        sent_bytes: The bytes sent over the node's network in that time.
+        received_bytes: The bytes received over the node's network since the previous sample.
+        sent_bytes: The bytes sent over the node's network since the previous sample.
         gpus: A sample of each GPU.
     """
 
@@ -264,7 +264,7 @@ class NodeSampled(NodeEvent):
     cpus: float
     memory_bytes: int
     memory_total_bytes: int
-    disk_bytes: int  # use of the disk with the work folder
+    disk_bytes: int  # used space of the disk that has the work folder
     disk_total_bytes: int
     received_bytes: int
     sent_bytes: int
@@ -273,11 +273,11 @@ class NodeSampled(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodeUsed(NodeEvent):
-    """The use of a node from its machine's start to its end, from the provider's accounting, sent at the pool's end.
+    """The use of a node from its machine's start to its end, by the provider's accounting. Sent when the pool ends.
 
     Attributes:
         machine: The id of the machine.
-        seconds: The seconds from start to end.
+        seconds: The seconds from the machine's start to its end.
         cpus: The number of processors.
         cpu_s: Seconds of processor time. Divided by ``seconds`` times ``cpus``, it is the CPU efficiency.
         memory_bytes: The highest use of memory. None: not known.

@@ -1,4 +1,5 @@
-"""The nodes of a pool, each from its launch until its connection is closed: how each step changes the pool.
+"""The nodes of a pool, each from its launch until its connection is closed, and how each step of a node changes the
+pool.
 
 A node waits for its machine, is connected or fails, loses its connection and regains it, gets a preemption notice, is
 lost or dismissed. The pure modules decide: `launch_queue` whether a machine has waited for too long, `stragglers`
@@ -30,7 +31,8 @@ from .node import TRIES_AT_ONCE, Dialer, NodeActor
 from .provider_calls import ProviderCalls
 from .stragglers import Stragglers
 
-# seconds between checks while nodes or transfers are pending; a late check shows for how long this program stalled
+# seconds between checks while a node reconnects or is kept by a file transfer; the lateness of a check shows for how
+# long this program stalled
 LOOK_S = 1.0
 
 
@@ -76,14 +78,14 @@ class NodeLives:
         )
         context.children.start_soon(self._end_all, name="nodes")
         self._actors: dict[NodeId, NodeActor] = {}  # actors of nodes whose connections are not closed yet
-        self._idle: dict[NodeId, None] = {}  # noticed nodes that hold no tasks
+        self._idle: dict[NodeId, None] = {}  # nodes that have a preemption notice and hold no tasks
         self._in_use: set[NodeId] = set()  # idle nodes that are kept because of a running file transfer
         self._closing = False
 
-    # --- what happens to a node -----------------------------------------------------------------------------------
+    # --- events of a node -----------------------------------------------------------------------------------------
 
     def launched(self, machine: Machine) -> Member:
-        """Handle a launched machine: create its node, which then connects to it."""
+        """Handle a launched machine: create its node, whose actor then connects to the machine."""
         member = self._nodes.add(machine)
         self._observe(ev.NodeLaunching(member.id, machine.id, machine.hourly_cost, machine.facts or {}))
         self._actors[member.id] = actor = NodeActor(member.id, machine, self._dialer, self)
@@ -104,7 +106,7 @@ class NodeLives:
             self._tell(node, Queued())
 
     def started(self, member: Member, now: float) -> None:
-        """Handle that the machine of ``member`` runs, if it was queued."""
+        """Handle that the machine of ``member`` runs; do nothing if it was not queued."""
         if (waited_s := self.queue.left(member.id, now)) is not None:
             self._observe(ev.NodeStarted(member.id, waited_s))
             self.stragglers.started(member.id, now)
@@ -119,7 +121,9 @@ class NodeLives:
             self._tell(member.id, Reachable(machine))
 
     def gone(self, member: Member, cause: str, error: ProviderError | None, now: float) -> None:
-        """Handle the provider's report that the machine no longer exists, or (``error``) never will."""
+        """Handle the provider's report that the machine no longer exists or, if ``error`` is set, that it never will
+        exist.
+        """
         member.terminated = True
         self.stragglers.ended(member.id)
         self.stragglers.gone(member.id)
@@ -136,7 +140,7 @@ class NodeLives:
 
     def reached(self, node: NodeId, connection: Connection, now: float) -> None:
         if not self._controller.booting(node):
-            return  # the node is already being dismissed
+            return  # the pool is already dismissing the node
         member = self._nodes.members[node]
         member.facts = connection.facts
         member.ports.offer(0, connection.facts.ports)
@@ -153,7 +157,7 @@ class NodeLives:
         self._observe(ev.NodeStandby(member.id, *member.identity))
 
     def _works(self, member: Member, now: float) -> None:
-        """Give the node a rank and let it take tasks, for the first time or again."""
+        """Give the node of ``member`` a rank and let the node take tasks, for the first time or again."""
         self._nodes.joined(member)
         roster, wanted = self._nodes.roster, self._controller.wanted
         rank, seat, ready = roster.rank(member.id), roster.seat(member.id), len(roster)
@@ -170,14 +174,16 @@ class NodeLives:
         self._works(member, now)
 
     def connection_failed(self, node: NodeId, error: ConnectFailed, now: float) -> None:
-        """Handle that the node cannot be connected, or not any more."""
+        """Handle that connecting to the node, or reconnecting, will never work."""
         if self._controller.booting(node):
             self._unreached(self._nodes.members[node], error, now)
         else:
             self.lost(node, str(error), now)
 
     def _never_comes(self, member: Member, error: Exception, now: float, *, after_s: float | None) -> None:
-        """Handle that a launched machine will never run. ``after_s``: seconds to the next try; None: no next try."""
+        """Handle that a launched machine will never run. ``after_s``: least seconds until the next launch; None: no
+        other launch.
+        """
         member.ended = True
         self.queue.left(member.id, now)
         self._observe(ev.NodeFailed(member.id, str(error)))
@@ -193,7 +199,7 @@ class NodeLives:
         self._observe(ev.NodeFailed(node, str(error)))
         self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
         self._failures.unreached(member, error)
-        # whether the provider made the machine, and makes more machines like it
+        # whether the provider made the machine, so that another machine would be like it
         alike = member.machine.patience_s is None
         retry_in_s = self._controller.node_failed(
             node, error, now, self._chance(), fatal=error.systematic, cause=error.kind if alike else ""
@@ -241,13 +247,14 @@ class NodeLives:
             member.notices[source] = None
         self._broadcasts.noticed(node, notice, now)
         phase = self._controller.nodes.get(node)
-        if phase is NodePhase.DRAINING:  # the node needs no replacement, but its machine's end may kill its tasks
+        # a node that leaves anyway needs no replacement, but the end of its machine may kill its tasks
+        if phase is NodePhase.DRAINING:
             if seconds is not None:
                 self._observe(ev.NodeNoticed(node, source, seconds))
             self._no_new_work(member, now, noticed=bool(member.notices))
             return
         if seconds is None:
-            # otherwise a notice from another source is still valid
+            # if ``member.notices`` is not empty, a preemption notice from another source is still valid
             if phase is NodePhase.NOTICED and not member.notices:
                 self._observe(ev.NodeNoticeWithdrawn(node, source))
                 self._idle.pop(node, None)
@@ -260,7 +267,9 @@ class NodeLives:
             self.emptied(node)
 
     def unfit(self, node: NodeId, message: Unfit, now: float) -> None:
-        """Handle that a node's executor is about to end. ``message``: the cause of the node's loss, which follows."""
+        """Handle the report that a node's executor is about to end. ``message``: the reason; the loss of the node
+        follows.
+        """
         if (member := self._nodes.members.get(node)) is not None:
             member.unfit = message
         self._ledger.node_closed(node, now, recall=False)
@@ -294,7 +303,7 @@ class NodeLives:
         self._ledger.node_closed(member.id, now, noticed=noticed)
         self._broadcasts.leaving(member.id, now, noticed=noticed)
 
-    # --- time -----------------------------------------------------------------------------------------------------
+    # --- timers ---------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         due = self.stragglers.not_before()
@@ -317,10 +326,10 @@ class NodeLives:
         times = (looking, self.stragglers.not_before(), self.detector.wake_at(), self.queue.wake_at())
         return min((at for at in times if at is not None), default=None)
 
-    # --- what the fleet controller orders ---------------------------------------------------------------------------
+    # --- orders of the fleet controller -----------------------------------------------------------------------------
 
     def drain(self, member: Member, now: float) -> None:
-        """Let a node finish its tasks; the node is dismissed when it has none left."""
+        """Give a node no new tasks; the node is dismissed when its running tasks have ended."""
         self._observe(ev.NodeDraining(member.id))
         self._no_new_work(member, now, noticed=False)
         self.emptied(member.id)
@@ -335,7 +344,9 @@ class NodeLives:
             self._no_new_work(member, now, noticed=False)
 
     def end(self, member: Member, now: float) -> None:
-        """Close a node's connection; end its machine afterwards, or at once if the node failed or is lost."""
+        """End a node: close its connection, and terminate its machine: at once if the node failed or is lost, else
+        after closing.
+        """
         self.stragglers.ended(member.id)
         self.queue.left(member.id, now)
         self._tell(member.id, Leave())
@@ -349,21 +360,23 @@ class NodeLives:
         self._ledger.node_lost(member.id, "dismissed", now)
 
     def look_at_idle(self) -> None:
-        """Dismiss the noticed nodes that hold no tasks, if their replacements work by now."""
-        # otherwise none may leave: many notices may arrive before any replacement
+        """Dismiss the nodes that have a preemption notice and hold no tasks, if enough other nodes work by now."""
+        # without enough working nodes none may leave: many preemption notices may arrive before any replacement is
+        # ready
         if self._idle and self._controller.is_full:
             for node in list(self._idle):
                 self.emptied(node)
 
     def close(self) -> None:
-        """Close the connections to all nodes; the provider's context ends their machines."""
+        """Close the connections to all nodes; closing the provider then ends the machines."""
         self._closing = True
         for node in self._actors:
             self._tell(node, Leave())
 
     async def _end_all(self) -> None:
-        """End the remaining nodes when the pool's actor has ended, for example by a failure: connected nodes have no
-        task of their own that could do this.
+        """Close the connections to the remaining nodes when the pool's actor has ended, for example because it failed.
+
+        Connected nodes have no task of their own that could notice this end.
         """
         try:
             await anyio.sleep_forever()
@@ -375,7 +388,9 @@ class NodeLives:
         return not self._actors
 
     def emptied(self, node: NodeId) -> None:
-        """Handle a draining or noticed node, if it holds no tasks any more and takes part in no file transfer."""
+        """Dismiss a node that is drained or has a notice, if it holds no tasks any more and takes part in no file
+        transfer.
+        """
         if (link := self._nodes.links.get(node)) is not None and link.in_use:
             self._in_use.add(node)
         elif not self._ledger.load(node):
@@ -396,7 +411,9 @@ class NodeLives:
             actor.receive(message)
 
     def _unheard(self) -> Sequence[Machine] | None:
-        """Return the machines if all nodes are silent, else None."""
+        """Return the machines that the reachability probe is to test, if all nodes are silent; None: a node answers, or
+        the pool closes.
+        """
         if not self.detector.cut_off or self._closing:
             return None
         return [self._nodes.members[node].machine for node in self._actors]

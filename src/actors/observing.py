@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 class Observe(Protocol):
     """An observer: a callable that gets each event; it must be quick and must not raise."""
 
-    tasks: bool  # whether the observer wants the `JobEvent`s of any job; they cost time on the busiest path
+    tasks: bool  # whether the observer wants the events of single jobs (`JobEvent`), which cost time for every task
 
     def __call__(self, event: Event, /) -> None: ...
 
     def wants(self, job: int) -> bool:
-        """Return whether the observer wants events of this job. Called only if ``tasks`` is true."""
+        """Return whether the observer wants the events of this job. Called only if ``tasks`` is true."""
         ...

@@ -1,13 +1,14 @@
 """Placement and work stealing: choose the node for the next attempt, and the attempts to take back. Pure.
 
-The cost is O(1) per attempt, for any number of nodes. Nodes are grouped into levels by the number of attempts that they
-hold; the next attempt goes to a node of the lowest level, to the node that was active last. A node holds as many
-attempts as it has slots. If tasks are known to be short, a node also holds a stack: attempts beyond its slots, a
-prefetch that hides the round trip. Unstarted attempts that wait behind a long task while slots are free elsewhere are
-taken back (work stealing). A broadcast needs seats, one slot each on several nodes at the same time: while its claim
-waits, the possible nodes keep one slot free. Only the first claim in line collects seats, so two claims never starve
-each other. If seats also need amounts, the possible nodes keep these amounts free too. `waiting_line` holds the tasks
-that need amounts.
+The cost is O(1) per attempt, for any number of nodes. The nodes that hold the same number of attempts form a group,
+called level; the next attempt goes to the lowest level, there to the node that was active last. A node holds as many
+attempts as it has slots. If tasks are known to be short, a node also holds a stack: attempts beyond its slots, sent in
+advance to hide the time of a round trip. If such attempts wait behind a long task while slots are free elsewhere, some
+are taken back (work stealing).
+
+A broadcast needs seats: one slot each on several nodes at the same time. While the broadcast's claim waits, each node
+that may get a seat keeps one slot free, and also the amounts that the seat needs. Only the first claim in line collects
+seats, so two claims never block each other. `waiting_line` holds the tasks that need amounts.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ if TYPE_CHECKING:
     from .retries import Entry
 
 FUNCTIONS_KEPT = 4096
-# seconds; a stack (attempts beyond a node's slots) holds as many attempts per slot as finish in this time
+# seconds; a stack (attempts that a node holds beyond its slots) has as many attempts per slot as finish in this time
 STACK_S = 0.020
-STACK_OF_SHORT = 255  # largest number of attempts in a stack
-STALL_S = 0.020  # seconds; a node whose stack has made no progress for this time is running a long task
-LONG_S = 1.0  # seconds; a stack without progress for this time counts as work for an additional node
-STEALS = 8  # number of stacks examined per check
-WEIGHT = 0.25  # weight of the newest duration in the average
+STACK_OF_SHORT = 255  # largest number of attempts in a stack (attempts that a node holds beyond its slots)
+# seconds; if no attempt on a node with waiting attempts started or ended for this time, the node runs a long task
+STALL_S = 0.020
+LONG_S = 1.0  # seconds; attempts that wait behind a long task for this time count as work for an additional node
+STEALS = 8  # number of nodes examined per check for attempts to take back
+WEIGHT = 0.25  # weight of the newest duration in the function's average duration
 
 
 @dataclass(slots=True)
 class Function:
     average_s: float | None = None
-    stack: int = 0  # number of its attempts that a node may hold beyond its slots
+    stack: int = 0  # number of the function's attempts that a node may hold beyond its slots
 
     def ran(self, busy_s: float, slots: int) -> None:
         average = self.average_s
@@ -51,7 +53,7 @@ class Function:
 
 
 class Functions(dict[bytes, Function]):
-    """The functions of the tasks, by digest; when there are too many, the oldest entries are removed."""
+    """The functions of tasks, by digest. When there are more than `FUNCTIONS_KEPT`, the oldest entry is removed."""
 
     def new(self, digest: bytes) -> Function:
         if len(self) >= FUNCTIONS_KEPT:
@@ -62,25 +64,28 @@ class Functions(dict[bytes, Function]):
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """A ready node, and the attempts, seats and amounts that it holds."""
+    """A ready node, and the attempts, seats and amounts in use on it."""
 
     id: NodeId
     progress_at: float
     has: Amounts = NOTHING
-    left: Amounts = NOTHING  # the part of the amounts that is free
-    attempts: dict[AttemptId, Entry] = field(default_factory=dict)  # in the order they were sent
-    seats: int = 0  # slots that belong to broadcasts
-    seated: dict[JobId, Amounts] = field(default_factory=dict)  # amounts that broadcasts hold with their seats
-    keeps: int = 0  # slots that are kept for the first task in line: 0 or 1
-    saved: bool = False  # if True, only the first task in line may begin here, of the tasks with amounts
-    slow: int = 0  # number of attempts behind which no other attempt may be stacked
+    left: Amounts = NOTHING  # the node's amounts that are free
+    # attempts on the node, in the order in which they were sent
+    attempts: dict[AttemptId, Entry] = field(default_factory=dict)
+    seats: int = 0  # number of slots that are kept for ranks of broadcasts
+    # for each broadcast with a seat here, the amounts that its seat reserves
+    seated: dict[JobId, Amounts] = field(default_factory=dict)
+    keeps: int = 0  # number of slots that are kept for the first task in the line for amounts: 0 or 1
+    saved: bool = False  # True: of the tasks that need amounts, only the first in line may begin here
+    slow: int = 0  # number of attempts that may take long, so that no other attempt is sent to wait behind them
     open: bool = True  # whether the node takes new work
     noticed: bool = False
-    level: int = -1  # level of the host (see the module); -1: no level, as it takes no attempt now
-    stacked: bool = False  # whether it holds more attempts than slots
+    # number of attempts and seats on the host: `pick` groups hosts by this number; -1: the host takes no attempt now
+    level: int = -1
+    stacked: bool = False  # whether the host holds more attempts than it has slots
     recalling: bool = False
-    candidate: bool = False  # whether it may get a seat of the first claim
-    free: bool = False  # whether it has a free seat for the first claim
+    candidate: bool = False  # whether the host may get a seat of the first claim in line
+    free: bool = False  # whether the host has a free seat for the first claim in line
 
     @property
     def load(self) -> int:
@@ -89,7 +94,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """A broadcast's request for seats on at least ``least`` nodes other than ``besides``, or on all (``every``).
+    """A broadcast's request for seats on at least ``least`` nodes other than ``besides``, or (``every``) on all such
+    nodes.
 
     ``again``: the broadcast has begun before and may hold seats, so its claim goes before claims of new broadcasts.
     """
@@ -100,14 +106,14 @@ class Claim:
     every: bool = False
     again: bool = False
     besides: frozenset[NodeId] = frozenset()
-    needs: Amounts | None = None  # amounts on each node that the seat needs
+    needs: Amounts | None = None  # amounts that each seat reserves on its node
 
     def wants(self, host: Host) -> bool:
         return host.id not in self.besides and (self.needs is None or self.needs.fits_in(host.has))
 
 
 class WithdrawClaim(NamedTuple):
-    """The end of a broadcast's request for further seats."""
+    """A decision of a broadcast: it needs no further seats, so its claim is withdrawn."""
 
 
 class ReleaseSeat(NamedTuple):
@@ -121,24 +127,27 @@ class Placement:
         self.claims: list[Claim] = []
         self._levels: list[OrderedDict[NodeId, Host]] = [OrderedDict() for _ in range(slots + STACK_OF_SHORT)]
         self._lowest = 0
-        self.stacked: OrderedDict[NodeId, Host] = OrderedDict()  # ordered by the last check, the oldest first
+        # hosts with more attempts than slots; the host that was examined longest ago comes first
+        self.stacked: OrderedDict[NodeId, Host] = OrderedDict()
         self._next_steal = 0.0
         self._candidates = 0
         self._free: OrderedDict[NodeId, Host] = OrderedDict()
-        self._gpus: Counter[int] = Counter()  # number of nodes for each number of accelerators
+        self._gpus: Counter[int] = Counter()  # by number of accelerators: how many nodes have that number
 
     @property
     def busy(self) -> int:
-        """Return how many slots are in use or have no amounts left, including slots of closed nodes."""
+        """Return how many slots are in use, or unusable because their node's amounts are all in use, including slots of
+        closed nodes.
+        """
         return sum(max(min(host.load, self.slots), self._shares(host)) for host in self.hosts.values())
 
     def _shares(self, host: Host) -> int:
-        """Return the amounts that are held of a node, converted to a number of its slots."""
+        """Return the amounts that are in use on a node, converted to a number of its slots."""
         held = host.has.minus(host.left)
         return ceil(self.slots * held.share_of(host.has)) if any(held) else 0
 
     def worth(self, needs: Amounts) -> float:
-        """Return how many slots of a typical node a task with these amounts takes up."""
+        """Return how many slots a task that needs these amounts takes up on the node where it takes up fewest."""
         shares = [needs.share_of(host.has) for host in self.hosts.values() if needs.fits_in(host.has)]
         return max(1.0, self.slots * min(shares, default=0.0))
 
@@ -158,7 +167,9 @@ class Placement:
         return host
 
     def place(self, host: Host) -> None:
-        """Put ``host`` into the group of hosts with its load (its level). Call this after every change to the host."""
+        """Move ``host`` to the group of hosts with the same load (its level). Call this after every change to the
+        host.
+        """
         slots = self.slots
         held = len(host.attempts)
         load = held + host.seats
@@ -192,10 +203,11 @@ class Placement:
             self._count(host, candidate=claimed and host.open, free=free)
 
     def pick(self, stack: int) -> Host | None:
-        """Return the host for an attempt that may wait behind running ones, in a stack of up to ``stack`` attempts.
+        """Return a host for an attempt that may wait behind up to ``stack`` attempts beyond the host's slots; None: no
+        host takes it.
 
-        Among the least loaded hosts, prefer the most recently active: its caches are warm (measured: saves 40 of
-        290 us per call).
+        Among the least loaded hosts, prefer the most recently active: its caches are warm (measured: saves 40 of 290 us
+        per call).
         """
         levels, level = self._levels, self._lowest
         top = self.slots + stack
@@ -207,7 +219,7 @@ class Placement:
     def takes(self, host: Host, stack: int) -> bool:
         return 0 <= host.level < self.slots + stack
 
-    # --- amounts --------------------------------------------------------------------------------------------------
+    # --- amounts of processors, memory and accelerators -----------------------------------------------------------
 
     @property
     def alike(self) -> bool:
@@ -220,7 +232,9 @@ class Placement:
             yield from reversed(level.values())
 
     def has_room(self, host: Host, needs: Amounts, *, first: bool) -> bool:
-        """Return whether a task with these amounts can begin on ``host`` now. ``first``: the task is first in line."""
+        """Return whether a task with the amounts ``needs`` can begin on ``host`` now. ``first``: whether the task is
+        first in line.
+        """
         kept = (bool(self.claims) and self.claims[0].wants(host)) + (0 if first else host.keeps)
         return host.open and host.load + kept < self.slots and self.has_amounts(host, needs, first=first)
 
@@ -233,26 +247,31 @@ class Placement:
         return needs.fits_in(left)
 
     def too_large(self) -> Claim | None:
-        """Return the first claim if it lacks seats and too few of the remaining nodes could ever provide them."""
+        """Return the first claim if it lacks seats and so many nodes have too small amounts that it can never get
+        them.
+        """
         claim = self.claims[0] if self.claims else None
         if claim is None or claim.needs is None or not claim.least:
             return None
         hosts = (host for host in self.hosts.values() if host.id not in claim.besides and host.open)
         others = [claim.needs.fits_in(host.has) for host in hosts]
-        least = len(others) if claim.every else min(claim.least, len(others))  # more nodes may still become ready
+        # count only the nodes that exist, as more may still become ready
+        least = len(others) if claim.every else min(claim.least, len(others))
         return claim if sum(others) < least else None
 
-    # --- stacks ---------------------------------------------------------------------------------------------------
+    # --- stacks: attempts that a node holds beyond its slots ------------------------------------------------------
 
     def steal_at(self) -> float | None:
-        """Return when to look for stalled stacks, if no task is queued; None: no stack exists, or no slot is free."""
+        """Return when to look for attempts that wait behind long tasks; None: no node has waiting attempts, or no slot
+        is free elsewhere.
+        """
         if not self.stacked or self.pick(0) is None:
             return None
         first = next(iter(self.stacked.values()))
         return max(first.progress_at + STALL_S, self._next_steal)
 
     def steal(self, now: float) -> list[tuple[NodeId, tuple[AttemptId, ...]]]:
-        """Return the attempts to steal, by node: the newest half of each stalled stack."""
+        """Return the attempts to take back, by node: the newest half of those that wait behind long tasks."""
         recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = []
         at = self.steal_at()
         if at is None or now < at:
@@ -268,19 +287,24 @@ class Placement:
         return recalls
 
     def unstarted(self, host: Host) -> tuple[AttemptId, ...]:
-        """Return the attempts that have probably not started: a node works in order; attempts beyond its slots wait."""
+        """Return the attempts that have probably not started: a node starts attempts in order, and those beyond its
+        slots wait.
+        """
         return tuple(host.attempts)[self.slots :]
 
     def stuck(self, now: float) -> Iterator[Entry]:
-        """Yield the attempts that wait in stacks of which no attempt has started or ended for `LONG_S`."""
+        """Yield the waiting attempts of each node on which no attempt has started or ended for `LONG_S`."""
         for host in self.stacked.values():
             if now - host.progress_at >= LONG_S:
                 yield from islice(host.attempts.values(), self.slots, None)
 
-    # --- seats ----------------------------------------------------------------------------------------------------
+    # --- seats: slots for the ranks of broadcasts -----------------------------------------------------------------
 
     def at_once(self, claim: Claim) -> tuple[JobId, tuple[NodeId, ...]] | None:
-        """Grant ``claim`` at once if no other claim waits and every node has a free slot; no node is placed again."""
+        """Grant ``claim`` at once if no other claim waits and every node has a free slot; otherwise return None.
+
+        This is cheaper than `claim` and `grant`, which update the group of every node.
+        """
         if self.claims or not claim.every or claim.most is not None:
             return None
         hosts = [host for host in self.hosts.values() if host.open and claim.wants(host)]
@@ -294,13 +318,15 @@ class Placement:
         return claim.job, tuple([host.id for host in hosts])
 
     def claim(self, claim: Claim) -> None:
-        """Add ``claim`` to the line: first broadcasts that have begun before; then by the order of their jobs."""
+        """Add ``claim`` to the line. Claims of broadcasts that have begun before come first; otherwise the order of the
+        jobs counts.
+        """
         insort(self.claims, claim, key=_place_in_line)
         if self.claims[0] is claim:
             self._new_first()
 
     def withdraw(self, job: JobId) -> bool:
-        """Remove the claim of ``job`` from the line; return False if it had none."""
+        """Remove the claim of ``job`` from the line; return False if the job had no claim."""
         for claim in self.claims:
             if claim.job == job:
                 was_first = self.claims[0] is claim
@@ -311,7 +337,7 @@ class Placement:
         return False
 
     def grant(self) -> tuple[JobId, tuple[NodeId, ...]] | None:
-        """Grant the first claim its seats once they are all free at the same time; call until it returns None."""
+        """Grant the first claim its seats, once all are free at the same time. Call this until it returns None."""
         if not self.claims:
             return None
         claim = self.claims[0]
@@ -326,13 +352,15 @@ class Placement:
         return claim.job, tuple(host.id for host in chosen)
 
     def _lacks(self, claim: Claim) -> bool:
-        """Return whether an open node has smaller amounts than ``claim`` needs: then the broadcast is refused."""
+        """Return whether a node that takes new work has smaller amounts than ``claim`` needs. If so, the broadcast will
+        be refused.
+        """
         if claim.needs is None:
             return False
         return any(host.open and host.id not in claim.besides and not claim.wants(host) for host in self.hosts.values())
 
     def unseat(self, node: NodeId, job: JobId) -> Host | None:
-        """Free the seat of ``job`` on ``node`` and return its host, which the caller must place."""
+        """Free the seat of ``job`` on ``node``; return the node's host, for which the caller must call `place`."""
         host = self.hosts.get(node)
         if host is None or not host.seats:
             return None
@@ -354,7 +382,9 @@ class Placement:
                 del self._free[host.id]
 
     def _new_first(self) -> None:
-        """Place every node again, because the first claim has changed. This happens per broadcast, not per task."""
+        """Update the load group (level) of each node, as the first claim has changed. This happens once per broadcast,
+        not per task.
+        """
         self._candidates = 0
         self._free.clear()
         for host in self.hosts.values():

@@ -1,9 +1,9 @@
 """The pool's actor: handles all messages, lets the pure modules decide, and carries out their decisions.
 
-It has no policy of its own. `ledger` decides on tasks, `generations` (through `broadcasts`) on broadcasts,
+The actor makes no decisions itself. `ledger` decides on tasks, `generations` (through `broadcasts`) on broadcasts,
 `fleet_controller` (through `machines`) on machines, `stragglers` and `failure_detector` (through `node_lives`) on late
-nodes and lost connections. A crash here ends the pool visibly: all jobs end as CLOSED, and the error raises out of
-`supervise`.
+nodes and lost connections. If this actor fails, the pool ends visibly: all jobs end as CLOSED, and `supervise` raises
+the error.
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ from .stalled_jobs import StalledJobs
 from .stalls import StallWatch
 from .waiting_line import Lane
 
-MAILBOX = 1 << 20  # largest number of unread messages; the public call limits how many jobs wait
-CLOSE_S = 10.0  # time limit for closing all connections together
+MAILBOX = 1 << 20  # largest number of unread messages; the public calls limit the number of jobs that wait
+CLOSE_S = 10.0  # seconds for closing all connections together
 
 
 @asynccontextmanager
 async def supervise(dependencies: Dependencies) -> AsyncIterator[Ref[PoolMessage]]:
-    """Run a pool on an opened provider. Leaving ends open jobs as CLOSED and closes connections, in bounded time.
+    """Run a pool on an opened provider. When the block is left, open jobs end as CLOSED and connections close, in
+    bounded time.
 
-    Machines that are lost or no longer wanted are terminated during the pool's life; the others are terminated when the
-    provider's context is left. Enter that context before this one, and leave it after this one.
+    Machines that are lost or no longer wanted are terminated while the pool runs; closing the provider terminates the
+    other machines. So open the provider before the pool, and close it after the pool.
 
     Raises:
         ActorFailed: the pool's actor failed (its own error is the cause). The body of the block was cancelled.
@@ -89,7 +90,7 @@ async def supervise(dependencies: Dependencies) -> AsyncIterator[Ref[PoolMessage
     except ExceptionGroup as group:
         failure = group.exceptions[0] if len(group.exceptions) == 1 else group
     if failure is not None:
-        raise failure  # raised outside the handler, so that its ``__context__`` stays unchanged
+        raise failure  # raised outside of the except clause, which would change the error's ``__context__``
 
 
 class PoolActor:
@@ -112,18 +113,18 @@ class PoolActor:
         self._was_ready = False
         self._waited_ranks = Waits[int](spec.replace_timeout_s)
         self._waited_amounts = Waits[Lane](spec.replace_timeout_s)
-        self._ranked = 0  # the version of the roster that broadcasts got last
+        self._ranked = 0  # version of the roster about which broadcasts were last informed
         self._views_due = False
         self._alarm_at: float | None = None
         self._alarm_due_at = 0.0
         self._alarm = anyio.CancelScope()
-        self._rare_wake_at: float | None = None  # the next wake time of all parts except the ledger
+        self._rare_wake_at: float | None = None  # when any component except the ledger must be called next
         self._clock = dependencies.clock
         now = self._clock()
         self._machines.start(now)
         self._settle_down(now, rare=True)
 
-    # --- messages -------------------------------------------------------------------------------------------------
+    # --- messages to the pool -------------------------------------------------------------------------------------
 
     def receive(self, message: PoolMessage) -> None:
         now = self._clock()
@@ -139,8 +140,8 @@ class PoolActor:
         self._settle_down(now, rare=rare)
 
     def stopped(self, error: Exception | None) -> None:
-        """Settle every job and answer every request, so that no caller waits for ever, however the actor ends."""
-        with suppress(Exception):  # the ledger may have failed; waiting requests get their answers nevertheless
+        """End every job and answer every request, so that no caller waits for ever, however the actor ends."""
+        with suppress(Exception):  # the ledger may be what failed; waiting requests are answered nevertheless
             self._close_books(self._clock())
         for reply in (*self._waiters, *self._closers):
             reply.fail(error or ActorStopped(self._context.ref.name))
@@ -197,7 +198,7 @@ class PoolActor:
         return True
 
     def _place_of(self, job: JobId) -> str:
-        """Return the state of a job as a clause for people, such as "it was queued"."""
+        """Return, as a clause for people, where a job is: for example "it was queued"."""
         entry = self._ledger.of_job(job)
         if entry is None:
             return self._broadcasts.place_of(job)
@@ -231,7 +232,7 @@ class PoolActor:
                 case StopChecks():
                     self._broadcasts.stop_checks(node, report)
                 case _:
-                    pass  # nothing to do: the report is about an attempt that is over, or about a rank
+                    pass  # nothing to do for other reports: about an attempt that is over, or about the start of a rank
         return rare or self._machines.busy
 
     def _observe_started(self, node: NodeId, reports: Sequence[Report]) -> None:
@@ -242,10 +243,12 @@ class PoolActor:
                     task = entry.task
                     self._observe(ev.TaskStarted(task.job, task.id, node, entry.number))
 
-    # --- decisions ------------------------------------------------------------------------------------------------
+    # --- carrying out decisions -----------------------------------------------------------------------------------
 
     def _settle_down(self, now: float, *, rare: bool) -> None:
-        """Carry out decisions until none is left. ``rare``: more than the state of tasks may have changed."""
+        """Carry out decisions until none is left. ``rare``: something other than the state of tasks may have changed
+        too.
+        """
         if rare:
             self._machines.scale(now)
             self._machines.carry_out(now)
@@ -322,7 +325,9 @@ class PoolActor:
                 self._observe(ev.TaskRetried(task.job, task.id, node, number, cause))
 
     def _end_hopeless_waits(self, now: float) -> None:
-        """Fail the waits for nodes that will never become ready, or have not become ready in time."""
+        """End the waits of tasks, broadcasts and callers for nodes that will never be ready, or were not ready in
+        time.
+        """
         ledger, machines, roster = self._ledger, self._machines, self._nodes.roster
         if roster.version != self._ranked:
             self._ranked = roster.version
@@ -345,8 +350,8 @@ class PoolActor:
                 waiter.fail(error)
 
     def _refuse_too_large(self, now: float, *, whole: bool) -> None:
-        """End the tasks that fit no node: at once if all nodes are ready (``whole``), else when their wait for
-        another node is over.
+        """End the tasks and broadcasts whose amounts no node has: at once if no more nodes come (``whole``), else after
+        a time limit.
         """
         line, placement = self._ledger.line, self._ledger.placement
         lanes, claim = line.too_large() if line else [], placement.too_large()
@@ -373,10 +378,12 @@ class PoolActor:
             for waiter in waiters:
                 waiter.send(None)
 
-    # --- time -----------------------------------------------------------------------------------------------------
+    # --- timers ---------------------------------------------------------------------------------------------------
 
     def _send_views(self) -> None:
-        """Send the nodes a changed membership: at once in a small pool, after collecting changes in a large one."""
+        """Send the changed list of ready nodes to the nodes: at once in a small pool; in a large pool after a delay,
+        which collects changes.
+        """
         if not self._nodes.outdated or self._views_due:
             return
         delay_s = self._nodes.view_delay_s()
@@ -390,7 +397,8 @@ class PoolActor:
         self._alarm.cancel()
         self._alarm = anyio.CancelScope()
         self._alarm_at = at
-        self._alarm_due_at = max(at, now)  # an event may have been due before now
+        # an event that was due before now counts as due now, so that its delay is not taken for a stall of this program
+        self._alarm_due_at = max(at, now)
         self._context.tasks.start_soon(self._ring, self._alarm, at, self._tick)
 
     async def _ring(self, scope: anyio.CancelScope, at: float, handle: Callable[[float], None]) -> None:
@@ -412,7 +420,7 @@ class PoolActor:
         self._views_due = False
         self._nodes.send_views()
 
-    # --- the end --------------------------------------------------------------------------------------------------
+    # --- end of the pool ------------------------------------------------------------------------------------------
 
     def _close(self, now: float) -> None:
         if not self._closing:
@@ -439,7 +447,7 @@ class PoolActor:
             except Exception as error:  # noqa: BLE001 (one bad caller must not leave the others waiting)
                 self._observe(ev.SettleFailed(repr(error)))
 
-    # --- what can be seen -----------------------------------------------------------------------------------------
+    # --- queries of the state -------------------------------------------------------------------------------------
 
     def _state(self) -> PoolState:
         ledger, machines, rank = self._ledger, self._machines, self._nodes.roster.rank

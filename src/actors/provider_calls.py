@@ -1,6 +1,6 @@
 """The calls to the provider (launch, terminate, watch) and to the reachability probe, each in a task of its own.
 
-Each call sends its result to the pool.
+Each call sends its result to the pool's actor as a message.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .messages import Happened, PoolMessage
 if TYPE_CHECKING:
     from .machines import Machines
 
-TERMINATE_TRIES = 4  # number of failed tries after which `TerminateFailed` is reported
+TERMINATE_TRIES = 4  # number of failed tries to terminate a machine after which the event `TerminateFailed` is sent
 TERMINATE_AGAIN_S = 2.0
 TERMINATE_AGAIN_LIMIT_S = 60.0
-ASK_AGAIN_S = 2.0  # pause in seconds between calls of the probe while all nodes are silent
+ASK_AGAIN_S = 2.0  # seconds between two calls of the reachability probe while all nodes are silent
 
 
 class ProviderCalls:
@@ -42,8 +42,9 @@ class ProviderCalls:
         self._tasks.start_soon(self._launch, machines)
 
     def terminate(self, machine: MachineId, confirmed: Callable[[float], None]) -> None:
-        """Terminate a machine: retry until the provider confirms, then call ``confirmed``. Only the pool's end stops
-        the retries, as the machine costs money until the confirmation.
+        """Terminate a machine: retry until the provider confirms, then call ``confirmed``.
+
+        Only the end of the pool stops the retries, as the machine costs money until the provider confirms.
         """
         self._tasks.start_soon(self._terminate, machine, confirmed)
 
@@ -53,7 +54,9 @@ class ProviderCalls:
         unheard: Callable[[], Sequence[Machine] | None],
         answered: Callable[[float], None],
     ) -> None:
-        """Call ``probe`` until any host answers, then call ``answered``; stop when ``unheard`` returns None."""
+        """Call the reachability ``probe`` until any host answers, then call ``answered``. ``unheard`` returns the
+        machines to test, or None to stop.
+        """
         if not self._asking:
             self._asking = True
             self._tasks.start_soon(self._ask_others, probe, unheard, answered)
@@ -109,7 +112,7 @@ class ProviderCalls:
             self._asking = False
 
     async def _watch(self) -> None:
-        """Read the provider's events about its machines; reopen the stream of events when it fails (WATCH-1)."""
+        """Read the stream of the provider's events about its machines; open it again when it fails (WATCH-1)."""
         watching = Watching("the machines")
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The times at which tasks have waited in the queue for too long, by their ``queue_timeout``. Pure."""
+"""The times at which queued tasks end because they have waited for their ``queue_timeout``. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from .task_queue import FEW
 
 
 class Expiries:
-    """The times at which waits in the queue end. An entry is valid only if its time equals ``expires_at`` of the
-    task.
+    """A heap of the times at which queued tasks time out. An entry is valid only if its time is the task's
+    ``expires_at``.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Entry]] = []
         self._ties = count()
-        self._forgotten = 0  # upper bound of the number of obsolete entries
+        self._forgotten = 0  # upper limit of the number of obsolete heap entries
 
     def add(self, entry: Entry, at: float) -> None:
         entry.expires_at = at
         heappush(self._heap, (at, next(self._ties), entry))
 
     def ended(self, entry: Entry) -> None:
-        """Remove an entry. Obsolete heap entries are cleared before they are many."""
+        """Forget the time of ``entry``, whose wait in the queue is over. Many obsolete heap entries are removed in one
+        pass.
+        """
         if entry.expires_at is None:
             return
         entry.expires_at = None

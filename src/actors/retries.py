@@ -11,42 +11,45 @@ if TYPE_CHECKING:
     from .placement import Function, Host
 
 QUEUED, LEASED, OVER = 0, 1, 2
-# verdicts of attempts that failed by themselves, in words
+# words for the verdicts of attempts that failed by themselves
 FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A task that has not ended, or an ended task whose attempt the node has not reported as over yet."""
+    """A task that has not ended, or an ended task with an attempt that its node has not reported as over yet."""
 
     task: Task
     settle: Settle
     function: Function
-    stacks: bool  # whether it may be prefetched to a node; if that node is lost, it is unknown whether the task began
+    # whether the task may be sent before its node has a free slot; if that node is lost, it is unknown whether the task
+    # began
+    stacks: bool
     state: int = QUEUED
-    number: int = 0  # number of attempts, without those that were taken back
+    number: int = 0  # number of the task's attempts, without those that were taken back
     failures: int = 0  # number of attempts that failed by themselves and were followed by another attempt
     losses: tuple[tuple[NodeId, str], ...] = ()
-    blamed: int = 0  # number of unannounced losses of its node in a row
+    # number of times in a row that the task's node was lost without a preemption notice while it ran the task
+    blamed: int = 0
     host: Host | None = None
     attempt: AttemptId | None = None
     slow: bool = False
     began: bool = False
-    recalled: bool = False  # whether this attempt was recalled, so that its node may give it back
+    recalled: bool = False  # whether the present attempt was recalled, so that its node may give it back
     expires_at: float | None = None
     stalls: int = 0  # number of attempts that stalled and were followed by another attempt
-    stalled: bool = False  # whether this attempt is being ended because it stalled
-    overtaken: int = 0  # number of younger tasks that began before it while it was the first that waited for amounts
+    stalled: bool = False  # whether the present attempt is being ended because it stalled
+    overtaken: int = 0  # number of younger tasks that began while this task was the first in the line for amounts
 
     def node_lost(
         self, node: NodeId, cause: str, *, ran: bool, announced: bool, quarantine_after: int
     ) -> GaveUp | None:
         """Handle the loss of the task's node; return how the task ends, or None if it may run again.
 
-        The task is blamed for the loss only if it ``ran``, as far as is known, and no notice ``announced`` the loss.
+        The task is blamed for the loss only if it probably ``ran``, and no preemption notice ``announced`` the loss.
         """
         self.state = QUEUED
-        self.stalled = False  # the loss replaces the stall as the reason to run again
+        self.stalled = False  # the task runs again because of the loss now, not because of the stall
         self.losses += ((node, cause),)
         self.stacks = False
         if not ran:
@@ -60,11 +63,11 @@ class Entry:
         return GaveUp(Reason.QUARANTINED if poison else Reason.LOST, self.losses)
 
     def may_restart(self) -> bool:
-        """Return whether another attempt may follow a stalled one."""
+        """Return whether another attempt may follow an attempt that stalled."""
         return not self.task.at_most_once and self.stalls < self.task.retries
 
     def failed(self, verdict: Verdict) -> bool:
-        """Handle that an attempt ended with ``verdict``; return whether another attempt may follow."""
+        """Handle that an attempt ended with ``verdict``; return whether another attempt follows."""
         if self.stalled:
             self.stalled = False
             self.stalls += 1

@@ -1,4 +1,5 @@
-"""The ranks of ready nodes, computed from their seats. Pure.
+"""The ranks of ready nodes, computed from their seats: places in a list that stay the same while nodes come and go.
+Pure.
 
 SEATS-1: ranks have a single owner, the roster. Every other reader keeps the seats that `NodeReady` reports and computes
     ranks from them when needed: a node's rank changes with the nodes on lower seats, but its seat does not change.
@@ -14,7 +15,7 @@ UNSEATING = (ev.NodeStandby, ev.NodeNoticed, ev.NodeDraining, ev.NodeFailed, ev.
 
 
 class Seats:
-    """The seats of the nodes that have a rank, as the events report them."""
+    """The seats of the nodes that have a rank, collected from the pool's events."""
 
     def __init__(self) -> None:
         self._seats: dict[int, int] = {}
@@ -35,7 +36,7 @@ class Seats:
         self._seats.pop(node, None)
 
     def ranks(self) -> Mapping[int, int]:
-        """Return the current rank of each node that has one."""
+        """Return the current ranks by node; nodes without a rank are missing."""
         return {node: rank for rank, node in enumerate(self._ordered())}
 
     def _ordered(self) -> Iterator[int]:

@@ -1,8 +1,8 @@
-"""The rank for which the others of a hung broadcast wait, as far as stacks and last signs of life show it. Pure.
+"""The rank for which the other ranks of a hung broadcast wait, as far as stacks and last signs of life show it. Pure.
 
-In a hung collective all ranks are silent, and all but one wait in the collective: the remaining rank is the culprit.
-Stacks are texts of the nodes, in the format of `faulthandler`; the library frames before the first frame of the user's
-own code show where the thread waits.
+In a hung collective all ranks are silent, and all but one rank wait in the collective: that one rank is the culprit.
+Stacks are texts from the nodes, in the format of `faulthandler`; the library frames before the first frame of the
+user's own code show in which function the thread waits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from ..lazy_named_tuple import NamedTuple
 
-MARGIN = 0.2  # smallest meaningful difference between the ages of two signs, as a part of the newer sign's age
+MARGIN = 0.2  # a rank counts as silent first only if its silence is longer than the next rank's by this fraction
 LEAST_S = 1.0
 _FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
-# library files, each with the function name if the file also has functions that do not wait for other ranks
+# patterns of library files in which ranks wait for each other; a function name follows where only some functions wait
 _COLLECTIVE = (
     r"/torch/distributed/|/torch/nn/parallel/distributed\.py|/torch/autograd/graph\.py.*_engine_run_backward"
     r"|/jax/experimental/multihost_utils\.py|/jax/_src/distributed\.py|/mpi4py/|/horovod/|/deepspeed/comm/"
@@ -25,7 +25,9 @@ _COLLECTIVE = (
 
 
 class Silent(NamedTuple):
-    """A running rank that gives no sign of life. ``quiet_s``: seconds since its last sign, or since its start."""
+    """A running rank that gives no sign of life. ``quiet_s``: seconds since its last sign of life, or since its
+    start.
+    """
 
     rank: int
     text: str
@@ -34,11 +36,11 @@ class Silent(NamedTuple):
 
 class Culprit(NamedTuple):
     rank: int
-    why: str  # a clause for people
+    why: str  # the reason as a clause for people
 
 
 def culprit(ranks: Sequence[Silent]) -> Culprit | None:
-    """Return the rank for which the others wait; None: it is unknown, or the broadcast has only one rank."""
+    """Return the rank for which the other ranks wait; None: it is unknown, or the broadcast has only one rank."""
     if len(ranks) < 2:
         return None
     frames = {each.rank: _frames(each.text) for each in ranks}
@@ -53,7 +55,9 @@ def culprit(ranks: Sequence[Silent]) -> Culprit | None:
 
 
 def _odd(lines: dict[int, str]) -> int | None:
-    """Return the only rank whose line differs from the line of all others (at least two); None: no such rank."""
+    """Return the only rank whose line of code differs from the line of all others (at least two); None: there is no
+    such rank.
+    """
     if len(lines) < 3 or len(set(lines.values())) != 2:
         return None
     alone = [rank for rank, line in lines.items() if list(lines.values()).count(line) == 1]
@@ -65,7 +69,7 @@ def _other(odd: int, frames: dict[int, list[re.Match[str]]]) -> str:
 
 
 def _first_silent(ranks: Sequence[Silent]) -> Culprit | None:
-    """Return the rank that fell silent clearly before all others."""
+    """Return the rank that fell silent clearly before all other ranks; None: there is no such rank."""
     first, second, *_ = sorted(ranks, key=lambda each: -each.quiet_s)
     if first.quiet_s - second.quiet_s <= max(LEAST_S, MARGIN * second.quiet_s):
         return None
@@ -73,7 +77,9 @@ def _first_silent(ranks: Sequence[Silent]) -> Culprit | None:
 
 
 def _frames(text: str) -> list[re.Match[str]]:
-    """Return the frames of the task's own thread, the innermost first."""
+    """Return the stack frames of the thread that runs the task, the innermost first. ``text``: the stacks of all
+    threads.
+    """
     frames: list[re.Match[str]] = []
     for line in text.split("\n"):
         if (frame := re.fullmatch(_FRAME, line)) is None:
@@ -83,7 +89,9 @@ def _frames(text: str) -> list[re.Match[str]]:
 
 
 def _waits(frames: Sequence[re.Match[str]]) -> bool:
-    """Return whether the user's own code has called a function that waits for other ranks."""
+    """Return whether the user's own code has called a function in which ranks wait for each other. ``frames``: the
+    thread's stack.
+    """
     for frame in frames:
         if re.search(_COLLECTIVE, f"{frame[1]} {frame[3]}"):
             return True

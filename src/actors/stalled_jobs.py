@@ -1,4 +1,6 @@
-"""Jobs that have stalled: `StalledJobs` carries out the decisions of the `StallWatch`, and has no policy of its own."""
+"""Jobs that have stalled. `StalledJobs` carries out the decisions of `StallWatch`, which decides when a job has
+stalled.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class StalledJobs:
         self._broadcasts, self._observe = broadcasts, observe
 
     def received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
-        """Handle a node's reports; return whether they may have changed anything besides the watch."""
+        """Handle a node's reports; return whether they may have changed more than the state of the `StallWatch`."""
         for report in reports:
             match report:
                 case Finished(attempt):
@@ -49,7 +51,8 @@ class StalledJobs:
         for effect in effects:
             match effect:
                 case AskNode(node, question, quiet_s):
-                    if (link := self._nodes.links.get(node)) is not None:  # without a link, the node's loss follows
+                    # a node without a link cannot be asked; its loss will be handled as an event
+                    if (link := self._nodes.links.get(node)) is not None:
                         link.look(question, quiet_s)
                 case HasStalled():
                     self._has_stalled(effect, now)
@@ -70,7 +73,7 @@ class StalledJobs:
             self._observe(ev.StackTaken(job, place.node, place.rank, text, name, **facts))
 
     def _restart(self, effect: HasStalled, now: float) -> bool:
-        """End the job's attempts; return whether other attempts follow."""
+        """End the attempts of a stalled job; return whether other attempts follow."""
         why, place = f"no sign of life for {effect.quiet_s:.0f} s", effect.places[0]
         if place.generation:
             return self._broadcasts.stalled(effect.job, why, now)

@@ -1,9 +1,10 @@
-"""The watch over jobs with ``stall``, which may hang: a decider; each event carries its time.
+"""The detector of stalled jobs: jobs with a ``stall`` limit that give no sign of life. A decider; each event carries
+its time.
 
-Signs of life are a task's prints, log records and steps, and the end of another rank. Nodes register them, so the watch
-gets no messages while all is well. When a job's time is over, the watch asks its nodes once for the stack of each
-attempt and the time since its last sign. A broadcast has stalled only when none of its ranks gives a sign: many
-programs let only one rank print, and in a hung collective all ranks are silent.
+Signs of life are a task's prints, log records and steps, and the end of another rank. Nodes record these signs, so the
+detector gets no messages while all is well. When a job's time is over, the detector asks the job's nodes once for the
+stack of each attempt and the time since its last sign. A broadcast has stalled only when none of its ranks gives a
+sign: many programs let only one rank print, and in a hung collective all ranks are silent.
 
 STALL-1: no job is reported as stalled while any of its attempts has given a sign within ``stall_s``.
 STALL-2: a stalled job is reported once, until it gives a sign again.
@@ -25,12 +26,14 @@ from ..lazy_named_tuple import NamedTuple
 from .interfaces import AttemptId, AttemptSeen, JobId, NodeId, Order, Stall
 from .stall_culprit import Culprit, Silent, culprit
 
-ANSWER_S = 10.0  # seconds for all nodes to answer: more than a link allows its node
-AGAIN_S = 1.0  # seconds; shortest time between two questions about a job
+ANSWER_S = 10.0  # seconds for all nodes to answer a question; longer than the time in which a single node must answer
+AGAIN_S = 1.0  # seconds; shortest time between two questions to the nodes about a job
 
 
 class AskNode(NamedTuple):
-    """A question to a node about its attempts. Attempts with a sign of life within ``quiet_s`` need no closer look."""
+    """A decision: ask a node about its attempts. The node does not examine attempts that gave a sign of life within
+    ``quiet_s`` seconds.
+    """
 
     node: NodeId
     question: int
@@ -44,12 +47,12 @@ class Place(NamedTuple):
     attempt: AttemptId
     rank: int
     ranks: int
-    generation: int  # 0: not a rank of a broadcast
+    generation: int  # number of the attempt's generation; 0: not a rank of a broadcast
 
 
 @dataclass(frozen=True, slots=True)
 class HasStalled:
-    """The report that a job has stalled. ``seen``: the state of each of its attempts."""
+    """A decision: report that a job has stalled. ``seen``: the state of each of the job's attempts."""
 
     job: JobId
     stall: Stall
@@ -66,29 +69,29 @@ Heard = Callable[[NodeId, AttemptId], float | None]
 @dataclass(slots=True)
 class _Watched:
     stall: Stall
-    signed_at: float  # time of the last known sign of life
+    signed_at: float  # time of the job's last known sign of life
     places: dict[AttemptId, Place] = field(default_factory=dict)
-    due_at: float | None = None  # None: a question about the job is open
+    due_at: float | None = None  # when to ask about the job next; None: a question about it is open
     question: int = 0  # number of the open question; 0: none is open
     question_at: float = 0.0
-    waiting: set[NodeId] = field(default_factory=set)  # nodes that have not answered yet
+    waiting: set[NodeId] = field(default_factory=set)  # nodes that have not answered the open question yet
     seen: dict[AttemptId, AttemptSeen] = field(default_factory=dict)
     is_reported: bool = False
 
 
 class StallWatch:
-    """The watch over all jobs with ``stall``. The caller carries out ``effects`` and empties the list."""
+    """The state of all jobs with a ``stall`` limit. The caller carries out ``effects`` and empties the list."""
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
-        self.jobs: dict[JobId, _Watched] = {}  # the watched jobs
+        self.jobs: dict[JobId, _Watched] = {}  # the running jobs that have a ``stall`` limit
         self._of: dict[AttemptId, JobId] = {}
         self._questions = count(1)
-        # no job is due before this time; it may be too early, because it is updated without examining all jobs
+        # no job needs a check before this time; the time may be too early, as it is updated without a look at all jobs
         self._not_before = inf
 
     def began(self, node: NodeId, order: Order, now: float) -> None:
-        """Handle that an attempt of a task with ``stall`` was given to a node."""
+        """Handle that an attempt of a task with a ``stall`` limit was given to a node."""
         task = order.task
         if task.stall is None:
             return
@@ -99,7 +102,9 @@ class StallWatch:
         self._signed(watched, now)
 
     def finished(self, node: NodeId, attempt: AttemptId, now: float) -> None:
-        """Handle a node's report that an attempt is over: a sign of life for the other ranks of its job."""
+        """Handle a node's report that an attempt is over. This is a sign of life for the other ranks of the attempt's
+        job.
+        """
         job = self._of.get(attempt)
         if job is None or self.jobs[job].places[attempt].node != node:
             return
@@ -118,12 +123,15 @@ class StallWatch:
             self.finished(node, attempt, now)
 
     def wake_at(self) -> float | None:
-        """Return a time at which ``tick`` must be called; it may be too early, as signs of life do not change it."""
+        """Return a time at which ``tick`` must be called. The time may be too early, as signs of life do not change
+        it.
+        """
         return self._not_before if self.jobs else None
 
     def tick(self, now: float, heard: Heard) -> None:
-        """Ask the nodes about the jobs that are due. ``heard`` returns how long ago an attempt gave a sign of life,
-        such as a line of output; None: never.
+        """Ask the nodes about the jobs that are due.
+
+        ``heard`` returns how many seconds ago an attempt gave a sign of life, such as a line of output; None: never.
         """
         for job in list(self.jobs.values()):
             if job.due_at is None:
@@ -142,7 +150,7 @@ class StallWatch:
         )
 
     def answered(self, node: NodeId, question: int, seen: Mapping[AttemptId, AttemptSeen], now: float) -> None:
-        """Handle a node's answer about its attempts."""
+        """Handle a node's answer to the question number ``question``: the state of its attempts."""
         entry = next(((name, job) for name, job in self.jobs.items() if job.question == question), None)
         if entry is None or node not in entry[1].waiting:
             return
@@ -155,7 +163,7 @@ class StallWatch:
         elif not job.waiting:
             self._judge(name, job, quiet_s, now)
 
-    # --- one job --------------------------------------------------------------------------------------------------
+    # --- state of one job -----------------------------------------------------------------------------------------
 
     def _signed(self, job: _Watched, at: float) -> None:
         job.signed_at = max(job.signed_at, at)
@@ -176,7 +184,7 @@ class StallWatch:
         self.effects += [AskNode(node, job.question, job.stall.seconds) for node in sorted(job.waiting)]
 
     def _judge(self, name: JobId, job: _Watched, quiet_s: float, now: float) -> None:
-        if job.places.keys() - job.seen.keys():  # some attempt waits for a slot, or its node is disconnected
+        if job.places.keys() - job.seen.keys():  # at least one attempt waits for a slot, or its node is disconnected
             self._again(job, now + max(AGAIN_S, job.stall.seconds / 10))
             return
         seen, is_reported, job.is_reported = job.seen, job.is_reported, True

@@ -1,8 +1,9 @@
-"""The agreement of a generation's nodes on each other's notices and on the step to stop at. Pure: events carry time.
+"""The agreement on when to stop: all ranks of a generation get each other's notices and stop at the same step. Pure;
+events carry time.
 
 When any machine of a generation will be taken, each node that runs its ranks gets the notice. The ranks then wait at
-their next stop check (`should_stop`); each node reports how many checks its ranks have made, and all ranks stop at the
-check after the highest of these numbers.
+their next stop check, which is a call of `should_stop`. Each node reports how many checks its ranks have made, and all
+ranks stop at the check after the highest of these numbers.
 
 STOP-1: the last notice that each node of a generation was sent is the generation's soonest.
 STOP-2: a generation is sent at most one check to stop at: a check after all checks that its ranks had made.
@@ -18,38 +19,42 @@ from ..lazy_named_tuple import NamedTuple
 from ..providers.base import PreemptionNotice
 from .interfaces import JobId, NodeId, Peer, StopAt, StopChecks, World
 
-SAME_S = 1.0  # seconds; two reports of the same deadline may differ by this much, because of transmission delays
+SAME_S = 1.0  # seconds; two times that differ by less than this are one deadline, reported twice with different delays
 
 
 class Deadline(NamedTuple):
-    """The time at which a notice says that its machine will be taken."""
+    """The time at which a node's machine will be taken, by a preemption notice."""
 
     at: float
-    number: int  # number of the notice, unique
+    number: int  # number of the preemption notice; no two notices have the same number
     notice: PreemptionNotice
 
 
 @dataclass(slots=True)
 class Generation:
     world: World
-    nodes: set[NodeId]  # nodes that are not lost
-    sent: Deadline | None = None  # the last deadline that its nodes were sent; None: no deadline, or it was withdrawn
-    numbers: set[int] = field(default_factory=set)  # numbers of all notices sent since no notice was valid
+    nodes: set[NodeId]  # nodes of the generation that are not lost
+    # the deadline that the generation's nodes were sent last; None: no deadline was sent, or the last one was withdrawn
+    sent: Deadline | None = None
+    # numbers of the preemption notices that the generation's nodes were sent; emptied when no notice is valid any more
+    numbers: set[int] = field(default_factory=set)
     checks: dict[NodeId, int] = field(default_factory=dict)
     stop_at: int | None = None
 
 
 class StopAgreement:
     def __init__(self) -> None:
-        # notices to be sent; the caller empties the list
+        # preemption notices to be sent; the caller empties the list
         self.notices: list[tuple[NodeId, PreemptionNotice, Peer]] = []
-        self.stops: list[tuple[NodeId, StopAt]] = []  # stops to be sent after the notices; the caller empties the list
+        # orders to stop at a check, to be sent after the notices; the caller empties the list
+        self.stops: list[tuple[NodeId, StopAt]] = []
         self._generations: dict[JobId, Generation] = {}
-        self._deadlines: dict[NodeId, dict[str, Deadline]] = {}  # by node and source of the notice
+        # by node and by source: the deadline of each preemption notice
+        self._deadlines: dict[NodeId, dict[str, Deadline]] = {}
         self._last = 0
 
     def started(self, job: JobId, world: World, now: float) -> None:
-        """Begin to handle a job's new generation, which replaces the job's previous one."""
+        """Handle that a generation of ``job`` begins, which replaces the job's previous generation."""
         self._generations[job] = generation = Generation(world, set(world.nodes))
         self._notify(job, generation, now)
 
@@ -80,7 +85,9 @@ class StopAgreement:
             self._agree(job, generation)
 
     def checked(self, node: NodeId, report: StopChecks) -> None:
-        """Handle a node's report of its ranks' stop checks; ignore it if it answers an outdated notice."""
+        """Handle a node's report of how many stop checks its ranks have made; ignore the report if it is about an
+        outdated notice.
+        """
         generation = self._generations.get(report.job)
         if generation is None or generation.world.generation != report.generation or node not in generation.nodes:
             return
@@ -94,7 +101,7 @@ class StopAgreement:
         return [(job, generation) for job, generation in self._generations.items() if node in generation.nodes]
 
     def _notify(self, job: JobId, generation: Generation, now: float) -> None:
-        """Send the generation's nodes its soonest notice, unless they already have this notice with this time."""
+        """Send the soonest deadline to the generation's nodes, unless it is the deadline that they were sent last."""
         if not self._deadlines and generation.sent is None:
             return
         places = {node: place for place, node in enumerate(generation.world.nodes) if node in generation.nodes}

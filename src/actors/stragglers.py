@@ -1,12 +1,12 @@
 """Straggler detection. Pure. A straggler does not answer over SSH while most machines launched with it do.
 
-A wave is the set of machines that one launch returned; its times count from that return. The measure for a machine is a
-time t. Once `QUORUM` of its wave have answered, t is the time that this took. Before that, t is the longest time that
-any machine of another wave took, so that a replacement launched alone has a measure too. Machines that end without an
-answer leave their wave.
+A wave is the set of machines that one launch returned; its times count from that return. A machine is late compared
+with a time t. Once `QUORUM` (a fraction) of the machine's wave have answered, t is the time that this took. Before
+that, t is the longest time that any machine of another wave took, so that a replacement launched alone can be compared
+too. Machines that end without an answer leave their wave.
 
-STRAGGLER-1: a machine is a straggler once `FACTOR` times t, and at least t + `GRACE_S`, has passed,
-    not before, and only once.
+STRAGGLER-1: a machine is a straggler once `FACTOR` times t, and at least t + `GRACE_S`, has passed, not before, and
+    only once.
 STRAGGLER-2: a machine that has answered is no straggler, however long it then takes to be ready.
 STRAGGLER-3: there are at most half as many stragglers as wanted nodes, rounded up; others follow when these are ready,
     or when their machines have ended: until then they exist beside their substitutes.
@@ -26,26 +26,32 @@ from ..lazy_named_tuple import NamedTuple
 from .interfaces import NodeId
 
 QUORUM = 0.75
-FACTOR = 1.5  # factor of the measured time; a false alarm costs a machine for a minute, a late alarm a whole boot time
-GRACE_S = 10.0  # seconds for which one attempt to connect may hang
-TOGETHER_S = 2.0  # seconds within which a provider reports machines that started together
+# a machine is late after this multiple of the time that others took; a false alarm costs a machine for a minute, a late
+# alarm a whole boot time
+FACTOR = 1.5
+GRACE_S = 10.0  # seconds for which one attempt to connect to a machine may hang
+TOGETHER_S = 2.0  # seconds; machines that a provider reports as started within this time belong together
 
 
 class Straggler(NamedTuple):
     node: NodeId
-    waited_s: float  # seconds since its launch returned
-    others_s: float  # seconds that the machines took to answer with which this one is compared
+    waited_s: float  # seconds since the machine's launch returned
+    others_s: float  # seconds that the machines with which this machine is compared took to answer
 
 
 @dataclass(slots=True, eq=False)
 class _Wave:
     launched_at: float
-    silent: dict[NodeId, float]  # when connecting to each began; infinity: the machine waits for its turn
-    answers: list[float] = field(default_factory=list)  # seconds from the launch
+    # by machine that has not answered: when connecting to it began; infinity: it waits for its turn to be connected
+    silent: dict[NodeId, float]
+    # for each machine that has answered: seconds from the launch to its answer, in ascending order
+    answers: list[float] = field(default_factory=list)
 
     @property
     def measure_s(self) -> float | None:
-        """Return how many seconds the wave's quorum took to answer; None: the quorum has not answered yet."""
+        """Return how many seconds it took until `QUORUM` (a fraction) of the wave's machines had answered; None: fewer
+        have answered.
+        """
         quorum = max(1, int(QUORUM * (len(self.answers) + len(self.silent))))
         return self.answers[quorum - 1] if len(self.answers) >= quorum else None
 
@@ -53,14 +59,20 @@ class _Wave:
 class Stragglers:
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted  # number of nodes that should work
-        self._waves: dict[_Wave, None] = {}  # waves with a machine that has not answered
-        self._wave_of: dict[NodeId, _Wave] = {}  # waves of the machines that have not answered
-        self._reported: set[NodeId] = set()  # stragglers that are not ready and whose machines have not ended
-        # the longest boot time of a machine in a wave (one launch) of which enough machines have booted
+        # waves with a machine that has not answered yet; a wave has the machines of one launch
+        self._waves: dict[_Wave, None] = {}
+        # by machine that has not answered yet: the wave (the machines of its launch)
+        self._wave_of: dict[NodeId, _Wave] = {}
+        self._reported: set[NodeId] = set()  # reported stragglers that are not ready and whose machines have not ended
+        # seconds from launch to answer: the longest time in any wave (machines of one launch) of which most machines
+        # have answered
         self._longest_s: float | None = None
-        self._queued: set[NodeId] = set()  # machines that were in a wave, and wait in their provider's queue
-        self._started: _Wave | None = None  # the last wave of machines that have left the queue
-        # no machine is due before this time; it may be too early, because it is updated without examining all machines
+        # machines that wait in their provider's queue, and that were in a wave (the machines of one launch) before
+        self._queued: set[NodeId] = set()
+        # the newest wave (machines that count as launched together) of machines that have left their provider's queue
+        self._started: _Wave | None = None
+        # no machine can be late before this time; the time may be too early, as it is updated without a look at all
+        # machines
         self._not_before = inf
 
     def launched(self, nodes: Iterable[NodeId], now: float) -> None:
@@ -76,7 +88,7 @@ class Stragglers:
             self._queued.add(node)
 
     def started(self, node: NodeId, now: float) -> None:
-        """Handle that a queued machine begins to run."""
+        """Handle that a machine that was in its provider's queue begins to run."""
         if node not in self._queued:
             return
         self._queued.discard(node)
@@ -89,7 +101,9 @@ class Stragglers:
         self._may_be_due(wave, now)
 
     def tried(self, node: NodeId, at: float) -> None:
-        """Handle that connecting to ``node`` begins; infinity: it waits for its turn, and this wait does not count."""
+        """Handle that connecting to ``node`` begins at the time ``at``; infinity: the node waits for its turn, which
+        does not count.
+        """
         if (wave := self._wave_of.get(node)) is not None:
             wave.silent[node] = at
             self._may_be_due(wave, at)
@@ -102,7 +116,8 @@ class Stragglers:
         self._leaves(node, wave)
         if wave.measure_s is not None:
             if self._longest_s is None:
-                self._not_before = 0.0  # from now on, all machines have a measure
+                # from now on there is a time to compare with for every machine, so some machines may already be late
+                self._not_before = 0.0
             self._longest_s = max(wave.answers[-1], self._longest_s or 0.0)
 
     def ready(self, node: NodeId, now: float) -> None:
@@ -110,19 +125,21 @@ class Stragglers:
         self.gone(node)
 
     def ended(self, node: NodeId) -> None:
-        """Handle that ``node`` has failed or is dismissed; its machine is being ended."""
+        """Handle that ``node`` has failed or is dismissed, so that its machine is being ended."""
         self._queued.discard(node)
         if (wave := self._wave_of.get(node)) is not None:
             self._leaves(node, wave)
 
     def gone(self, node: NodeId) -> None:
-        """Handle that the machine of ``node``, which ended earlier, no longer exists."""
+        """Handle that the machine of ``node`` no longer exists."""
         if node in self._reported:
             self._reported.discard(node)
-            self._not_before = 0.0  # the limit of STRAGGLER-3 may allow another straggler
+            self._not_before = 0.0  # STRAGGLER-3 limits the number of stragglers: there may be room for another one now
 
     def overdue(self, now: float) -> list[Straggler]:
-        """Return the new stragglers; if they are too many (STRAGGLER-3), return those that were due first."""
+        """Return the new stragglers; if there are too many of them (STRAGGLER-3), return the machines that were late
+        first.
+        """
         due = sorted((at, each) for wave in self._waves for at, each in self._due(wave, now) if at <= now)
         new = [each for _, each in due[: self._room]]
         self._reported.update(each.node for each in new)
@@ -130,9 +147,9 @@ class Stragglers:
         return new
 
     def not_before(self) -> float | None:
-        """Return a time before which ``overdue`` need not be called; None: no call is needed in the current state.
+        """Return a time before which ``overdue`` need not be called; None: no call is needed in the present state.
 
-        The time may be too early: this is called after every event, so it does not examine all machines.
+        The time may be too early: this is called after every event, so it does not look at all machines.
         """
         return None if self._room <= 0 or self._not_before == inf else self._not_before
 
@@ -148,8 +165,9 @@ class Stragglers:
         return self._longest_s if measure_s is None else measure_s
 
     def _may_be_due(self, wave: _Wave, tried_from: float = -inf) -> None:
-        """Handle that machines of a wave may be due earlier than before. ``tried_from``: when connecting to a single
-        machine began.
+        """Handle a change by which machines of ``wave`` may be late sooner than before.
+
+        ``tried_from``: if the change concerns a single machine, the time when connecting to it began.
         """
         others_s = self._measure_s(wave)
         if others_s is not None and wave.silent:

@@ -10,11 +10,13 @@ FEW = 64  # number of ended entries that may always stay in the queue
 
 
 class TaskQueue(deque[Entry]):
-    """A queue whose reader skips entries that are no longer queued. The owner calls ``ended`` for each ended entry:
-    when half of the entries may have ended, all ended ones are removed in one pass.
+    """A queue whose reader skips tasks that are no longer queued.
+
+    The owner calls ``ended`` for each task that ends. When half of the entries may have ended, all ended ones are
+    removed in one pass.
     """
 
-    over = 0  # upper bound of the number of ended entries
+    over = 0  # number of entries that may have ended
 
     def ended(self) -> None:
         self.over += 1

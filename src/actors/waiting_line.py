@@ -1,9 +1,10 @@
-"""The line of tasks that need amounts of a node: which task goes next, and for which one a node is saved. Pure.
+"""The line of tasks that need amounts of a node: which task goes next, and for which task a node is saved. Pure.
 
-Such a task needs a slot and its amounts on one node at the same time. The line is in the order of submission, but a
-task that fits goes before older tasks that do not: waiting for them would leave amounts idle. So that a large task is
-not overtaken for ever, the first task in line is overtaken at most `OVERTAKES` times; then one node is saved for it, on
-which no other task with amounts begins. If a node has its amounts free but no slot, one slot is kept for the task.
+Such a task needs a slot and its amounts of processors, memory or accelerators on one node at the same time. The line is
+in the order of submission, but a task that fits goes before older tasks that do not fit: to wait for them would leave
+amounts idle. So that a large task is not overtaken for ever, the first task in line is overtaken at most `OVERTAKES`
+times; then one node is saved for it, on which no other task with amounts begins. If a node has the task's amounts free
+but no slot, one slot is kept for the task.
 """
 
 from __future__ import annotations
@@ -20,26 +21,30 @@ from .placement import Host, Placement
 from .retries import QUEUED, Entry
 from .task_queue import TaskQueue
 
-# how often a task may be overtaken; not a time: 16 short tasks end at once, and 16 long ones used what was idle
+# how often a task may be overtaken. The limit is not a time: 16 short tasks end soon, and 16 long tasks use amounts
+# that were idle
 OVERTAKES = 16
-# number of lanes of tasks for any node that are examined; more would cost time, as each is compared with every node
+# largest number of lanes that are examined; a lane has the tasks with equal needs. Only lanes for any node count: each
+# is compared with every node, which takes time.
 LOOK = 64
 
-Lane = tuple[Amounts, int | None]  # (amounts, rank of the node; None: any node) of tasks with equal needs
+Lane = tuple[Amounts, int | None]  # the needs of the tasks in one lane: (amounts, rank of the node; None: any node)
 
-Send = Callable[[TaskQueue, Callable[[int], Host | None]], None]  # (tasks, function that picks their host)
+# a function that gets tasks, and a function that picks the host of each task
+Send = Callable[[TaskQueue, Callable[[int], Host | None]], None]
 
 
 class WaitingLine:
     def __init__(self, placement: Placement, roster: Roster) -> None:
-        self.stirred = False  # whether a task in the line may fit now
+        self.stirred = False  # whether a task in the line may fit a node now
         self._placement, self._roster = placement, roster
         self._lanes: dict[Lane, TaskQueue] = {}
         self._first: Entry | None = None
         self._saved: Host | None = None
         self._kept: Host | None = None
-        self._barren: set[Lane] = set()  # lanes whose tasks fit no node, except perhaps a node that was freed since
-        # amounts that no node has free, except perhaps a node that was freed since
+        # lanes (tasks with equal needs) whose tasks fit no node, except perhaps the nodes in `_freed`
+        self._barren: set[Lane] = set()
+        # amounts that no node has free, except perhaps the nodes in `_freed`; None: not known
         self._none_to_keep_for: Amounts | None = None
         self._freed: dict[NodeId, Host] = {}
 
@@ -48,7 +53,7 @@ class WaitingLine:
 
     @property
     def entries(self) -> list[Entry]:
-        """Return the waiting tasks, in no particular order."""
+        """Return the tasks in the line, in no particular order."""
         return [entry for lane in self._lanes.values() for entry in lane if entry.state == QUEUED]
 
     def add(self, entry: Entry) -> None:
@@ -57,20 +62,25 @@ class WaitingLine:
         self._clear(key)
         lane = self._lanes.setdefault(key, TaskQueue())
         if not lane:
-            self.stirred = True  # otherwise the tasks before it in the lane already wait for the same amounts
+            # if the lane has older tasks, these wait for the same amounts, so this task cannot begin either
+            self.stirred = True
         if lane and entry.task.job < lane[-1].task.job:
             insort(lane, entry, key=_submitted)
         else:
             lane.append(entry)
 
     def ended(self, entry: Entry) -> None:
-        """Handle the end of a task in the line: other tasks may use the node or slot that was saved for it."""
+        """Handle the end of a task in the line: other tasks may use the node or the slot that was saved for this
+        task.
+        """
         self.stirred = bool(self._lanes)
         if (lane := self._lanes.get(_lane_of(entry))) is not None:
             lane.ended()
 
     def stir(self, host: Host | None = None) -> None:
-        """Handle a change that may let a task in the line begin. ``host``: only this node has changed."""
+        """Handle a change by which a task in the line may begin. ``host``: the node that has changed; None: any node
+        may have.
+        """
         if self._lanes:
             self.stirred = True
             if host is None:
@@ -80,8 +90,8 @@ class WaitingLine:
                 self._freed[host.id] = host
 
     def assign(self, queue: TaskQueue, send: Send) -> None:
-        """Send the tasks that fit now, together with tasks of ``queue``, which only need a slot, in the order of
-        their age.
+        """Send the tasks of the line that fit now, and the tasks of ``queue``, which only need a slot, the oldest
+        first.
         """
         pick = self._placement.pick
         while True:
@@ -99,7 +109,9 @@ class WaitingLine:
         self.stirred = False
 
     def next(self) -> tuple[Entry, Host] | None:
-        """Return the oldest task that fits a node now, with the node; neither changes until the task is sent."""
+        """Return the oldest task that fits a node now, with that node; None: no task fits. This does not send the
+        task.
+        """
         heads = self._heads()
         first = heads[0] if heads else None
         if first is not self._first:
@@ -109,12 +121,13 @@ class WaitingLine:
             if (host := self._best(entry)) is not None:
                 return entry, host
             self._barren.add(_lane_of(entry))
-        # only lanes that were examined: during a claim, or for other lanes, a change may go unnoticed
+        # remember only the lanes just examined; for other lanes, or while a broadcast claims seats, changes of nodes
+        # are not noted
         self._barren = set(map(_lane_of, () if self._placement.claims else heads))
         return None
 
     def _take(self, entry: Entry) -> None:
-        """Remove a task from the line that `next` has returned, as it is being sent to its node."""
+        """Remove from the line a task that `next` has returned, because it is now sent to its node."""
         key = _lane_of(entry)
         self._lanes[key].popleft()
         self._clear(key)
@@ -125,13 +138,13 @@ class WaitingLine:
         return self._placement.has_room(host, _needs(entry), first=entry is self._first)
 
     def _save(self, *, queued: JobId | None) -> bool:
-        """Save a node for the first task in line, and keep a slot, if the task needs these.
+        """Save a node for the first task in line, and keep a slot free for it, if the task needs that.
 
         Args:
-            queued: the oldest task that waits for only a slot.
+            queued: the oldest of the tasks that need only a slot; None: there is no such task.
 
         Returns:
-            Whether a node is no longer saved, so that other tasks may fit there.
+            Whether a node or a slot is no longer saved, so that other tasks may fit there.
         """
         saved = self._to_save()
         none_for, self._none_to_keep_for = self._none_to_keep_for, None
@@ -143,7 +156,9 @@ class WaitingLine:
         return freed
 
     def too_large(self) -> list[Lane]:
-        """Return the lanes that no remaining node can ever serve, except lanes whose nodes are not ready yet."""
+        """Return the lanes (tasks with equal needs) that no present node can hold; lanes whose nodes are not ready yet
+        are left out.
+        """
         lanes: list[Lane] = []
         for needs, on in self._lanes:
             hosts = self._staying(on)
@@ -152,29 +167,31 @@ class WaitingLine:
         return lanes
 
     def why(self, lane: Lane) -> str:
-        """Describe for people the needs of the lane's tasks, and the amounts of the nodes that could run them."""
+        """Describe for people what the lane's tasks need, and which amounts the possible nodes have."""
         return f"{lane[0]}, and the nodes have {describe(host.has for host in self._staying(lane[1]))}"
 
     def drop(self, lanes: Iterable[Lane]) -> list[Entry]:
-        """Remove whole lanes from the line; return the tasks that waited in them."""
+        """Remove whole lanes (tasks with equal needs) from the line; return the tasks that waited in them."""
         dropped = [entry for key in lanes for entry in self._lanes.pop(key, ())]
         self._barren.intersection_update(self._lanes)
-        if not self._lanes:  # no task is left for which a node or a slot would be saved
+        if not self._lanes:  # with no task in the line, no node or slot needs to be saved
             self._first = self._none_to_keep_for = None
             self._hold(None, None)
         self.stirred = bool(self._lanes)
         return [entry for entry in dropped if entry.state == QUEUED]
 
     def lanes(self, ranks: Collection[int | None] | None = None) -> list[Lane]:
-        """Return all lanes; with ``ranks``, the lanes of tasks for one of these ranks (None: for any node)."""
+        """Return all lanes (tasks with equal needs); with ``ranks``, only those for one of these ranks (None: for any
+        node).
+        """
         return [key for key in self._lanes if ranks is None or key[1] in ranks]
 
     @property
     def ranks(self) -> set[int]:
-        """Return the ranks for which tasks wait."""
+        """Return the ranks that tasks in the line are bound to."""
         return {key[1] for key in self._lanes if key[1] is not None and self._living(key)}
 
-    # --- places ---------------------------------------------------------------------------------------------------
+    # --- nodes for a task -----------------------------------------------------------------------------------------
 
     def _hosts(self, on: int | None) -> Collection[Host]:
         hosts = self._placement.hosts
@@ -184,15 +201,15 @@ class WaitingLine:
         return () if node is None or node not in hosts else (hosts[node],)
 
     def _staying(self, on: int | None) -> list[Host]:
-        """Return the possible hosts that take new work: a node that is leaving serves no waiting task."""
+        """Return the possible hosts of a task that take new work; a node that is leaving begins no waiting task."""
         return [host for host in self._hosts(on) if host.open]
 
     def _places(self, entry: Entry | None) -> Collection[Host]:
         return () if entry is None else self._hosts(entry.task.on)
 
     def _best(self, entry: Entry) -> Host | None:
-        """Return the least loaded node on which the task fits; a task without accelerators prefers a node without
-        any.
+        """Return the least loaded node on which the task fits. A task that needs no accelerators prefers nodes with few
+        of them.
         """
         needs, first, placement = _needs(entry), entry is self._first, self._placement
         places = self._places(entry)
@@ -218,10 +235,10 @@ class WaitingLine:
         return min(could, key=lambda host: needs.minus(host.left).share_of(host.has), default=None)
 
     def _to_keep(self, saved: Host | None, none_for: Amounts | None) -> Host | None:
-        """Return a node on which the first task in line lacks only a slot, preferably the node that already keeps a
+        """Return a node on which the first task in line lacks only a free slot; prefer the node that already keeps a
         slot for it.
 
-        ``none_for``: amounts that no node has free, except perhaps a node that was freed since.
+        ``none_for``: amounts that no node has free, unless a node in `_freed` has them.
         """
         assert self._first is not None
         needs, placement = _needs(self._first), self._placement
@@ -257,11 +274,11 @@ class WaitingLine:
                     self._freed[host.id] = host
                     self._placement.place(host)
 
-    # --- lanes ----------------------------------------------------------------------------------------------------
+    # --- lanes: tasks with equal needs ----------------------------------------------------------------------------
 
     def _heads(self) -> list[Entry]:
-        """Return the oldest task of each lane, oldest first: all lanes for one rank, but only `LOOK` lanes for any
-        node.
+        """Return the oldest task of each lane, the oldest first: of all lanes for a rank, but of only `LOOK` lanes for
+        any node.
         """
         for key in tuple(self._lanes):
             self._clear(key)
@@ -270,7 +287,7 @@ class WaitingLine:
         return sorted((*nsmallest(LOOK, anywhere, key=_submitted), *on_ranks), key=_submitted)
 
     def _clear(self, key: Lane) -> None:
-        """Remove ended tasks from the head of a lane, and the lane itself if it is empty then."""
+        """Remove ended tasks from the beginning of a lane, and the lane itself if no task is left in it."""
         lane = self._lanes.get(key)
         while lane and lane[0].state != QUEUED:
             lane.popleft()

@@ -1,8 +1,8 @@
-"""Plugins as decorators of functions that need them in any pool: ``@integrations.torch`` under `@compute`.
+"""Plugins as decorators, for a function that needs a plugin in any pool: ``@integrations.torch`` under `@compute`.
 
-Every plugin that works around a single task has a decorator, with or without the plugin's options. Of Outrider's own
-plugins these are accelerate, huggingface, jax, keras, mpi, tensorflow and torch. The other plugins work on whole nodes
-and are passed to the pool.
+Every plugin that prepares the process of a single task has a decorator, which can take the plugin's options. Of
+Outrider's own plugins these are accelerate, huggingface, jax, keras, mpi, tensorflow and torch. The other plugins
+prepare whole nodes and are passed to the pool.
 
 This module also has adapters, which write the values that frameworks log to the record of the run: `keras_callback`,
 `lightning_logger`, `trainer_callback`, and `LoggingHandler` for Python's `logging`. An adapter imports its framework
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 
 
 def using(*plugins: Plugin) -> Callable[[F], F]:
-    """Return a decorator that adds plugins to a function. They replace plugins of the pool with the same name."""
+    """Return a decorator that adds plugins to a function. They replace the pool's plugins that have the same names."""
 
     def decorate(function: F) -> F:
         from .api.compute import PLUGINS, Decorated
@@ -88,7 +88,7 @@ def keras_callback(*, every: int | None = None, ranks: Ranks = "all") -> keras_.
 
 
 def trainer_callback() -> transformers.TrainerCallback:
-    """Return a callback for Hugging Face's ``Trainer`` that logs its arguments and its own logs, on rank 0.
+    """Return a callback for Hugging Face's ``Trainer`` that logs the trainer's arguments and log values, on rank 0.
 
     Raises:
         ModuleNotFoundError: transformers is not installed here.

@@ -147,15 +147,15 @@ class Pool(PoolLife):
 
         The remaining machines of the pool ``name`` whose lease has not expired become nodes of this pool, and their
         running tasks are ended. Machines that cannot be taken over are terminated. `cost`, ``max_cost`` and
-        ``max_lifetime`` count from this call on. A machine still ends itself by the lease and the lifetime that it was
-        launched with.
+        ``max_lifetime`` count from this call on. A machine still ends itself by the lease and the lifetime with which
+        it was launched.
 
         Args:
             name: The name of the pool to take over.
-            provider: The provider of its machines.
-            options: Options of `Pool`; give the same ones as for the pool that is taken over. Without ``nodes``, all
-                machines that are left become nodes, and one new node is launched if there are none. With ``nodes``,
-                surplus machines are terminated, which is printed, and missing ones are launched.
+            provider: The provider of the pool's machines.
+            options: Options of `Pool`; give the same options as for the pool that is taken over. Without ``nodes``, all
+                remaining machines become nodes, and one new node is launched if there are none. With ``nodes``, surplus
+                machines are terminated, which is printed, and missing machines are launched.
 
         Raises:
             SpecError: The machines of ``provider`` end with their client. Also raised on entering, if no such pool is
@@ -168,7 +168,7 @@ class Pool(PoolLife):
         pool._settings = replace(pool._settings, name=name, attach="nodes" if "nodes" in options else "all")
         return pool
 
-    # --- running --------------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------------
 
     @overload
     async def run(
@@ -232,7 +232,7 @@ class Pool(PoolLife):
     async def _submitted(
         self, call: Call[Any], /, *more: Never, on: int | Literal["head"] | None = None, keep: bool = False, **no: Never
     ) -> SubmittedJob[Any]:
-        """Submit a call for another thread, which waits for this. Large arrays are copied in a further thread."""
+        """Submit a call for another thread, which waits until this returns. A third thread copies large arrays."""
         if more or no:
             raise surplus("submit", call, more, no)
         core = self._here()
@@ -250,10 +250,11 @@ class Pool(PoolLife):
 
         When the node of a rank is lost, the ``on_loss`` of the call decides what happens. Cancelling ends every rank.
 
-        For a generator, the result is an iterator for each rank, as soon as the ranks run. A rank waits when it is a
-        few values ahead of its reader. Closing an iterator ends only its rank. An error of a rank, or `NodeLost`, is
-        raised by its iterator and ends the other ranks, whose iterators raise `TaskStopped`. No rank of a generator
-        runs again, because its caller may have read its first values.
+        For a generator, the result is a list with an iterator for each rank, returned as soon as the ranks run. A rank
+        waits when it is a few values ahead of its reader. Closing an iterator ends only its rank. If a rank raises, or
+        its node is lost (`NodeLost`), the rank's iterator raises that error, and the other ranks are ended: their
+        iterators raise `TaskStopped`. No rank of a generator runs again, because its caller may have read its first
+        values.
 
         Args:
             call: A pending call of a `@compute` function.
@@ -302,9 +303,10 @@ class Pool(PoolLife):
     async def gather(self, *calls: AnyCall) -> tuple[Any, ...]: ...
     @awaited_as("await pool.gather(*calls)")
     async def gather(self, *calls: AnyCall) -> tuple[Any, ...]:
-        """Run several calls at the same time, and return their results in this order. The first error ends the others.
+        """Run several calls at the same time, and return their results in the order of ``calls``.
 
-        For a generator, the result is an iterator over its values, which raises the generator's error.
+        The first error ends the other calls. For a generator, the result is an iterator over its values, which raises
+        the generator's error.
         """
         from .client import grouping
 
@@ -324,7 +326,7 @@ class Pool(PoolLife):
     @overload
     def submit_group(self, group: MixedGroup[A, Any], /) -> Job[A]: ...
     def submit_group(self, group: Any, /) -> Job[Any]:
-        """Submit a group as `run_group` runs it, without waiting."""
+        """Submit a group such as ``f(1) & g(2)``, without waiting for the results."""
         from .client import grouping
 
         return grouping.submit(self._here(), members(group))
@@ -430,10 +432,11 @@ class Pool(PoolLife):
         return CompletedCalls(core, checked, limit=limit, returns_errors=errors == "return")
 
     def stream(self, call: StreamCall[T], /, *, on: int | Literal["head"] | None = None) -> AsyncGenerator[T, None]:
-        """Run a generator on one node, as `run` does, and yield its values; it runs at most a few values ahead.
+        """Run a generator on one node, as `run` does, and yield its values.
 
-        Leaving the iteration early ends the process of the generator. If its node is lost, the generator does not run
-        again, because the caller may have read its first values.
+        The generator waits when it is a few values ahead of its reader. Leaving the iteration early ends the process of
+        the generator. If its node is lost, the generator does not run again, because the caller may have read its first
+        values.
         """
         from .client import streaming
 
@@ -517,7 +520,7 @@ class Pool(PoolLife):
 
         await file_transfer.push(self._here(), path, to, on)
 
-    # --- the pool itself ------------------------------------------------------------------------------------------
+    # --- size and state of the pool -------------------------------------------------------------------------------
 
     def resize(self, nodes: int) -> None:
         """Set the number of nodes to grow or shrink to, without waiting.
@@ -553,15 +556,15 @@ class Pool(PoolLife):
         return handles[name]
 
     def events(self) -> AsyncIterator[Event]:
-        """Iterate over the events of the pool from now until it ends. A reader 10,000 events behind loses some."""
+        """Iterate over the events of the pool from now until it ends. A reader 10,000 events behind misses some."""
         return self._here().observer.subscribe()
 
     @awaited_as("await pool.stacks()")
     async def stacks(self) -> list[TaskStack]:
-        """Return the stacks of each running task and rank, ordered by job and rank. The record has them as files, too.
+        """Return the stacks of each running task and rank, ordered by job and rank.
 
         Taking stacks ends and delays nothing, and works while tasks hang, also in C code. The pool waits at most 5 s
-        for a node that does not respond.
+        for a node that does not respond. The record of the run contains the stacks as files, too.
         """
         from .client.stacks import stacks
 
@@ -569,18 +572,18 @@ class Pool(PoolLife):
 
     @property
     def chaos(self) -> Report:
-        """The report of all faults that ``Pool(chaos=...)`` has caused; complete when the pool has ended."""
+        """The report of all faults that ``Pool(chaos=...)`` has caused. It is complete when the pool has ended."""
         if self._injector is None:
             raise SpecError("The pool has no chaos: write Pool(chaos=Chaos(...)), and open it.")
         return self._injector.report
 
     @property
     def cost(self) -> Cost:
-        """The cost of the machines in USD, so far and per hour, from their request to their confirmed end."""
+        """The cost of the machines, from their request to their confirmed end, in USD: so far, and per hour now."""
         return self._begun().cost
 
     def snapshot(self) -> PoolSnapshot:
-        """Return the present state of nodes and tasks."""
+        """Return the present state of the pool's nodes and tasks."""
         core = self._opened()
         return core.with_traffic(core.observer.snapshot())
 

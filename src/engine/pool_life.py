@@ -1,4 +1,4 @@
-"""Opening and closing of a pool, on the event loop of the task that opens it; and the pool's `repr`."""
+"""The opening and closing of a pool, on the event loop of the task that opens it; and the pool's `repr`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _import_sync() -> None:
 
 
 class PoolLife(Runner):
-    """The base class of `Pool`, which adds the methods that run calls."""
+    """The base class of `Pool`: opens and closes the pool. `Pool` adds the methods that run calls."""
 
     def __init__(self, *specs: Spec, **options: Unpack[PoolOptions]) -> None:
         check_known("Pool", options, PoolOptions.__annotations__)
@@ -64,19 +64,22 @@ class PoolLife(Runner):
         self._injector: FaultInjector | None = None
         self._core: OpenPool | None = None
         self._ended = False
-        self._called_off = False  # True if `call_off` came before the opening began
-        self._begun_opening: Opening | None = None  # the opening that `with` has started before the event loop exists
-        self._opening: asyncio.Future[None] | None = None  # done when the pool is open, or opening it has failed
-        # done when closing is over, and nothing is known to be left of the pool
+        self._called_off = False  # whether `call_off` was called before the opening began
+        # the opening that the statement `with` starts before an event loop exists
+        self._begun_opening: Opening | None = None
+        self._opening: asyncio.Future[None] | None = None  # done when the pool is open, or when opening it has failed
+        # done when the pool is closed, and nothing is known to be left of it
         self._closing: asyncio.Future[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None  # a task that closes the pool without a waiter
+        self._leaving: asyncio.Task[None] | None = None  # a task that closes the pool, while nobody waits for it
         self._sync: Any = None
         self._entered: SyncPool | None = None
-        # the error for which another thread cancels its wait for this pool
+        # the error that interrupted another thread's wait for this pool, so that the wait was cancelled
         self._interrupt: BaseException | None = None
-        self._loop_thread: LoopThread | None = None  # the loop thread of `with`, until the `SyncPool` takes it
-        self._language = PYTHON  # the language of options in errors of the opening
-        # the `outrider run` program that has opened the pool, and that ends with it
+        # the thread with the event loop that the statement `with` starts, until the `SyncPool` takes it
+        self._loop_thread: LoopThread | None = None
+        # the language in which errors of the opening name the pool's options, for example Python
+        self._language = PYTHON
+        # the `outrider run` program that opened the pool; the program ends when the pool ends
         self._program: WholeProgram | None = None
         self.unusable = NOT_OPEN
 
@@ -84,7 +87,8 @@ class PoolLife(Runner):
     async def open(self) -> Self:
         """Open the pool without a block, and return it: for notebooks, or for the start-up hook of a service.
 
-        The caller must `close` the pool. Errors and cancellation are as for entering the block.
+        The caller must `close` the pool. The errors, and the effect of a cancellation, are the same as on entering a
+        block.
         """
         return await self.__aenter__()
 
@@ -92,13 +96,12 @@ class PoolLife(Runner):
     async def close(self, error: BaseException | None = None) -> None:
         """Close the pool, as the end of its block does, on the event loop that opened it.
 
-        A pool that is not open, or is closed already, is left alone. ``error``: the error of the code that used the
-        pool.
+        If the pool is not open, or is closed already, do nothing. ``error``: the error of the code that used the pool.
 
         If another task is still opening the pool, the opening is called off: `open` raises `PoolClosed`, and both calls
-        return when nothing is left. If another task is closing the pool, both calls return when that is done; a
-        cancellation of this call then ends only this wait. In a plugin's `attach`, which the end of the pool waits for,
-        this returns at once, and the pool is closed afterwards.
+        return when nothing is left. If another task is closing the pool, both calls return when the pool is closed; a
+        cancellation of this call then ends only its wait. In a plugin's `attach`, this returns at once, and the pool is
+        closed after the `attach` has ended, as closing the pool waits for it.
 
         Raises:
             CleanupError: machines may be left.
@@ -108,7 +111,7 @@ class PoolLife(Runner):
             await self._exit(self._core, error, of_block=False)
 
     async def __aenter__(self) -> Self:
-        import asyncio  # imported late, because `with Pool(...)` starts its provider before this slow import
+        import asyncio  # imported late, as this import is slow: `with Pool(...)` starts its provider first
 
         try:
             asyncio.get_running_loop()
@@ -148,7 +151,7 @@ class PoolLife(Runner):
 
     async def _exit(self, core: OpenPool | None, error: BaseException | None, *, of_block: bool) -> None:
         if core is not None and core.inherited:
-            return  # this is a forked child, which leaves the block without ending the pool
+            return  # this process is a forked child: it may leave the block, but must not end its parent's pool
         if core is not None and self._ended:
             await self._end_of_another(core, error, of_block=of_block)
             return
@@ -161,13 +164,13 @@ class PoolLife(Runner):
         leaving = self._leave(core, self._closing, error)
         if core.waits_for_caller:
             self._leaving = core.loop.create_task(leaving, context=Context())
-            # marks the error as retrieved; the user has been warned of it
+            # read the error, or asyncio would warn that nobody did; the user has been warned of it already
             self._leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
         else:
             await leaving
 
     async def _leave(self, core: OpenPool, closing: asyncio.Future[None], error: BaseException | None) -> None:
-        """Close the pool. Only one task does this."""
+        """Close the pool. Only one task calls this."""
         self._hold.at_rest.clear()
         try:
             await self._close(core, error)
@@ -176,7 +179,7 @@ class PoolLife(Runner):
                 raise
             from .client.cleanup import add_cleanup
 
-            add_cleanup(error, cleanup)  # the caller gets the block's error, with this one attached
+            add_cleanup(error, cleanup)  # the caller gets the block's error, with the `CleanupError` attached
         finally:
             try:
                 await self._hold.leave()
@@ -186,9 +189,9 @@ class PoolLife(Runner):
     async def _end_of_another(self, core: OpenPool, error: BaseException | None, *, of_block: bool) -> None:
         """Wait while another task is closing the pool.
 
-        A cancellation ends this wait for `close`. At the end of a block, the wait continues, and the cancellation is
-        raised afterwards: Ctrl-C cancels the main task, and if the main task left its block, asyncio would cancel the
-        task that ends the machines.
+        A cancellation ends this wait if it is a call of `close`. At the end of a block, the wait continues, and the
+        cancellation is raised afterwards: Ctrl-C cancels the main task, and if the main task left its block, asyncio
+        would cancel the task that ends the machines.
         """
         import asyncio
 
@@ -212,9 +215,9 @@ class PoolLife(Runner):
             raise core.cleanup
 
     async def call_off(self) -> bool:
-        """Call off the opening that a thread has begun, or is about to begin, and return when it is over.
+        """Call off the opening that a thread has begun, or is about to begin, and return when it has ended.
 
-        Return False if the pool is open or has ended already; then nothing is done.
+        Return False, and do nothing, if the pool is open or has ended already.
         """
         if self._core is None:
             self._called_off = True
@@ -225,9 +228,9 @@ class PoolLife(Runner):
         return True
 
     async def leave_opening(self, error: BaseException) -> None:
-        """Call off an opening after an interrupt in its thread, and wait for its end.
+        """Call off an opening whose thread was interrupted, and wait for the end of the opening.
 
-        If the pool is open already, close it. ``error``: the interrupt.
+        If the pool is open already, close it. ``error``: the interrupt, such as a KeyboardInterrupt.
         """
         from .client.cleanup import finished
 
@@ -243,7 +246,7 @@ class PoolLife(Runner):
     def _cause_of(self, error: BaseException | None) -> BaseException | None:
         """Return the error that ends a block, or the opening of its pool.
 
-        For a cancellation, return its cause, if it has one.
+        If ``error`` is a cancellation, return the cause of the cancellation, if there is one.
         """
         import asyncio
 
@@ -263,7 +266,7 @@ class PoolLife(Runner):
         return opening
 
     async def _open_core(self, opening: Opening) -> None:
-        with at_rest():  # a slow import, during which the provider's processes start
+        with at_rest():  # these imports are slow; meanwhile, the provider's processes start
             from .client.open_pool import OpenPool
             from .observe.observer import Observer
 
@@ -302,7 +305,7 @@ class PoolLife(Runner):
             error = error or failure
             raise
         except BaseException as failure:
-            error = failure  # raised in place of the block's error
+            error = failure  # this error is raised, and not the block's error
             raise
         finally:
             await self._close_observer(core.observer, error)
@@ -318,7 +321,7 @@ class PoolLife(Runner):
         """Refuse to open a pool a second time, or to open it in a module that a worker imports.
 
         Raises:
-            SpecError
+            SpecError: The pool must not be opened here.
         """
         check_guard()
         if self._core is not None:
@@ -330,16 +333,17 @@ class PoolLife(Runner):
         self.check_unopened()
         pool: Any = self
         self._loop_thread = thread = LoopThread(_import_sync)
-        try:  # from here on, an interrupt may be raised at any point
-            with interrupts_held():  # an interrupt here could lose resources that a provider has just created
+        try:  # from here on, an interrupt (Ctrl-C) may be raised at any point
+            # an interrupt here could lose resources that a provider has just created, so it is raised later
+            with interrupts_held():
                 self._begun_opening = Opening(self._settings)
-            with at_rest():  # importing asyncio is slow, and the provider's processes start in the meantime
+            with at_rest():  # importing asyncio is slow; meanwhile, the provider's processes start
                 thread.start()
             from .sync import SyncPool
 
             sync = SyncPool(pool)
             sync.open()
-            # keeps a reference to the `SyncPool`, because `with Pool():` without a name keeps none
+            # keep a reference to the `SyncPool`: the user's `with Pool():`, without `as`, keeps none
             self._entered = sync
         except BaseException as error:
             if self._sync is not None:
@@ -356,9 +360,9 @@ class PoolLife(Runner):
         return thread
 
     def _drop_in_thread(self, thread: LoopThread) -> None:
-        """End a started opening if an interrupt came before the pool was entered.
+        """Undo an opening that has begun, if an interrupt came before the pool was entered.
 
-        Without a thread, the opening ends by itself.
+        If no thread can be started for this, do nothing: the opening then ends by itself.
         """
         try:
             if self._begun_opening is not None:
@@ -371,7 +375,7 @@ class PoolLife(Runner):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # a forked child leaves the block without ending the pool, as in `__aexit__`
+        # a forked child may leave the block, but must not end its parent's pool (see `__aexit__`)
         if self._core is None or not self._core.inherited:
             self._sync.close(error)
 
@@ -379,7 +383,7 @@ class PoolLife(Runner):
         return f"<Pool {self._described()}>"
 
     def _repr_html_(self) -> str:
-        """Return a pool's HTML text for notebooks."""
+        """Return a pool's description as HTML, for notebooks."""
         from .observe.notebook_html import simple_page, snapshot_page
 
         core = self._core if hasattr(self, "_settings") else None
@@ -395,7 +399,7 @@ class PoolLife(Runner):
         )
 
     def _described(self) -> str:
-        """Describe the pool's settings and state. Never raises, also for a pool whose options were refused."""
+        """Describe the pool's settings and state. Never raises, not even if the pool's options were refused."""
         settings = getattr(self, "_settings", None)
         if settings is None:
             return "without valid options"
@@ -425,7 +429,7 @@ class PoolLife(Runner):
     def _here(self) -> OpenPool:
         """Return the open pool.
 
-        Refuse any event loop but the pool's own, because a waiter on another loop would never be woken.
+        Refuse any event loop except the one that the pool was opened on: a waiter on another loop would never be woken.
         """
         core = self._opened()
         check_loop(core.loop, synchronous=self._sync is not None)

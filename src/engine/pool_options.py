@@ -1,4 +1,4 @@
-"""The options of `Pool`: the type, default and check of each option are defined only here."""
+"""The options of `Pool`. The type, the default and the check of each option are defined only here."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ DEFAULTS: PoolOptions = {
 
 
 def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
-    """Check options and return the settings.
+    """Check options and return the pool's settings.
 
-    ``options``: a `PoolOptions` with all defaults filled in. Options that have their default cause no imports.
+    ``options``: a `PoolOptions` with all defaults filled in. An option that has its default value causes no import.
     """
     machines = {name: options[name] for name in MachineOptions.__annotations__ if name in options}
     checked_specs = chosen(specs, cast("MachineOptions", machines))

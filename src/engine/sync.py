@@ -1,4 +1,4 @@
-"""`SyncPool`: a pool for code without an event loop; it runs in a thread of its own, and its methods wait."""
+"""The pool for code without an event loop, `SyncPool`: its methods wait, and its event loop runs in another thread."""
 
 from __future__ import annotations
 
@@ -56,48 +56,52 @@ Ts = TypeVarTuple("Ts")
 
 
 class _Closing:
-    """One call of `SyncPool.close`."""
+    """The state of one call of `SyncPool.close`."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self.begun = False  # True once this call has begun to close the pool
+        self.begun = False  # whether this call has begun to close the pool
         self.over = threading.Event()
 
 
 class SyncPool(Runner):
     """The pool of ``with Pool(...) as pool``: the methods of `Pool`, as blocking calls.
 
-    Ctrl-C during a wait cancels the task. Without a block: ``pool = SyncPool(Pool(...)).open()``, and ``pool.close()``
-    at the end.
+    Ctrl-C while a method waits cancels the method's task. Without a block: ``pool = SyncPool(Pool(...)).open()``, and
+    ``pool.close()`` at the end.
 
     Args:
         pool: The pool, which takes all options; it must not be open yet.
     """
 
-    unusable = ""  # methods raise `PoolClosed` themselves after the pool's end, so this reason is always empty
+    # the reason why the pool cannot be used; always empty here, as the methods themselves raise `PoolClosed` after the
+    # pool's end
+    unusable = ""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        # futures of the first results of maps, which start before their results are read
+        # futures of the first results of calls of `map`, whose tasks start before any result is read
         self._unread: set[Future[Any]] = set()
-        self._thread: LoopThread | None = None  # set from the start of `open` to the end of the pool
+        # the thread with the pool's event loop, from the start of `open` to the end of the pool
+        self._thread: LoopThread | None = None
         self._hold: ThreadHold | None = None
-        self._opening: threading.Event | None = None  # exists while a thread opens the pool; set when that is over
-        self._opener = 0  # identifier of the thread that opens the pool
-        # the call of `close` that closes the pool; other calls wait for it
+        # exists while a thread opens the pool, and is set when the opening has ended
+        self._opening: threading.Event | None = None
+        self._opener = 0  # `threading.get_ident` of the thread that opens the pool
+        # under "first", the call of `close` that closes the pool; other calls wait for it
         self._closing: dict[Literal["first"], _Closing] = {}
         self._process = os.getpid()
         self._at_exit = partial(close_at_exit, weakref.ref(self))
 
     def open(self) -> SyncPool:
-        """Open the pool, and return it. Raises the errors of entering the block.
+        """Open the pool, and return it. Raises the same errors as entering the block.
 
-        The caller closes it with `close`. A pool that is still open at the end of the program is closed automatically.
+        The caller must `close` the pool. A pool that is still open at the end of the program is closed automatically.
         """
         self._pool.check_unopened()
         # a weak reference, so that the running pool does not keep this object alive: see `__del__`
         self._pool._sync = weakref.proxy(self)
-        try:  # from here on, an interrupt may be raised at any point
+        try:  # from here on, an interrupt (Ctrl-C) may be raised at any point
             self._open()
         except BaseException as error:
             self._abandon(error)
@@ -119,7 +123,7 @@ class SyncPool(Runner):
         opening.set()
 
     def _abandon(self, error: BaseException) -> None:
-        """Undo a finished or unfinished `open` that ``error`` has interrupted. A second call has no effect."""
+        """Undo an `open`, complete or not, that was interrupted by ``error``. A second call has no effect."""
         if self._hold is not None:
             self._hold.interruptible = False
         try:
@@ -137,10 +141,10 @@ class SyncPool(Runner):
     def close(self, error: BaseException | None = None) -> None:
         """Close the pool, as the end of its block does. Any thread may call this.
 
-        A pool that is not open, or was closed, is left alone. If another thread is still opening the pool, the opening
-        is called off: `open` raises `PoolClosed`, and both calls return when nothing is left. If another thread is
-        closing the pool, both calls return at the same time. A signal handler that has interrupted `open` may call
-        this, too. If the handler has interrupted `close`, this returns at once.
+        If the pool is not open, or was closed, do nothing. If another thread is still opening the pool, the opening is
+        called off: `open` raises `PoolClosed`, and both calls return when nothing is left. If another thread is closing
+        the pool, both calls return at the same time. A signal handler that has interrupted `open` may call this, too.
+        If the signal handler has interrupted `close` itself, this returns at once.
 
         Args:
             error: The error of the block, if it raised one.
@@ -152,7 +156,7 @@ class SyncPool(Runner):
         if opening is not None and self._call_off(opening):
             return
         closing = _Closing()
-        try:  # from here on, an interrupt may be raised at any point
+        try:  # from here on, an interrupt (Ctrl-C) may be raised at any point
             if os.getpid() == self._process and not self._is_first_to_close(closing, error):
                 return
             if self._thread is None or self._hold is None:
@@ -166,18 +170,20 @@ class SyncPool(Runner):
             try:
                 if closing.begun:
                     self._end(cancel=sys.exc_info()[0] is not None)
-                    atexit.unregister(self._at_exit)  # the exit handler would wait for this call
+                    # the pool is closed, so its exit handler, which would wait for this call, must not run
+                    atexit.unregister(self._at_exit)
                 elif self._closing.get("first") is closing:
-                    del self._closing["first"]  # the next caller of `close` closes the pool
+                    # this call has not begun to close the pool: let the next call of `close` do it
+                    del self._closing["first"]
             finally:
                 closing.over.set()
 
     def _is_first_to_close(self, closing: _Closing, error: BaseException | None) -> bool:
-        """Return whether the call ``closing`` has to close the pool.
+        """Return whether the call ``closing`` is the one that must close the pool.
 
-        If another thread is closing the pool already, wait for that first; an interrupt ends the wait.
+        If another thread is closing the pool already, wait for its end first; an interrupt ends the wait.
         """
-        # `setdefault` is atomic, so a signal handler cannot interrupt it half way
+        # `setdefault` is atomic: a signal handler cannot run between its test and its assignment
         while (first := self._closing.setdefault("first", closing)) is not closing:
             if first.over.is_set() or first.thread == closing.thread:
                 return False
@@ -191,18 +197,18 @@ class SyncPool(Runner):
         return True
 
     def _call_off(self, opening: threading.Event) -> bool:
-        """End the opening, and wait until the thread that began it has left `open`.
+        """Call off the opening, and wait until the thread that opens the pool has left `open`.
 
         A signal handler that has interrupted the opening runs in that same thread, so it does not wait. Return False if
-        the pool was open before it could be called off.
+        the pool was open before the opening could be called off.
         """
-        self._pool._called_off = True  # for the case that the pool's loop has not started yet
+        self._pool._called_off = True  # read when the opening begins, if the pool's event loop has not started yet
         left: CleanupError | None = None
         try:
             called_off = self._wait(self._pool.call_off)
         except CleanupError as error:
             called_off, left = True, error
-        except (PoolClosed, RuntimeError, FutureCancelled):  # the loop has ended in the meantime, or has not started
+        except (PoolClosed, RuntimeError, FutureCancelled):  # the event loop has ended, or has not started
             called_off = True
         if threading.get_ident() != self._opener:
             wait_for(opening)
@@ -226,7 +232,7 @@ class SyncPool(Runner):
                 self._hold.release()
 
     def _start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
-        """Start ``function``, a method of the pool, on the pool's loop."""
+        """Start ``function``, an async method of the pool, on the pool's event loop."""
         if (thread := self._thread) is None or os.getpid() != self._process:
             raise PoolClosed(INHERITED if thread else ENDED)
         self._check_thread()
@@ -250,8 +256,8 @@ class SyncPool(Runner):
             while not future.done():
                 with suppress(TimeoutError):
                     return future.result(DEAF_S)
-            return future.result()  # a TimeoutError raised here is an error of the call itself
-        except BaseException as error:  # this thread was interrupted, so the task is cancelled
+            return future.result()  # raises the call's own error, even if that is a TimeoutError
+        except BaseException as error:  # this thread was interrupted: cancel the task for which it waited
             if not future.done():
                 self._pool._interrupt = error
                 future.cancel()
@@ -264,7 +270,7 @@ class SyncPool(Runner):
     def _repr_html_(self) -> str:
         return self._pool._repr_html_()
 
-    # --- running --------------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------------
 
     @overload
     def run(self, call: Call[Ref[R]], /, *more: Never, on: On = None) -> SyncRef[R]: ...
@@ -336,7 +342,7 @@ class SyncPool(Runner):
     def run_group(self, group: MixedGroup[Any, S], /) -> S: ...
     @cutting
     def run_group(self, group: Any, /) -> Any:
-        """Run a group of calls: see `Pool.run_group`."""
+        """Run a group such as ``f(1) & g(2)``: see `Pool.run_group`."""
         return self._wait(self._run_group, group)
 
     @overload
@@ -344,7 +350,7 @@ class SyncPool(Runner):
     @overload
     def submit_group(self, group: MixedGroup[Any, S], /) -> Future[S]: ...
     def submit_group(self, group: Any, /) -> Any:
-        """Submit a group of calls without waiting: see `Pool.submit_group`."""
+        """Submit a group such as ``f(1) & g(2)`` without waiting: see `Pool.submit_group`."""
         job = self._wait(called, lambda: self._pool.submit_group(group))
         return kept(self, self._start(self._run_group, group, job))
 
@@ -353,7 +359,7 @@ class SyncPool(Runner):
         return tuple(self._iterator_of(call, result) for call, result in zip(members(group), results, strict=True))
 
     def stream_group(self, group: GroupStream[T], /) -> Iterator[T]:
-        """Run a group of calls, and iterate over each result as soon as it is ready: see `Pool.stream_group`."""
+        """Run the calls of a group, and iterate over each result as soon as it is ready: see `Pool.stream_group`."""
         return self._iterate(lambda: self._pool.stream_group(group))
 
     @overload
@@ -447,7 +453,7 @@ class SyncPool(Runner):
         """Copy a file or a folder into the nodes' work folders: see `Pool.push`."""
         self._wait(self._pool.push, path, to=to, on=on)
 
-    # --- the pool itself --------------------------------------------------------------------------------------------
+    # --- size and state of the pool ---------------------------------------------------------------------------------
 
     def resize(self, nodes: int) -> None:
         """Set the number of nodes to grow or shrink to: see `Pool.resize`."""
@@ -484,22 +490,26 @@ class SyncPool(Runner):
         return self._pool.chaos
 
     def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """Iterate over an async iterator on the pool's loop. It is created at once, so invalid arguments raise here."""
+        """Return an iterator over the async iterator that ``make`` returns.
+
+        ``make`` is called on the pool's loop before this returns, so invalid arguments raise here.
+        """
         return self._values(Steps(self._wait(called, make)))
 
     def _iterator_of(self, call: object, result: Any) -> Any:
-        """Return the result of a call, or an iterator over the values of its generator, which is running already."""
+        """Return the result of a call; for a generator, which already runs, return an iterator over its values."""
         if not isinstance(call, StreamCall):
             return result
         values: Iterator[Any] = self._values(Steps(result), marked=True)
-        next(values)  # after this, closing or dropping the iterator ends the generator
+        # run this iterator to its first `yield`: from then on, closing or dropping it ends the generator (in `finally`)
+        next(values)
         return values
 
     def _values(self, steps: Steps[T], first: Future[T] | None = None, *, marked: bool = False) -> Iterator[T]:
         """Iterate over the values of ``steps``.
 
-        ``first``: the future of the first value, if that was requested already. ``marked``: yield `END` before the
-        values.
+        ``first``: the future of the first value, if that value was requested already. ``marked``: yield `END` before
+        the first value.
         """
         try:
             if marked:
@@ -514,6 +524,7 @@ class SyncPool(Runner):
             cut(error)
             raise
         finally:
-            # If this iterator is garbage-collected in the loop's thread, the loop itself closes the dropped generator.
+            # If Python drops this iterator in the loop's own thread, which must not wait, the event loop closes the
+            # generator.
             if self._thread is not None and steps.closes and not self._is_loops_thread():
                 self._wait(steps.close)

@@ -1,4 +1,4 @@
-"""Functions that a task calls, such as `instance_info`, `shard` and `should_stop`.
+"""The functions that a task calls, such as `instance_info`, `shard` and `should_stop`.
 
 `plugin_host` runs the plugins on a node, `work_files` packs a node's files.
 

@@ -10,13 +10,14 @@ from typing import Any
 from ..api.accelerators import Accelerator
 from ..api.instance import InstanceInfo, Peer
 
-VARIABLE = "COMPUTE_POOL"  # an environment variable that every task gets: the same information as JSON
+VARIABLE = "COMPUTE_POOL"  # environment variable of every task, with the information of `instance_info` as JSON
 
 
 def instance_info() -> InstanceInfo:
     """Return where this task runs, and with which other ranks.
 
-    This also works in processes that a task starts. Outside a pool, the result describes a world of one rank.
+    This also works in processes that a task starts. Outside a pool, the result describes a single rank on this
+    computer.
     """
     from ..node.context import current
 

@@ -24,11 +24,12 @@ Filter = Callable[[], AbstractContextManager[None]]
 
 
 def stdout(*, only: Only) -> Callable[[F], F]:
-    """Let only some ranks print to standard output: ``@stdout(only="head")``, or a predicate of `InstanceInfo`.
+    """Let only some ranks print to standard output.
 
-    Place the decorator below or above `@compute`, or on any function. In a task's own process it redirects the file
-    descriptor, which also suppresses the output of native code, and everything else that the task prints at the same
-    time. In a thread it suppresses only what that thread writes to ``sys.stdout``.
+    ``@stdout(only="head")`` lets only rank 0 print; ``only`` can also be a function that gets the `InstanceInfo` and
+    returns whether the rank may print. Place the decorator below or above `@compute`, or on any function. In a task's
+    own process it redirects the file descriptor. This also suppresses the output of native code, and everything else
+    that the task prints at the same time. In a thread it suppresses only what that thread writes to ``sys.stdout``.
     """
     return _decorator(("stdout",), _checked("stdout", only))
 
@@ -39,7 +40,7 @@ def stderr(*, only: Only) -> Callable[[F], F]:
 
 
 def silent(function: F) -> F:
-    """Suppress both streams on every rank."""
+    """Suppress standard output and standard error of a function on every rank."""
     return _decorator(("stdout", "stderr"), lambda _info: False)(function)
 
 
@@ -52,7 +53,8 @@ def _checked(name: str, only: Any) -> Callable[[InstanceInfo], bool]:
 
 
 def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -> Callable[[F], F]:
-    filtered = functools.partial(_filtered, tuple(streams), speaks)  # a `partial`, because it must be picklable
+    # a `partial` and not a closure, because it must be picklable
+    filtered = functools.partial(_filtered, tuple(streams), speaks)
 
     def decorate(function: F) -> F:
         plain: Any = function
@@ -65,7 +67,7 @@ def _decorator(streams: Sequence[str], speaks: Callable[[InstanceInfo], bool]) -
 
 @contextmanager
 def _filtered(streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) -> Iterator[None]:
-    """Discard output to the streams during the block, unless this rank may print."""
+    """Discard output to ``streams`` during the block, unless this rank may print."""
     with ExitStack() as stack:
         if not speaks(instance_info()):
             silenced = _descriptor_silenced if _alone() else _stream_silenced
@@ -75,9 +77,9 @@ def _filtered(streams: tuple[str, ...], speaks: Callable[[InstanceInfo], bool]) 
 
 
 def _wrapped(function: Callable[..., Any], filtered: Filter) -> Callable[..., Any]:
-    """Wrap a function in one of the same kind.
+    """Wrap a function in a function of the same kind: plain, async, generator or async generator.
 
-    A generator is silenced only while it runs, not while its consumer does.
+    A generator is silenced only while it runs, not while its consumer runs.
     """
     wrapper = functools.wraps(function)(_WRAPPERS[kind_of(function)](function, filtered))
     setattr(wrapper, WRAPPER, True)
@@ -148,8 +150,9 @@ _WRAPPERS: dict[type[Decorated[...]], Callable[[Callable[..., Any], Filter], Cal
 
 
 def _alone() -> bool:
-    """Return whether this process runs only this task, so that its descriptors belong to the task."""
-    return Context().run(current) is not None  # such a task is visible in an empty context
+    """Return whether this process runs only this task, so that the process's file descriptors belong to the task."""
+    # a process with a single task has that task in a global variable, so that even an empty context shows it
+    return Context().run(current) is not None
 
 
 @contextmanager
@@ -167,7 +170,8 @@ def _descriptor_silenced(name: str) -> Iterator[None]:
     finally:
         with _gates:
             _users[name] -= 1
-            if not _users[name]:  # coroutines and threads may leave the block in any order
+            # coroutines and threads may leave their blocks in any order: the last one restores the descriptor
+            if not _users[name]:
                 _flush(name)
                 _replace(descriptor, _kept.pop(name))
 
@@ -178,7 +182,7 @@ def _replace(descriptor: int, other: int) -> None:
 
 
 def _flush(name: str) -> None:
-    """Flush the stream and C's buffers, so that a change of the descriptor does not affect earlier output."""
+    """Flush the stream and C's buffers, so that earlier output still goes where the descriptor pointed before."""
     try:
         getattr(sys, name).flush()
     except (AttributeError, OSError, ValueError):  # user code has replaced or closed the stream
@@ -210,13 +214,13 @@ def _stream_silenced(name: str) -> Iterator[None]:
 
 _gates = Lock()
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
-_users = dict.fromkeys(_DESCRIPTORS, 0)  # stream -> number of blocks that silence its descriptor now
-_kept: dict[str, int] = {}  # stream -> duplicate of its original descriptor
+_users = dict.fromkeys(_DESCRIPTORS, 0)  # by stream: number of blocks that silence its descriptor now
+_kept: dict[str, int] = {}  # by silenced stream: duplicate of the descriptor's original
 _shut = {name: ContextVar(f"outrider_{name}_shut", default=False) for name in ("stdout", "stderr")}
 
 
 class _Gate:
-    """A text stream that discards what certain contexts write."""
+    """A text stream that discards the output of contexts (threads and coroutines) in which ``shut`` is set."""
 
     def __init__(self, stream: Any, shut: ContextVar[bool]) -> None:
         self.stream = stream

@@ -1,4 +1,4 @@
-"""The process on each node that runs the plugins' code there, beside the tasks: see `api.plugin`."""
+"""The process on each node that runs the code of plugins there, beside the tasks. `api.plugin` describes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..api.plugin import NodeSide, Setup
 if TYPE_CHECKING:
     from ..api.plugin import Plugin
 
-STARTING, READY = 0, 1  # kinds of messages, sent before a plugin's first message
+STARTING, READY = 0, 1  # kinds of messages; STARTING: the setup of a plugin begins; READY: all plugins are set up
 MESSAGE = 2
 
 
@@ -25,7 +25,7 @@ MESSAGE = 2
 def plugin_host(
     plugins: bytes, facts: dict[str, Any], inbox: Iterator[tuple[str, Any]]
 ) -> Iterator[tuple[int, str, Any]]:
-    """Set up each plugin on this node, report the result, and forward messages; tear down when the inbox ends."""
+    """Set up each plugin on this node, report the result, and forward messages. When ``inbox`` ends, undo the setup."""
     outbox: SimpleQueue[tuple[int, str, Any] | None] = SimpleQueue()
     sides: dict[str, NodeSide] = {}
     env: dict[str, str] = {}
@@ -45,7 +45,7 @@ def plugin_host(
             )
             setup = stack.enter_context(plugin.node(side)) or Setup()
             env |= setup.env
-            os.environ.update(setup.env)  # seen by later plugins
+            os.environ.update(setup.env)  # plugins that are set up later see these variables
             accelerators = accelerators if setup.accelerators is None else setup.accelerators
             sides[plugin.name] = side
         yield READY, "", (env, accelerators)

@@ -1,8 +1,8 @@
-"""Preemption from a task's point of view: notices about its machine, the common stop of all ranks, and callbacks.
+"""Preemption as a task sees it: notices about its machine, the common stop of all ranks, and callbacks.
 
 Outside a pool there is never a notice, so that the same function runs anywhere. A check takes a microsecond. While a
-callback is registered, a thread checks the notice page five times a second. Without callbacks there is no such thread,
-and no cost.
+callback is registered, a thread looks for notices five times a second. Without callbacks there is no such thread, and
+no cost.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from ..node.notice_page import NoticePage, PostedNotice, World
 
 POLL_S = 0.2
-MARGIN_S = 5.0  # time for the work after a callback: the end of the process, the last bytes of output
-MARGIN_SHARE = 0.2  # share of a short notice's time that is used as the margin instead, if smaller
-# time limit for the agreement: one round trip to the client and to every node, which normally takes milliseconds
+MARGIN_S = 5.0  # seconds that a callback must leave for what follows: the end of the process, the last bytes of output
+# for a short notice, the margin is this fraction of the notice's time, if that is less than `MARGIN_S`
+MARGIN_SHARE = 0.2
+# seconds for the ranks to agree on a step to stop at: a round trip to the client and to every node, usually some
+# milliseconds
 AGREE_S = 5.0
 _PAUSE_S = 0.001
 
@@ -40,20 +42,20 @@ Callback = TypeVar("Callback", bound="Callable[[Preemption], object]")
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A preemption notice: a machine will be taken. The time left is computed at each access.
+    """A preemption notice: a machine will be taken. The remaining time is computed at each access.
 
     Attributes:
         source: Where the notice comes from: "aws", "gcp", "azure", "slurm", "signal", "file" and others.
-        node: The number of the node.
-        at: The time at which the machine is taken, by `time.monotonic`.
-        margin_s: The seconds of the time left that a callback should not use.
+        node: The number of the node whose machine will be taken.
+        at: The time at which the machine is taken, by `time.monotonic` of this machine.
+        margin_s: The seconds before ``at`` that a callback should leave unused.
         key: Internal: identifies the notice.
     """
 
     source: str  # origin of the notice: "aws", "gcp", "azure", "slurm", "signal", "file", ...
     node: int  # number of the node whose machine will be taken, as in `instance_info`
     at: float  # time when the machine is taken, by `time.monotonic()` of this machine
-    margin_s: float  # part of the time left that a callback should not use
+    margin_s: float  # seconds before ``at`` that a callback should leave unused
     key: tuple[int, ...] = field(repr=False)  # identifies the notice; it stays the same if the notice's time changes
 
     @property
@@ -63,15 +65,15 @@ class Preemption:
 
     @property
     def budget_s(self) -> float:
-        """Seconds until the machine is taken, minus the margin."""
+        """Seconds until the machine is taken, minus ``margin_s``: the time that a callback may use."""
         return max(0.0, self.at - self.margin_s - time.monotonic())
 
 
 def preemption(*, everywhere: bool = False) -> Preemption | None:
-    """Return the current notice that this task's machine will be taken; None if there is none.
+    """Return the notice that this task's machine will be taken; None if there is none.
 
     Args:
-        everywhere: True: also the notice of any other machine on which this generation runs.
+        everywhere: True: also return the notice of any other machine that runs ranks of this task's broadcast.
     """
     page = context.notice_page()
     return None if page is None else pending(page, context.current(), everywhere=everywhere)
@@ -83,10 +85,10 @@ def should_stop(*, everywhere: bool = False) -> bool:
     For training loops: ``if should_stop(): break``.
 
     Args:
-        everywhere: True: also when any other machine of this generation will be taken. Then the result is True at the
-            same call on every rank, so that no rank waits for a rank that has stopped. This is for ranks that work in
-            step: each rank must call the function once per step, in the task's own process. While the ranks agree, the
-            call waits for some milliseconds; if they cannot agree, it returns False.
+        everywhere: True: also when any other machine that runs ranks of this broadcast will be taken. Then the result
+            is True at the same call on every rank, so that no rank waits for a rank that has stopped. This is for ranks
+            that run the same steps: each rank must call the function once per step, in the task's own process. While
+            the ranks agree on the step, the call waits for some milliseconds; if they cannot agree, it returns False.
 
     Raises:
         RuntimeError: ``everywhere`` was used in a process that the task has started.
@@ -96,7 +98,7 @@ def should_stop(*, everywhere: bool = False) -> bool:
 
 
 def stopping(*, everywhere: bool) -> bool:
-    """Return the result of `should_stop`, without counting a step."""
+    """Return the result of `should_stop`, without counting a step of the loop."""
     page = context.notice_page()
     if page is None:
         return False
@@ -109,7 +111,7 @@ def stopping(*, everywhere: bool) -> bool:
 
 
 def pending(page: NoticePage, task: TaskContext | None, *, everywhere: bool) -> Preemption | None:
-    """Return the result of `preemption` for a given task."""
+    """Return the result of `preemption` for ``task``, with the notices of ``page``."""
     own, others = page.read()
     if own is None and not (everywhere and others):
         return None
@@ -130,7 +132,7 @@ def _preemption(notice: PostedNotice, node: int | None, key: tuple[int, ...]) ->
 
 
 def _world(worlds: dict[int, World], task: TaskContext) -> World | None:
-    """Return the world of the task's job, or None.
+    """Return the notice page's entry for the generation of the task's job; None: there is no entry.
 
     After a loss, a surviving rank may still belong to an older generation.
     """
@@ -142,8 +144,8 @@ def _agreed(page: NoticePage, task: TaskContext) -> bool:
     """Return whether all ranks stop at this call of `should_stop`.
 
     They stop at the call after the highest number of calls that any rank had made. A rank first counts its call, then
-    reads the notice page. Therefore either it sees the notice about a machine and waits here, or its node reports a
-    number that includes this call.
+    reads the notice page. Therefore the rank either sees the notice about a machine and waits here, or its node reports
+    a number that includes this call.
     """
     calls = page.count(task.info["worker"], task.attempt, task.job, task.info["generation"])
     world = _world(page.read().worlds, task)
@@ -153,9 +155,9 @@ def _agreed(page: NoticePage, task: TaskContext) -> bool:
 
 
 def _waited(page: NoticePage, task: TaskContext, notice: PostedNotice) -> World | None:
-    """Wait for the ranks to agree; return the world with the agreement, or None if there is none.
+    """Wait for the ranks to agree on a step to stop at; return the notice page's entry for their generation, or None.
 
-    After a failure to agree, the next call does not wait again.
+    If the ranks did not agree in time, the next call for the same notice does not wait again.
     """
     failed_request = (task.attempt, notice.number)
     if failed_request in _in_vain:
@@ -178,13 +180,16 @@ _in_vain: set[tuple[int, int]] = set()
 
 @dataclass(slots=True)
 class _Call:
-    until: float  # end of the call's budget, by `time.monotonic`
+    until: float  # when the call's time for its work is over, by `time.monotonic`
     ended: threading.Event = field(default_factory=threading.Event)
     is_overdue: bool = False
 
 
 class OnPreemption(Generic[Callback]):
-    """A registered callback. Calling this object calls the function; its context waits at the end for running calls."""
+    """A registered callback; calling this object calls the function.
+
+    As a context manager, it waits at the end of the block for running calls.
+    """
 
     def __init__(self, callback: Callback, *, everywhere: bool, margin_s: float | None) -> None:
         update_wrapper(cast("Any", self), callback)
@@ -215,13 +220,13 @@ class OnPreemption(Generic[Callback]):
         return self._callback
 
     def cancel(self) -> None:
-        """Make no more calls. A running call continues. Idempotent."""
+        """Make no more calls of the callback. A running call continues. Idempotent."""
         with self._lock:
             self._is_over = True
         _poller.remove(self)
 
     def wait(self) -> None:
-        """Wait until all running calls have ended or have used up their budget."""
+        """Wait until each running call has ended or has used up its time."""
         for call in self._calls:
             call.ended.wait(max(0.0, call.until - time.monotonic()))
 
@@ -251,7 +256,7 @@ class OnPreemption(Generic[Callback]):
         try:
             started = surroundings.run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
             started.add_done_callback(lambda _: call.ended.set())
-        except RuntimeError:  # the callback's loop is closed, so the callback has no purpose any more
+        except RuntimeError:  # the callback's event loop is closed, so calling the callback has no purpose any more
             coroutine.close()
             call.ended.set()
 
@@ -284,7 +289,8 @@ class OnPreemption(Generic[Callback]):
 
     def __exit__(self, *_: object) -> None:
         self.cancel()
-        if self._loop is None:  # an async callback needs the loop, so only `async with` waits for it
+        # an async callback needs the event loop, which waiting here would block: only `async with` waits for it
+        if self._loop is None:
             self.wait()
 
     async def __aenter__(self) -> OnPreemption[Callback]:
@@ -313,15 +319,15 @@ def on_preemption(
 ) -> OnPreemption[Callback] | Callable[[Callback], OnPreemption[Callback]]:
     """Call ``callback(notice)`` once when this task's machine will be taken; at once if there already is a notice.
 
-    The registration lasts until the task ends or, in a ``with`` statement, until the block ends. In both cases a
-    running callback is waited for, within its budget: the time left minus the margin. An async callback runs on the
-    loop on which it was registered, and is cancelled when its budget is used up; any other callback runs in a new
-    thread. If the callback raises, the error is printed and the task continues. Outside a pool the callback is never
-    called.
+    The registration lasts until the task ends or, in a ``with`` statement, until the block ends. At that end a running
+    callback gets the time to finish, but not longer than its budget: the time until the machine is taken minus the
+    margin. An async callback runs on the event loop on which it was registered, and is cancelled when its budget is
+    used up; any other callback runs in a new thread. If the callback raises, the error is printed and the task
+    continues. Outside a pool the callback is never called.
 
     Args:
-        callback: A function, or an async function, of the `Preemption`.
-        everywhere: True: also when any other machine of this generation will be taken.
+        callback: A function, or an async function, that gets the `Preemption`.
+        everywhere: True: also when any other machine that runs ranks of this broadcast will be taken.
         margin: Seconds to leave unused. Default: 5, or a fifth of a short notice.
 
     Raises:
@@ -335,7 +341,7 @@ async def wait_preemption(*, everywhere: bool = False) -> Preemption:
     """Wait until there is a notice, and return it. Safe to cancel.
 
     Args:
-        everywhere: True: also wait for the notice of any other machine of this generation.
+        everywhere: True: also wait for the notice of any other machine that runs ranks of this broadcast.
     """
     import asyncio
 
@@ -351,12 +357,12 @@ async def wait_preemption(*, everywhere: bool = False) -> Preemption:
 
 
 class _NoticePoller:
-    """The thread that polls the notice page for all callbacks of a process."""
+    """The thread that looks for notices, for all callbacks of a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handlers: list[OnPreemption[Any]] = []
-        self._tasks: set[int] = set()  # attempts that have registered callbacks
+        self._tasks: set[int] = set()  # ids of the attempts whose callbacks are registered
         self._thread: threading.Thread | None = None
         self._changed = threading.Event()
 
@@ -366,7 +372,7 @@ class _NoticePoller:
             if handler.task is not None and handler.task.attempt not in self._tasks:
                 self._tasks.add(handler.task.attempt)
                 handler.task.closing.append(partial(self._ended, handler.task))
-            if self._thread is None or not self._thread.is_alive():  # in a forked child, the thread does not exist
+            if self._thread is None or not self._thread.is_alive():  # a forked child does not have its parent's thread
                 self._thread = threading.Thread(target=self._run, daemon=True, name="outrider-preemption")
                 self._thread.start()
             self._changed.set()
@@ -390,7 +396,7 @@ class _NoticePoller:
             self._changed.wait(POLL_S)
 
     def _ended(self, task: TaskContext, failed: bool) -> None:  # noqa: ARG002 - the same after a failure
-        """Cancel the callbacks of a task whose function has ended; wait for running ones before its answer."""
+        """Cancel the callbacks of a task whose function has ended. Its result is sent after the running callbacks."""
         with self._lock:
             self._tasks.discard(task.attempt)
             theirs = [handler for handler in self._handlers if handler.task is task]
@@ -401,5 +407,5 @@ class _NoticePoller:
 
 
 _poller = _NoticePoller()
-# A forked child starts without callbacks: they belong to the process that has registered them.
+# A forked child starts without callbacks, which belong to the process that registered them.
 os.register_at_fork(after_in_child=_poller.__init__)  # type: ignore[misc]

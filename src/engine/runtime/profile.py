@@ -34,8 +34,8 @@ class profile:  # noqa: N801  used like a verb: `with profile():`
 
     Args:
         skip: The number of steps before the profile begins.
-        steps: The number of steps that it takes. 0: until the end of the block.
-        seconds: The most seconds.
+        steps: The number of steps that the profile contains. 0: until the end of the block.
+        seconds: The largest duration of the profile in seconds.
         name: A part of the trace's name.
     """
 
@@ -70,6 +70,6 @@ class profile:  # noqa: N801  used like a verb: `with profile():`
             self._taken.task_ended()
 
     def step(self) -> None:
-        """Mark the end of a step of the loop, if nothing else marks it. Once called, only these marks count."""
+        """Mark the end of a step of the loop. Once this was called, only these marks count as steps."""
         if context.on_profile_step is not None:
             context.on_profile_step("step", None)

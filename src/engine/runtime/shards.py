@@ -65,7 +65,10 @@ def _picks(count: int, rank: int, world_size: int, random: Random | None, drop_l
 
 
 def _taker(data: Any) -> Callable[[Picks], Any]:
-    """Return a function that takes items from data of this type. Libraries that are not imported are ignored."""
+    """Return a function that takes this rank's items from data of this type.
+
+    Types of numpy, torch and pandas are tried only if the library is imported already.
+    """
     if _is(data, "numpy", "ndarray") or _is(data, "torch", "Tensor"):
         if data.ndim == 0:
             raise TypeError("shard() cannot cut an array without an axis")
@@ -83,18 +86,19 @@ def _is(data: Any, module: str, name: str) -> bool:
 
 
 def _from_sequence(data: Sequence[Any], picks: Picks) -> Any:
-    """Take items by slicing if that keeps the type; otherwise create an object of the type, or else return a list."""
+    """Take items by slicing if that keeps the type; otherwise make an object of the type from the items, or a list."""
     kind = type(data)
     if isinstance(picks, slice):
         try:
             part = data[picks]
-        except TypeError:  # deque and other types that accept only integers
+        except TypeError:  # a deque and other types accept only integers as an index
             pass
         else:
             if type(part) is kind:
                 return part
     items = [data[index] for index in (range(len(data))[picks] if isinstance(picks, slice) else picks)]
-    empty = data[:0] if hasattr(data, "typecode") else None  # array.array: its constructor needs the item type
+    # array.array: its constructor needs the type of the items, so start with an empty array
+    empty = data[:0] if hasattr(data, "typecode") else None
     if empty is not None:
         empty.extend(items)  # type: ignore[attr-defined]
         return empty

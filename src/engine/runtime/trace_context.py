@@ -1,4 +1,5 @@
-"""The continuation of the caller's trace in a task: the pickled arguments contain its context, and restore it there.
+"""The continuation of the caller's trace in a task. The pickled arguments contain the trace's context; unpickling
+restores it.
 
 The variables are those of OpenTelemetry's specification for processes: TRACEPARENT, TRACESTATE, BAGGAGE.
 """
@@ -17,9 +18,9 @@ VARIABLES = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE", "baggage"
 
 
 class Traced(dict[str, Any]):
-    """The keyword arguments of a call.
+    """The keyword arguments of a call, together with the caller's trace context, ``carrier``.
 
-    When they are unpickled in the task, the trace of ``carrier`` continues there.
+    When the arguments are unpickled in the task, the caller's trace continues there.
     """
 
     def __init__(self, kwargs: Mapping[str, Any], carrier: Mapping[str, str]) -> None:
@@ -58,7 +59,9 @@ def _set_variables(task: TaskContext, carrier: Mapping[str, str]) -> None:
 
 
 def _attach(task: TaskContext, carrier: Mapping[str, str]) -> None:
-    """Make the caller's span current, if opentelemetry is installed: the function's spans are its children."""
+    """Make the caller's span the current one, if opentelemetry is installed, so that the function's spans become its
+    children.
+    """
     with suppress(ImportError):
         from opentelemetry import context, propagate
 

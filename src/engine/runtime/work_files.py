@@ -1,7 +1,7 @@
-"""Transfers of files between a node's work folder and the client, by tasks of Outrider's own beside the slots.
+"""Transfers of files between a node's work folder and the client. Tasks of Outrider's own do this, without a task slot.
 
-A file is sent as ``("file", name, size_bytes, executable)``, its bytes in pieces, and ``("end",)``. One item contains
-several of these parts, so that small files do not each need a round trip.
+A file is sent as ``("file", name, size_bytes, executable)``, its bytes in pieces, and ``("end",)``. One item of the
+stream contains several of these parts, so that small files do not each need a round trip.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from typing import Any, BinaryIO
 
 from ..api.compute import compute
 
-PIECE_BYTES = 32 << 10  # size of a piece of a file
-ITEM_BYTES = 56 << 10  # size limit of an item's parts: an item must fit into a frame
-_PART_BYTES = 64  # maximum overhead of a part beside its bytes and texts
+PIECE_BYTES = 32 << 10  # bytes of a file in one part
+# largest size in bytes of the parts in one item, which must fit into a frame (a message of the protocol)
+ITEM_BYTES = 56 << 10
+_PART_BYTES = 64  # largest number of bytes that a part takes in addition to its bytes and texts
 
 Part = tuple[Any, ...] | bytes
 
 
 @compute
 def send_files(pattern: str) -> Iterator[list[Part]]:
-    """Yield the files in the working directory that match. An unreadable file is sent as ``("unread", name, why)``."""
+    """Yield the files in the working directory that match ``pattern``. An unreadable file is sent as ``("unread", name,
+    reason)``.
+    """
     yield from grouped(part for name in matching(pattern) for part in parts_of(name, Path(name)))
 
 
@@ -44,11 +47,12 @@ def take_files(to: str, items: Iterator[list[Part]]) -> int:
 
 
 def matching(pattern: str) -> Iterator[str]:
-    """Yield the names of files that match the pattern, or are below a folder that matches, each name once."""
+    """Yield the names of files that match ``pattern`` or lie below a folder that matches, each name once."""
     seen: set[str] = set()
-    # Python versions differ in the meaning of a "**" at the end
+    # handled here, as Python versions differ in the meaning of a "**" at the end
     base = pattern.removesuffix("/").removesuffix("**").removesuffix("/")
-    named = not any(sign in base for sign in "*?[")  # a name without wildcards: then a link to a folder is followed
+    # whether the pattern has no wildcards; then a link to a folder is followed
+    named = not any(sign in base for sign in "*?[")
     for path in [Path()] if base in {"", "."} else sorted(Path().glob(base)):
         names = below(path) if path.is_dir() and (named or not path.is_symlink()) else [str(path)]
         for name in names:
@@ -65,7 +69,7 @@ def below(folder: Path) -> Iterator[str]:
 
 
 def parts_of(name: str, path: Path) -> Iterator[Part]:
-    """Yield the parts of one file; none if it is not a regular file, or does not exist any more."""
+    """Yield the parts of one file; nothing if it is not a regular file, or does not exist any more."""
     try:
         file = _opened(path)
     except FileNotFoundError:
@@ -77,7 +81,7 @@ def parts_of(name: str, path: Path) -> Iterator[Part]:
         return
     with file:
         status = os.fstat(file.fileno())
-        left = status.st_size  # a limit, as the file may grow while it is sent
+        left = status.st_size  # the file may grow while it is sent: send only as many bytes as announced
         yield "file", name, left, bool(status.st_mode & stat.S_IXUSR)
         while left and (piece := file.read(min(PIECE_BYTES, left))):
             left -= len(piece)
@@ -104,12 +108,13 @@ class FileWriter:
     """A writer of files below a folder; each file is written completely or not at all.
 
     ``written``: the paths of the complete files.
+
     FILES-1: no file replaces another file of the same writer, as `A.txt` and `a.txt` would on a file system that
-    ignores case.
+        ignores case.
     """
 
     def __init__(self, folder: Path, *, strip: str = "") -> None:
-        """Prepare to write. ``strip``: the common beginning of all file names, which is removed from them."""
+        """Prepare to write. ``strip``: the common beginning of all file names, which the writer removes."""
         self._folder, self._strip = folder, strip
         self.written: list[Path] = []
         self.path: Path | None = None  # path of the file that is being written
@@ -130,7 +135,7 @@ class FileWriter:
                 raise ValueError(f"no part of a file: {part!r}")
 
     def close(self) -> None:
-        """Remove an incomplete file."""
+        """Close the writer, and remove a file that is not complete."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -153,7 +158,7 @@ class FileWriter:
         assert self.path is not None, "a file has been begun"
         if self._executable:
             mode = os.fstat(self._file.fileno()).st_mode
-            os.fchmod(self._file.fileno(), mode | (mode & 0o444) >> 2)  # executable for everyone who may read it
+            os.fchmod(self._file.fileno(), mode | (mode & 0o444) >> 2)  # let everyone execute the file who may read it
         self._file.close()
         self._file = None
         self._check_name()
@@ -172,7 +177,9 @@ class FileWriter:
 
 
 def _opened(path: Path) -> BinaryIO | None:
-    """Open a regular file, or a link to one. Return None for anything else, because opening it might block for ever."""
+    """Open a regular file, or a link to one. Return None for any other kind of file, as opening it might block for
+    ever.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
         return None
     file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)  # noqa: SIM115, PTH123
