@@ -11,5 +11,5 @@ SETUP = 1
 FORK = 2
 KILL = 3  # the request to kill a worker: [KILL, worker]
 # The fork server's only message to the executor server: [worker, status, detail, died, held], sent when all processes
-# of a worker have ended. status: from os.waitpid, -1 if the fork failed. detail: text for the error. died: time of death
-# by time.monotonic(). held: memory in bytes if the worker was killed because it exceeded its limit, else 0.
+# of a worker have ended. status: from os.waitpid, -1 if the fork failed. detail: text for the error. died: time of
+# death by time.monotonic(). held: memory in bytes if the worker was killed because it exceeded its limit, else 0.

@@ -1,6 +1,6 @@
 """A monitor of tasks with a memory limit: it finds tasks whose processes together exceed the limit.
 
-The kernel can limit the memory of a cgroup, but that needs root, and the kernel would kill only one process of the task.
+The kernel can limit the memory of a cgroup, but this needs root, and the kernel would kill only one process of a task.
 Therefore the monitor adds up the memory of each task's processes every `LOOK_S` seconds: a task that grows by 5 GB/s is
 found 0.5 GB above its limit. A check takes 20 us for each process. After a long check the next check is delayed,
 because the fork server, in which the monitor runs, has other work.

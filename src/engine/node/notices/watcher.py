@@ -17,10 +17,12 @@ from ...wire.messages import Peer, PreemptionNotice, StopAt, StopChecks
 from ..notice_page import NoticePage, PostedNotice, World
 from .sources import NoticeSource
 
-SAME_S = 1.0  # an end that differs by less is the same: the end computed from two answers of a cloud differs by rounding
+SAME_S = 1.0  # ends that differ by less are the same: ends computed from two answers of a cloud differ by rounding
 LONGEST_S = 30 * 86400.0
 NAME_CHARS = 64
-SETTLE_S = 0.01  # wait before counts of stop checks are read: a check begun before the notice was posted is counted then
+# delay from the posting of a notice to the reading of the stop checks' counts: a check that began before the posting
+# has been counted then
+SETTLE_S = 0.01
 
 
 class PreemptionWatcher:
@@ -81,7 +83,7 @@ class PreemptionWatcher:
                 self._send(PreemptionNotice(source, max(0.0, notice.at - now)))
 
     def _post_notice(self, source: str, seconds: float | None, peer: Peer) -> None:
-        """Write the notice about the machine of ``peer``, which has ranks of a broadcast; ``seconds`` None: erase it.""""
+        """Write the notice about the machine of ``peer`` (a node of a broadcast); ``seconds`` None: erase it."""
         job, generation, number, node = peer
         if seconds is None:
             self._update(job, generation, notice=None)
