@@ -1,9 +1,10 @@
-"""Delayed release of the local variables of a rank's function: after its answer is sent, and within a time limit.
+"""Delayed release of the local variables of a rank's function: after the rank's answer is sent, with a time limit.
 
-Destructors may wait for other ranks: those of gloo do after `destroy_process_group`, sometimes for ever. Python would
-run them when the function returns, before its value is sent, and the whole broadcast would wait for them.
-AFTER-1: the locals of a settled rank's function occupy its worker for at most `FREE_S`: then the kernel kills the
-worker.
+A destructor may wait for other ranks: after `destroy_process_group`, the destructors of gloo wait, sometimes for ever.
+Python would run these destructors when the function returns, before its value is sent, and the whole broadcast would
+wait.
+AFTER-1: after a rank has answered, the release of its function's locals occupies the worker for at most `FREE_S`: then
+the kernel kills the worker.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .frames import release_frames
 
 T = TypeVar("T")
 FREE_S = 8.0
-FIRST_CALLS = 256  # Python function calls to trace: `function` is among the first 256, or its plugins never call it
+FIRST_CALLS = 256  # calls to trace at most: if none of these runs the user's function, no later call does
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 _kept: list[FrameType] = []
 _errors: list[BaseException] = []
@@ -30,8 +31,9 @@ _errors: list[BaseException] = []
 def keeping(function: object, call: Callable[[], T]) -> T:
     """Return ``call()``, which calls ``function``, and keep the locals of ``function`` until `free`.
 
-    The locals are not kept in three cases: ``function`` is not among the first calls that ``call`` makes; a debugger or
-    coverage.py is tracing; or a process group remains for a plugin, because the group must outlive the locals.
+    The locals are not kept in three cases: ``function`` is not among the first `FIRST_CALLS` calls that Python makes
+    within ``call``; a debugger or coverage.py is tracing; or a process group of torch.distributed still exists, which
+    a plugin will destroy: the locals must be freed before the group.
     """
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
     if not isinstance(code, CodeType) or code.co_flags & _SUSPENDABLE or sys.gettrace() is not None:
@@ -40,7 +42,7 @@ def keeping(function: object, call: Callable[[], T]) -> T:
     left = FIRST_CALLS
 
     def trace(frame: FrameType, _event: str, _argument: Any) -> None:
-        """Keep the frame of ``function``, and trace no more frames than needed: a referenced frame keeps its locals."""
+        """Store the frame of ``function``, which keeps its local variables alive, and end the tracing."""
         nonlocal left
         left -= 1
         if frame.f_code is code:
@@ -71,7 +73,7 @@ def hold(error: BaseException) -> None:
 def free() -> None:
     """Free the local variables kept by `keeping` and `hold`.
 
-    The process is killed if that takes longer than `FREE_S`.
+    The kernel kills the process if freeing them takes longer than `FREE_S`.
     """
     if _kept or _errors:
         frames = [*_kept]
@@ -80,13 +82,13 @@ def free() -> None:
             while _errors:
                 release_frames(_errors.pop())
             for frame in frames:
-                # the frame still runs: the function called itself in a thread that continues
+                # RuntimeError: a thread still runs this frame, for example of a recursive call
                 with suppress(RuntimeError):
                     frame.clear()
 
 
 def story(status: int, *, idle: bool) -> bytes:
-    """Return a log line about a worker killed by its deadline; empty if ``status`` means something else."""
+    """Return a log line if ``status`` shows that the deadline of `free` killed the worker; else return b""."""
     if not idle or status < 0 or not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGALRM:
         return b""
     return (
@@ -102,9 +104,9 @@ def _has_group() -> bool:
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    """Have the kernel end this process by SIGALRM after so many seconds, even if Python code can no longer run."""
+    """Have the kernel kill this process by SIGALRM if the block takes longer, even if Python code can no longer run."""
     handler = signal.getsignal(signal.SIGALRM)
-    if handler is None:  # the handler was not installed by Python, so it could not be restored
+    if handler is None:  # C code has installed the SIGALRM handler: Python could not restore it
         yield
         return
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -22,8 +22,9 @@ class Whole(NamedTuple):
 class Arrival:
     """A blob that is still arriving.
 
-    With ``on_whole`` (called when the blob is complete) other nodes send the blob, and it survives the end of its
-    channel.
+    Args:
+        on_whole: called when the blob is complete; None for a blob that the client sends. Blobs of other nodes
+            have this function, and stay when the channel (the connection that carries them) closes.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class Arrivals:
     def begin(
         self, name: str, size_bytes: int, on_whole: Callable[[Whole], object] | None = None, *, hashed: bool = False
     ) -> Arrival:
-        """Begin to receive a blob; the received part of an earlier blob of the same name is dropped.
+        """Begin to receive a blob; if a blob of this name is already arriving, drop its received bytes.
 
         Args:
             hashed: whether ``on_whole`` gets the blob's SHA-256.
 
         Raises:
-            OSError: see `BlobStore.new`.
+            OSError: this process has too few file descriptors left (`BlobStore.new`).
         """
         arrival = Arrival(name, size_bytes, self.store.new(), on_whole, hashed=hashed)
         if (before := self._arriving.get(name)) is not None:
@@ -73,7 +74,7 @@ class Arrivals:
         return arrival
 
     def take(self, arrival: Arrival, data: bytes | memoryview, at: int) -> None:
-        """Write bytes at their offset; bytes count as received only if they continue the received part.
+        """Write bytes at the offset ``at`` of a blob; bytes that it already has are written again, but not counted.
 
         Raises:
             OSError: no memory is left for the bytes.
@@ -105,16 +106,16 @@ class Arrivals:
             del self._arriving[arrival.name]
 
     def drop(self, names: Iterable[str]) -> None:
-        """Drop the arriving blobs that other nodes send.
+        """Drop those of the named blobs that another node is still sending.
 
-        Blobs from the client are dropped when their channels close.
+        A blob that the client sends is dropped when its connection closes.
         """
         for name in names:
             if (arrival := self._arriving.get(name)) is not None and arrival.on_whole is not None:
                 self.abandon(arrival)
 
     def read(self, name: str, at: int, most_bytes: int) -> bytes:
-        """Return bytes of a blob; empty if they have not arrived yet."""
+        """Return at most ``most_bytes`` bytes from the offset ``at`` of a blob; b"" if they have not arrived yet."""
         arrival = self._arriving.get(name)
         fd, end = (self.store.fd(name), at + most_bytes) if arrival is None else (arrival.fd, arrival.have_bytes)
         return b"" if fd is None or end <= at else os.pread(fd, min(most_bytes, end - at), at)

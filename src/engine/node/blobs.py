@@ -1,9 +1,9 @@
-"""Blobs in this machine's memory: memfds that are passed as file descriptors, and mapped instead of copied.
+"""Blobs: large values in this machine's memory, in memfds that processes pass as descriptors and map without a copy.
 
-A task's own arguments and result are mapped privately (copy-on-write). So are the objects that a task gets by a `Ref`,
-which a node receives once. Shared values are mapped once per worker, and each task that uses a shared value unpickles
-it: its arrays lie over the mapping, which all workers of the node share. These arrays are read-only, because other
-tasks would see a change. Each task has its own copy of the objects around the arrays.
+A task's arguments, its result, and the objects that it gets by a `Ref` are mapped privately (copy-on-write).
+A shared value (sent once, used by many calls) is mapped once in each worker, and each task that uses it unpickles it
+again. The arrays in a shared value refer to the mapped memory, which all workers of the node share: they are read-only,
+because other tasks would see a change. All other objects in the value are the task's own copies.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from ..wire.messages import Value
 from . import limits
 from .pipe import write_all
 
-FREE = b"\x00"  # first byte of a checkpoint part: FREE means that its rank may overwrite it
-# second byte of a checkpoint part: SAFE means that all parts of its version are on the requested number of nodes
+FREE = b"\x00"  # first byte of the blob of a rank's checkpoint: FREE means that the rank may overwrite the blob
+# second byte of the blob of a rank's checkpoint: SAFE means that the blobs of all ranks for this version of the
+# checkpoint are on the requested number of nodes
 SAFE = b"\x01"
-LARGE_BYTES = 64 << 20  # freeing a blob of this size takes 10 ms
-SPARE = 32  # free descriptors reserved for channels that fetch blobs; at a low limit: a quarter of the limit
-_lent: dict[str, int] = {}  # name -> descriptor of an object or shared value that this process's tasks refer to
-_sizes: dict[str, Sequence[int] | None] = {}  # name -> sizes of the parts of that object or shared value, if known
-_shared: dict[str, mmap.mmap] = {}  # name -> mapping that all tasks of this process share
+LARGE_BYTES = 64 << 20  # freeing a blob of this size takes 10 ms: a larger blob is freed in a thread
+SPARE = 32  # descriptors kept free for connections that fetch blobs; at most a quarter of the process's limit
+_lent: dict[str, int] = {}  # name -> descriptor of the blob of an object or shared value that tasks of this process use
+_sizes: dict[str, Sequence[int] | None] = {}  # name -> sizes of the pickle's parts in the blob of this name, if known
+_shared: dict[str, mmap.mmap] = {}  # name -> the mapping of a shared value, common to all tasks of this process
 _close = os.close
-_lending = threading.Lock()  # in a thread worker, several tasks use the descriptors that arrive by its pipe
+_lending = threading.Lock()  # guards the three dictionaries: a thread worker runs several tasks at once
 
 
 def write(parts: Sequence[bytes | memoryview]) -> int:
-    """Make a new blob and return its descriptor."""
+    """Write the parts into a new blob, and return its descriptor."""
     fd = os.memfd_create("blob", os.MFD_CLOEXEC)
     try:
         write_all(fd, parts)
@@ -48,25 +49,25 @@ def write(parts: Sequence[bytes | memoryview]) -> int:
 
 
 def close(fd: int) -> None:
-    """Close a blob, and free its memory as `give_back` does."""
+    """Close a blob's descriptor, in a thread if the blob is large: closing frees the memory."""
     give_back(partial(_close, fd), os.fstat(fd).st_size)
 
 
 def give_back(free: Callable[[], object], size_bytes: int) -> None:
-    """Call ``free``, in a thread if the memory is large.
+    """Call ``free``, which frees ``size_bytes`` of memory; from `LARGE_BYTES` on, call it in a thread.
 
     Freeing 4 GiB takes from half a second to several seconds, which would block an event loop. At interpreter shutdown
     ``free`` is called directly: a new thread would not run, and starting it would hang.
     """
     if size_bytes >= LARGE_BYTES and not sys.is_finalizing():
-        with suppress(RuntimeError):  # no further thread can be started
+        with suppress(RuntimeError):  # RuntimeError: no thread can be started
             threading.Thread(target=free, daemon=True, name="outrider-close").start()
             return
     free()
 
 
 def mapped(fd: int) -> mmap.mmap:
-    """Map a blob copy-on-write: arrays over it are writable, and the changes are private. Closes ``fd``."""
+    """Map a blob copy-on-write, and close ``fd``: arrays in the mapping are writable, without effect on the blob."""
     try:
         return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
@@ -74,9 +75,10 @@ def mapped(fd: int) -> mmap.mmap:
 
 
 def load(value: Value, fds: list[int]) -> Any:
-    """Return the object of a value.
+    """Unpickle the object in a `Value` message.
 
-    If the value has a blob, its descriptor must be the first of ``fds``: it is removed from ``fds`` and closed.
+    If its pickle is in a blob, the blob's descriptor must be the first of ``fds``; it is removed from ``fds`` and
+    closed.
     """
     if value.blob is None:
         return values.load(value.data, value.sizes)
@@ -86,12 +88,13 @@ def load(value: Value, fds: list[int]) -> Any:
 
 
 def dump(obj: object, name: str, *, sized: bool = False) -> tuple[Value, list[int]]:
-    """Return an object as a value, and a list with the descriptor of its blob, empty if the value needs none.
+    """Pickle an object; return its `Value` message, and a list with the blob's descriptor, empty if no blob is needed.
 
-    The caller closes the descriptor; the blob has no name yet.
+    The caller must close the descriptor. The `Value` does not name the blob yet.
 
     Args:
-        sized: whether the value always has the size of the blob.
+        name: how errors name the object, for example "result".
+        sized: whether the `Value` of a blob always has ``sizes``, from which the blob's size follows.
 
     Raises:
         Unpicklable
@@ -100,7 +103,7 @@ def dump(obj: object, name: str, *, sized: bool = False) -> tuple[Value, list[in
 
 
 def placed(dumped: values.Dumped, *, sized: bool = False) -> tuple[Value, list[int]]:
-    """Return an already pickled object in the form of `dump`."""
+    """Return what `dump` returns, for an object that is already pickled."""
     if dumped.total <= values.INLINE_BYTES:
         return values.inline(dumped), []
     sizes = (dumped.total,) if sized and dumped.sizes is None else dumped.sizes
@@ -108,7 +111,7 @@ def placed(dumped: values.Dumped, *, sized: bool = False) -> tuple[Value, list[i
 
 
 def adopt_shared(name: str, fds: list[int], sizes: Sequence[int] | None = None) -> None:
-    """Store the blob ``name``, whose descriptor is the first of ``fds``; without ``sizes`` it may be another copy."""
+    """Take the first descriptor of ``fds`` for the blob ``name``; ``sizes`` None keeps the sizes of an earlier copy."""
     with _lending:
         before = _lent.get(name)
         _lent[name] = fds.pop(0)
@@ -120,7 +123,7 @@ def adopt_shared(name: str, fds: list[int], sizes: Sequence[int] | None = None) 
 
 
 def drop_shared(names: Iterable[str]) -> None:
-    """Forget these blobs; objects that still refer to a mapping keep the mapping alive."""
+    """Close the descriptors of these blobs; arrays that still use a mapping keep its memory."""
     with _lending:
         for name in names:
             _shared.pop(name, None)
@@ -130,7 +133,7 @@ def drop_shared(names: Iterable[str]) -> None:
 
 
 def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
-    """Return the value as which an `engine.serialization.payload.Shared` is unpickled.
+    """Return the shared value of this name, as which `engine.serialization.payload.Shared` is unpickled.
 
     Raises:
         LookupError: this process did not receive the value.
@@ -143,7 +146,7 @@ def resolve_shared(name: str, sizes: Sequence[int] | None) -> Any:
 
 
 def resolve_object(name: str) -> Any:
-    """Return the value that a `Ref` stands for. As in a task's own argument, its arrays are writable.
+    """Return the value that a `Ref` stands for; its arrays are writable, without effect on other tasks.
 
     Raises:
         LookupError: this process did not receive the value.
@@ -154,13 +157,13 @@ def resolve_object(name: str) -> Any:
 
 
 def lent(prefix: str) -> list[str]:
-    """Return the names of received blobs that begin with ``prefix``."""
+    """Return those names of received blobs that begin with ``prefix``."""
     with _lending:
         return [name for name in _lent if name.startswith(prefix)]
 
 
 def lent_mapping(name: str) -> mmap.mmap:
-    """Map a blob that this process has received, copy-on-write.
+    """Return a copy-on-write mapping of a blob that this process has received.
 
     Raises:
         LookupError: this process did not receive the blob.
@@ -171,12 +174,11 @@ def lent_mapping(name: str) -> mmap.mmap:
 
 
 def resolve_pieces(pieces: Sequence[tuple[bytes | str, Sequence[int]]], sizes: Sequence[int]) -> Any:
-    """Return a value whose parts are spread over several pieces; its arrays are all writable.
+    """Unpickle a value whose parts (the pickle and its arrays) arrived in several pieces; all arrays are writable.
 
     Args:
-        pieces: each is bytes, or the name of a blob that this process has, with the numbers of the parts that it
-            contains.
-        sizes: the sizes of all parts.
+        pieces: (bytes, or the name of a received blob; the numbers of the parts in it) of each piece.
+        sizes: the sizes of all parts, in bytes.
 
     Raises:
         LookupError: this process did not receive one of the blobs.
@@ -206,26 +208,27 @@ def _descriptor(name: str) -> int:
 class BlobStore:
     """The blobs that the executor server holds by name.
 
-    Dropping a name frees the blob; existing mappings keep its pages.
+    `drop` frees a blob; the memory stays as long as a process maps it.
     """
 
     def __init__(self, *, same_host: bool) -> None:
         self._same_host = same_host
         self._fds: dict[str, int] = {}
         self._results = 0
-        self._slots: set[str] = set()  # blobs whose memory their rank reuses once they are dropped
-        # name -> (path, size) of blobs for which no descriptor was left: opened when needed
+        # names of checkpoint blobs: once such a blob is dropped, its rank writes a new checkpoint into it
+        self._slots: set[str] = set()
+        # name -> (path, size) of blobs that could not be opened because no descriptor was left; opened when needed
         self._unopened: dict[str, tuple[str, int]] = {}
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._fds)
 
     def fd(self, name: str | None) -> int | None:
-        """Return the descriptor of a blob, None if the store has no such blob. The store keeps the descriptor."""
+        """Return the descriptor of a blob, None if the store has no such blob. The caller must not close it."""
         return None if name is None else self._fds.get(name)
 
     def lacks(self, names: Iterable[str | None]) -> bool:
-        """Return whether an adopted blob among these could not be opened, and still cannot, for lack of descriptors."""
+        """Return whether one of these blobs could not be opened for lack of descriptors, and still cannot."""
         if not self._unopened:
             return False
         return any(name in self._unopened and not self.adopt(name, *self._unopened[name]) for name in names if name)
@@ -234,17 +237,17 @@ class BlobStore:
         """Return the descriptor of a new blob whose bytes will arrive later.
 
         Raises:
-            OSError: too few descriptors are left to keep it.
+            OSError: this process has too few descriptors left to keep the blob.
         """
         return _kept(os.memfd_create("blob", os.MFD_CLOEXEC))
 
     def add(self, name: str, fd: int) -> None:
-        """Add a complete blob; from now on the store owns the descriptor."""
+        """Add a complete blob; the store closes the descriptor when the blob is dropped."""
         self.drop([name])
         self._fds[name] = fd
 
     def add_result(self, fd: int) -> str:
-        """Add a worker's blob under a new name; return the name, which is a path on the client's own machine.
+        """Add a worker's blob under a new name, and return the name: on the client's own machine, a path to open.
 
         Raises:
             OSError: this process has too few descriptors left to keep the blob. The descriptor is closed.
@@ -256,11 +259,11 @@ class BlobStore:
         return name
 
     def add_slot(self, fd: int) -> str:
-        """Add a worker's blob whose memory the worker reuses once the first byte is `FREE`. `drop` writes that byte.
+        """Add a checkpoint's blob, which its worker overwrites once `drop` has set the first byte to `FREE`.
 
         Raises:
-            OSError: this process has too few descriptors left to keep the blob. It is marked `FREE`, and its descriptor
-                closed.
+            OSError: this process has too few descriptors left to keep the blob. The first byte is set to `FREE`,
+                and the descriptor closed.
         """
         if fd >= _most_descriptors():
             os.pwrite(fd, FREE, 0)
@@ -269,17 +272,17 @@ class BlobStore:
         return name
 
     def mark_safe(self, names: Iterable[str]) -> None:
-        """Mark these slots as safe for their ranks: the slots of all ranks of this version have been copied."""
+        """Mark these checkpoint blobs as `SAFE`: the blobs of all ranks for this version have been copied."""
         for name in self._slots.intersection(names):
             os.pwrite(self._fds[name], SAFE, 1)
 
     def open(self, name: str, path: str) -> None:
-        """Open a blob of another process of this machine, of any size. Do nothing if it does not exist."""
+        """Open a blob of another process on this machine, whatever its size. Do nothing if it does not exist."""
         with suppress(OSError):
             self.add(name, _kept(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)))
 
     def adopt(self, name: str, path: str, size_bytes: int) -> bool:
-        """Open a blob that another process of this machine holds; return False if it is missing or has another size."""
+        """Open a blob of another process on this machine; return False if it is missing or has another size."""
         try:
             # NONBLOCK: opening a FIFO would wait for a writer
             opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -296,15 +299,15 @@ class BlobStore:
         return True
 
     def replace(self, name: str, fd: int) -> bool:
-        """Redirect a blob's descriptor to ``fd``, another copy of its bytes, and close ``fd``.
+        """Make a blob's descriptor refer to ``fd``, a copy of the blob's bytes, and close ``fd``.
 
-        Return False if it was dropped.
+        Return False if the blob was dropped before.
         """
         kept = self._fds.get(name)
         if kept is not None:
             try:
                 before = os.dup(kept)
-            except OSError:  # no descriptor is left for the duplicate
+            except OSError:  # no descriptor is left: the old memory is freed here, not in a thread
                 os.dup2(fd, kept, inheritable=False)
             else:
                 os.dup2(fd, kept, inheritable=False)
@@ -326,12 +329,12 @@ class BlobStore:
 
 
 def _kept(fd: int) -> int:
-    """Return a blob's descriptor if `SPARE` others remain free beside it; close it otherwise.
+    """Return ``fd`` if this process still has `SPARE` free descriptors; close it otherwise.
 
-    The kernel returns the lowest free number, so the number shows how many descriptors are in use.
+    The kernel gives out the lowest free descriptor number, so ``fd`` shows how many descriptors are in use.
 
     Raises:
-        OSError: too few descriptors are left.
+        OSError: fewer than `SPARE` descriptors are free.
     """
     if fd < _most_descriptors():
         return fd

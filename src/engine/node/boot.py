@@ -1,26 +1,26 @@
-# ruff: noqa: UP036 - this file must be understood by whatever Python a host has
+# ruff: noqa: UP036 - any Python that a host has, however old, must be able to run this file
 """The runtime's ``__main__``: ``python3 -I <runtime> install | volumes | daemon | bridge``.
 
-Each verb runs the ``main`` of a module.
+Each of these commands runs the ``main`` function of one module.
 """
 
 import os
 import sys
 
-# The last entry, so that a compiled msgpack of the host is preferred, and so is the runtime itself (the first entry).
+# `pure` (msgpack in Python) is the last entry of sys.path: a compiled msgpack of the host is preferred.
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "pure"))  # noqa: PTH100, PTH118, PTH120
 
 
 def run() -> int:
     verb = sys.argv.pop(1) if len(sys.argv) > 1 else ""
-    if verb == "install":  # this verb installs a suitable Python, so it must run on an old one
+    if verb == "install":  # this command installs a suitable Python, so it must run on an old Python
         if sys.version_info < (3, 8):
             return _too_old("3.8")
-        # absolute import: this file is not in the package
+        # an absolute import, because this file runs as a script, outside of the package
         from outrider.engine.image.installer import main as installer
 
         installer.main()
-    if verb == "volumes":  # the installer starts this verb, with its own Python
+    if verb == "volumes":  # the installer starts this command, with the Python that runs the installer
         from outrider.engine.volumes import mount_supervisor
 
         return mount_supervisor.main()

@@ -1,4 +1,4 @@
-"""A bridge from stdin and stdout to a socket that only this host can reach: the executor's, or a TCP port."""
+"""A bridge from stdin and stdout to a socket that only this host can reach: the executor's socket, or a TCP port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK_BYTES = 1 << 18
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``bridge <path>`` or ``bridge <host> <port>`` until either side closes. Return the exit status.
 
-    Each direction has a thread: a side that does not read blocks only that direction.
+    Each direction has its own thread, so that a blocked write in one direction does not stop the other direction.
     """
     to = sys.argv[1:] if arguments is None else arguments
     try:
@@ -31,14 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with sock:
         os.write(1, BEGINS)
         threading.Thread(target=_forward_stdin, args=(sock.fileno(),), daemon=True).start()
-        with suppress(OSError):  # the reader of our stdout is gone
+        with suppress(OSError):  # OSError: no process reads our stdout any more
             while data := _read(sock.fileno()):
                 write_all(1, [data])
     return 0
 
 
 def _connected(path: str, port: str = "") -> socket.socket:
-    """Connect to a unix socket; if ``port`` is given, connect by TCP, and ``path`` is a host name."""
+    """Connect to the unix socket ``path``; with ``port``, connect by TCP to the host ``path``."""
     if port:
         return socket.create_connection((path, int(port)))
     sock = socket.socket(socket.AF_UNIX)
@@ -52,13 +52,13 @@ def _connected(path: str, port: str = "") -> socket.socket:
 
 def _forward_stdin(to: int) -> None:
     while data := _read(0):
-        with suppress(OSError):  # the executor reads no more: its last bytes are still forwarded to stdout
+        with suppress(OSError):  # the executor reads no more; its last output must still reach stdout
             write_all(to, [data])
-    os._exit(0)  # the client closed stdin: exit, which closes the channel in both directions like a forwarded one
+    os._exit(0)  # the client closed stdin: close both directions, as ssh does with a forwarded socket
 
 
 def _read(fd: int) -> bytes:
-    """Return the next bytes; empty if the source has ended."""
+    """Return the next bytes of a descriptor; b"" at its end or after an error."""
     try:
         return os.read(fd, _CHUNK_BYTES)
     except OSError:

@@ -1,4 +1,4 @@
-"""One attempt, from its `Run` message to its answer. All user code runs below `Caller.run`."""
+"""One attempt (one try at a task), from its `Run` message to its answer. `Caller.run` calls all user code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .log_sender import LogSender
 from .modes import Modes
 from .worker_streams import Streams
 
-Answer = tuple[Message, list[int]]  # the message, and the descriptor of its blob if it has one
+Answer = tuple[Message, list[int]]  # the message, and a list with its blob's descriptor, empty without a blob
 Program = Callable[[Callable[[], Any]], Any]
 
 
@@ -29,7 +29,7 @@ _STREAM, _KEEP = int(RunFlag.STREAM), int(RunFlag.KEEP)
 
 
 class Interrupted(BaseException):
-    """Raised in a task of a thread worker to end the task."""
+    """Raised within a running task of a thread worker, to end the task."""
 
 
 class Caller:
@@ -43,17 +43,17 @@ class Caller:
         self.modes = Modes(alone=alone)
         self._variable = Variable(VARIABLE)
         self._ranks = RankVariables()
-        # digest -> pickled function, not loaded yet; an int is a blob's descriptor
+        # digest of a function -> its pickle, or the descriptor of the blob with its pickle
         self._codes: dict[bytes, bytes | int] = {}
         self._programs: dict[bytes, Program] = {}
         self.tasks: dict[int, tuple[context.TaskContext, int]] = {}  # attempt -> (running task, its thread)
 
     def define(self, function: bytes, code: bytes, fds: list[int]) -> None:
-        if fds or code:  # else the blob is missing: the attempt that needs the function fails
+        if fds or code:  # otherwise the function's blob is missing: attempts that call the function fail
             self._codes[function] = fds.pop() if fds else code
 
     def run(self, run: Run, fds: list[int], streams: Streams | None, thread: int = 0) -> Answer:
-        """Run one attempt and return its answer. Raises nothing except a late `Interrupted`."""
+        """Run one attempt and return its answer. Raises only `Interrupted`, if it arrives after the function's end."""
         task = self._entered(run, streams, thread)
         is_first_call = run.function not in self._programs
         began = perf_counter_ns()
@@ -65,7 +65,7 @@ class Caller:
             except Exception as error:
                 self.modes.note(
                     is_first_call=is_first_call, in_sessions=task.has_sessions
-                )  # settings that a setup has changed stay
+                )  # so that settings changed by a failed setup stay
                 raise context.LoadError from error
             task.loading = False
             self.modes.note(is_first_call=is_first_call, in_sessions=task.has_sessions)
@@ -94,17 +94,17 @@ class Caller:
         finally:
             self.tasks.pop(run.attempt, None)
             if task.closing:
-                with suppress(Exception):  # only the earlier error is reported
+                with suppress(Exception):  # ignored: the answer already has an error
                     task.close(failed=True)
             context.leave()
             self._log.finish(run.attempt)
-            while fds:  # descriptors of a value that was never loaded
+            while fds:  # close the arguments' descriptor if an error came before the arguments were loaded
                 os.close(fds.pop())
-            if perf_counter_ns() - began > 1_000_000:  # only after long tasks: the garbage check takes 15 us
+            if perf_counter_ns() - began > 1_000_000:  # only after tasks of over 1 ms: finding another port takes 15 us
                 self._info.release_port()
 
     def _entered(self, run: Run, streams: Streams | None, thread: int) -> context.TaskContext:
-        """Create the context of an attempt, and make it current in this process or thread."""
+        """Create the `TaskContext` of an attempt, and make it the current one of this process or thread."""
         fields, text = self._info.of(run.job, run.number, run.world, thread)
         task = context.TaskContext(
             run.attempt, run.job, run.number, fields, streams, log=self._log, place=thread, loading=True
@@ -113,7 +113,7 @@ class Caller:
         context.enter(task, alone=self._alone)
         self.tasks[run.attempt] = task, get_ident()
         self._variable.set(text)
-        # only alone: threads share one environment, and may be ranks of different worlds
+        # not in a thread worker: its tasks share one environment, and may be ranks of different broadcasts
         if run.world is not None and self._alone:
             self._ranks.set(fields)
         elif self._ranks.present:
@@ -133,7 +133,7 @@ class Caller:
         return program
 
     def _stream(self, attempt: int, items: Iterator[Any], streams: Streams) -> None:
-        """Send each item once the client has granted credit for it, so that no unwanted item is computed."""
+        """Compute and send the items of a stream, each only when the client has granted credit (allowed one more)."""
         index = 0
         while streams.wait_credit():
             try:
@@ -153,13 +153,13 @@ def _failed(attempt: int, phase: str, error: BaseException, took_us: int) -> Ans
         phase, error = error.phase, error.__cause__ or error
     elif isinstance(error, values.Unpicklable):
         return failed(attempt, "dump", error, took_us)
-    if phase != "call" and limits.is_shortage(error):  # neither the value nor the user is at fault
+    if phase != "call" and limits.is_shortage(error):  # the node lacks memory or descriptors: no fault of the task
         return lacking(attempt, limits.story()), []
     return failed(attempt, phase, error, took_us)
 
 
 def aged(answer: Message, since: int) -> Message:
-    """Return the answer; if it is a `Failed`, its age is increased by the time since ``since`` (`perf_counter_ns`)."""
+    """Return the answer; in a `Failed` message, add the time since ``since`` (of `perf_counter_ns`) to ``ago_us``."""
     return answer._replace(ago_us=answer.ago_us + _microseconds(since)) if isinstance(answer, Failed) else answer
 
 

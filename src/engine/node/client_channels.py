@@ -1,6 +1,6 @@
 """Connections to an executor's socket.
 
-The first frame of a connection shows whether it is a client's control channel or transfers one blob, in or out.
+The first frame (message) of a connection shows its purpose: a client's control channel, or the transfer of one blob.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .arrivals import Arrival, Arrivals
 from .blobs import BlobStore
 
 _PIECE_BYTES = 65536
-_SENT_BYTES, _HELD_BYTES = 1 << 18, 4096  # bytes of a blob: per sendfile call, and at most in asyncio's buffer
+_SENT_BYTES, _HELD_BYTES = 1 << 18, 4096  # bytes of a blob for one call of sendfile, or of asyncio's `write`
 _CREDENTIALS = struct.Struct("3i")  # <linux/socket.h>: struct ucred {pid, uid, gid}
 
 
 class _Reads(threading.local):
-    """One thread's read buffer, shared by its connections: each connection copies its data out before the next read."""
+    """The read buffer of a thread. All its connections share it: each one copies its data before the next read."""
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(_PIECE_BYTES))
@@ -36,10 +36,10 @@ _reads = _Reads()
 
 
 class ByteStream(asyncio.BufferedProtocol):
-    """A protocol that reads its connection 64 KiB at a time: each 256 KiB read of asyncio's own costs 16 us of mmap.
+    """An asyncio protocol that reads 64 KiB at a time into a buffer shared by the thread's connections.
 
-    Create it in the thread of its loop, which also reads it. A buffer of its own would cost each node 64 KiB of the
-    client's memory.
+    By default asyncio reads 256 KiB at a time, which costs 16 us for an mmap. A separate buffer for each connection
+    would cost the client 64 KiB of memory for each node. Create the protocol in the thread of its event loop.
     """
 
     def __init__(self) -> None:
@@ -57,9 +57,9 @@ class ByteStream(asyncio.BufferedProtocol):
 
 
 class NewChannel(ByteStream):
-    """A connection that has not sent its first frame yet.
+    """A connection on which no complete frame has arrived yet.
 
-    A connection of another user is closed at once, unless that user is root.
+    If the other end belongs to another user, the connection is closed at once, unless that user is root.
     """
 
     def __init__(self, greeted: Callable[[asyncio.Transport, Hello, bytes], None], arrivals: Arrivals) -> None:
@@ -77,9 +77,9 @@ class NewChannel(ByteStream):
             body = self._splitter.first(data)
             if body is not None:
                 self._begin(codec.decode(body), self._splitter.tail)
-        except ProtocolError:  # malformed frame: only this channel is closed
+        except ProtocolError:  # the frame is malformed: close this connection only
             self._transport.close()
-        except OSError as error:  # no descriptor is left for the request: the client retries
+        except OSError as error:  # no descriptor is left for a new blob: the client retries
             if not limits.is_shortage(error):
                 raise
             self._transport.close()
@@ -106,9 +106,9 @@ class NewChannel(ByteStream):
 
 
 class BlobIn(ByteStream):
-    """A blob, or the rest of a blob, that a client sends.
+    """A connection on which a client sends a blob, or the missing end of a blob.
 
-    When it is complete, it is added to the store, and `Have` is sent.
+    When the blob is complete, it is added to the store, and the client receives `Have`.
     """
 
     def __init__(self, transport: asyncio.Transport, arrivals: Arrivals, arrival: Arrival, at: int = 0) -> None:
@@ -121,12 +121,12 @@ class BlobIn(ByteStream):
 
     def data_received(self, data: bytes | memoryview) -> None:
         arrival = self._arrival
-        if arrival.fd is None or self._at + len(data) > arrival.size_bytes:  # dropped, or more bytes than announced
+        if arrival.fd is None or self._at + len(data) > arrival.size_bytes:  # dropped, or larger than announced
             self._transport.close()
             return
         try:
             self._arrivals.take(arrival, data, self._at)
-        except OSError:  # no memory is left: the client sees the channel close
+        except OSError:  # no memory is left: the client notices the closed connection
             self._transport.close()
             return
         self._at += len(data)
@@ -140,11 +140,11 @@ class BlobIn(ByteStream):
 
 
 class BlobOut(ByteStream):
-    """A blob that a client fetches: `Have` and the blob's bytes, at the rate at which the connection accepts them.
+    """A connection on which a client fetches a blob: it carries `Have` and then the blob's bytes.
 
     `sendfile` moves the bytes from the blob to the socket, in a third of the time of a copy. When the socket is full,
-    asyncio gets the next few bytes, and calls back when it has sent them. The blob is read through the store's
-    descriptor, so an accepted channel needs no further descriptor.
+    asyncio gets the next few bytes, and calls `resume_writing` when it has sent them. The blob is read through the
+    store's descriptor, so an accepted connection needs no further descriptor.
     """
 
     def __init__(self, transport: asyncio.Transport, name: str, store: BlobStore) -> None:
@@ -157,7 +157,8 @@ class BlobOut(ByteStream):
 
     def begin(self) -> None:
         self._transport.set_protocol(self)
-        self._transport.set_write_buffer_limits(high=0)  # sendfile must not overtake bytes in asyncio's buffer
+        # asyncio calls `pause_writing` at the first buffered byte, so that sendfile does not overtake buffered bytes
+        self._transport.set_write_buffer_limits(high=0)
         fd = self._store.fd(self._name)
         if fd is None:
             self._transport.write(codec.encode(Missing(self._name)))
@@ -167,7 +168,7 @@ class BlobOut(ByteStream):
         self._pump()
 
     def data_received(self, data: bytes) -> None:
-        """Ignore later messages of the client."""
+        """Ignore all further bytes from the client."""
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -185,12 +186,12 @@ class BlobOut(ByteStream):
             fd = self._store.fd(self._name)
             if fd is None:  # the client has dropped the blob and needs no more bytes
                 self._sending = False
-                # if closed within resume_writing, asyncio would close it twice
+                # `close` within `resume_writing` would make asyncio close the transport twice
                 asyncio.get_running_loop().call_soon(self._transport.close)
                 return
             try:
                 sent = os.sendfile(self._socket.fileno(), fd, self._at, _SENT_BYTES)
-            except OSError:  # the socket is full; or closed, which asyncio detects
+            except OSError:  # the socket is full, or closed (asyncio's `write` detects that)
                 piece = os.pread(fd, _HELD_BYTES, self._at)
                 sent = len(piece)
                 self._transport.write(piece)
@@ -199,7 +200,7 @@ class BlobOut(ByteStream):
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """Return the user id of the other end of a unix socket, or of its listener."""
+    """Return the user id of the process at the other end of a unix socket."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     uid: int = _CREDENTIALS.unpack(credentials)[1]
     return uid

@@ -1,6 +1,6 @@
-"""The context of a running task: the information it can read about itself, and its streamed arguments.
+"""The context of a running task: the information that the task can read about itself, and its streamed arguments.
 
-Client programs import this too (by ``runtime`` and ``task``), so it imports very few modules.
+Client programs import this module too (by ``runtime`` and ``task``), so it imports very few modules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .stack_file import StackFile
     from .worker_streams import Streams
 
-NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"  # the environment variable with the path of the notice page
+# environment variable with the path of the notice page, the node's shared memory for preemption notices
+NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"
 
 
 class TaskContext:
@@ -47,48 +48,45 @@ class TaskContext:
         self.streams = streams
         self.log = log
         self.place = place  # index of the task's thread among the worker's task threads
-        self.loading = loading  # whether the function or the arguments are being loaded, which imports modules
-        self.closing: list[Callable[[bool], None]] = []  # called by `close`, with whether the task has failed
-        self.has_sessions = False  # sessions of plugins may change settings of the process and restore them later
-        self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # calls a function and keeps its locals
-        self.raised_ns = 0  # `perf_counter_ns` when the function raised; 0: it did not raise, or no cleanup followed
+        self.loading = loading  # whether the worker is unpickling the function or its arguments, which imports modules
+        self.closing: list[Callable[[bool], None]] = []  # callbacks for `close`; the argument: has the task failed?
+        self.has_sessions = False  # whether a plugin has changed settings of the process that it restores at the end
+        self.keeping: Callable[[object, Callable[[], Any]], Any] | None = None  # `after_call.keeping`, in a rank
+        self.raised_ns = 0  # `perf_counter_ns` when the function raised; 0: not raised, or no cleanup after it
 
     def close(self, *, failed: bool) -> None:
-        """Run the ``closing`` callbacks after the function's end.
-
-        They may take long; their errors become the task's.
-        """
+        """Run the ``closing`` callbacks after the function's end. They may take long; their errors fail the task."""
         while self.closing:
             self.closing.pop()(failed)
 
 
 class LoadError(Exception):
-    """Raised ``from`` the original error when a function or its arguments cannot be loaded.
+    """Raised ``from`` the original error when a function or its arguments cannot be unpickled.
 
-    Reported as phase "load".
+    The client receives the original error with the phase "load".
     """
 
     phase = "load"
 
 
 class SetupError(LoadError):
-    """Raised ``from`` the original error when the setup of a function fails."""
+    """Raised ``from`` the original error when the ``setup=`` function of a function fails."""
 
     phase = "setup"
 
 
 def current() -> TaskContext | None:
-    """Return the current task, None outside of a task. In a process worker, all threads see it."""
+    """Return the current task, None outside of a task. In a process worker, it is the same in all threads."""
     return _task.get() or _process.alone
 
 
 def has_process(task: TaskContext) -> bool:
-    """Return whether the task is the only one in its process, so that it may change environment variables."""
+    """Return whether no other task can run in the task's process, so that it may change environment variables."""
     return _process.alone is task
 
 
 def stepped(kind: str) -> None:
-    """Record that the task has completed one more step of its loop, and call `on_step`."""
+    """Record that the task has completed one more step of its training loop, and call the callbacks for steps."""
     task = current()
     if task is not None and _process.notes is not None:
         _process.notes.stepped(task.place)
@@ -99,13 +97,16 @@ def stepped(kind: str) -> None:
 
 
 def signed(task: TaskContext) -> None:
-    """Record that the calling task is alive. The note is local: no message is sent."""
+    """Record in the node's shared memory that this task makes progress. No message is sent."""
     if _process.notes is not None:
         _process.notes.stepped(task.place)
 
 
 def notice_page() -> NoticePage | None:
-    """Return the node's notice page, None outside of a node. Processes started by a task find the page too."""
+    """Return the node's notice page (shared memory for preemption notices), None outside of a node.
+
+    A process that a task has started finds the page by its environment.
+    """
     if _process.page is None and (path := os.environ.get(NOTICE_PAGE)):
         from .notice_page import NoticePage
 
@@ -117,7 +118,7 @@ def notice_page() -> NoticePage | None:
 
 
 class _StreamedArgument:
-    """The stand-in for an argument streamed from the client: pickled with the arguments, usable in the task."""
+    """An iterator that stands for an iterator argument of the client: in the task, it yields the streamed items."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -137,7 +138,7 @@ class Input(_StreamedArgument, Iterator[Any]):
         return self._streams().next(self.index)
 
     def close(self) -> None:
-        """Accept no more items: the client's iterator is closed."""
+        """Request no more items; the client then closes its iterator."""
         self._streams().close(self.index)
 
 
@@ -150,9 +151,9 @@ class AsyncInput(_StreamedArgument, AsyncIterator[Any]):
 
 
 def enter(task: TaskContext, *, alone: bool) -> None:
-    """Set the running task.
+    """Make the task the current one.
 
-    ``alone``: the process runs one task at a time, so the task is current in all its threads.
+    ``alone``: the process runs one task at a time, so the task is the current one in all threads of the process.
     """
     if alone:
         _process.alone = task
@@ -171,10 +172,10 @@ def leave() -> None:
 
 
 def of_tasks() -> Context:
-    """Return a copy of this thread's context, for `run_in_copy`.
+    """Return a copy of this thread's context variables, for `run_in_copy`.
 
-    The variable of `decimal` is left out: its value is mutable and would be shared by all copies. `decimal` creates a
-    new value where the variable is unset.
+    The variable of the module `decimal` is left out: its value is mutable, and all copies would share the value.
+    Without a value, `decimal` creates a new one.
     """
     base = Context()
     for variable, value in copy_context().items():
@@ -184,20 +185,20 @@ def of_tasks() -> Context:
 
 
 def run_in_copy(base: Context, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a task in a copy of its thread's context: context variables that the task sets do not reach the next task."""
+    """Run a task in a copy of ``base``: context variables that the task sets do not reach the next task."""
     copy = base.copy()
     copy.run(_base.set, base)
     return copy.run(function, *arguments)
 
 
 def run_setup(function: Callable[[], Any]) -> Any:
-    """Run a setup as `run_lasting` does, and note that the process keeps the result of a setup."""
+    """Run a ``setup=`` function as `run_lasting` does, and record that this process keeps the result of a setup."""
     _process.has_setups = True
     return run_lasting(function)
 
 
 def run_lasting(function: Callable[[], Any]) -> Any:
-    """Run a function that imports modules: context variables that they set stay set for all later tasks."""
+    """Run a function that imports modules; context variables that these modules set stay set for all later tasks."""
     if (base := _base.get()) is None:
         return function()
     task = _task.get()
@@ -219,7 +220,7 @@ def run_lasting(function: Callable[[], Any]) -> Any:
 
 
 def has_setups() -> bool:
-    """Return whether this process keeps results of setups, which a new process would have to compute again."""
+    """Return whether this process keeps results of ``setup=``, which a new process would have to compute again."""
     return _process.has_setups
 
 
@@ -228,7 +229,7 @@ def set_notice_page(page: NoticePage) -> None:
 
 
 def set_notes(notes: StackFile) -> None:
-    """Set the file in which the process's tasks note their state."""
+    """Set the file in which the tasks of this process record their attempt and their steps."""
     _process.notes = notes
 
 
@@ -237,7 +238,7 @@ def set_profiling(profiling: Profiling) -> None:
 
 
 def profiling() -> Profiling | None:
-    """Return the profiler of this process's tasks. None outside of a node's own processes."""
+    """Return the profiler of this process's tasks, None if this process is not a worker."""
     return _process.profiling
 
 
@@ -246,7 +247,7 @@ on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each 
 
 
 class _Process:
-    has_setups = False  # whether the process keeps results of setups
+    has_setups = False
     alone: TaskContext | None = None
     page: NoticePage | None = None
     notes: StackFile | None = None
@@ -260,6 +261,6 @@ def _live(kind: type[_StreamedArgument], index: int) -> _StreamedArgument:
 
 
 _task: ContextVar[TaskContext | None] = ContextVar("outrider_task", default=None)
-# within a task: the base context, see `run_in_copy`
+# within a task: the context of which the task's context is a copy (`run_in_copy`)
 _base: ContextVar[Context | None] = ContextVar("outrider_base", default=None)
 _process = _Process()

@@ -1,8 +1,8 @@
 """A check whether CUDA has failed permanently in this process, so that the worker's next tasks would fail too.
 
-After some kernel faults, such as an assertion or an access outside of its memory, the driver returns the same error for
-every later call of the process, from any library: only another process can use the GPU again (listed in
-https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html).
+After some faults of a CUDA kernel, such as a failed assertion or an invalid memory access, the driver returns the same
+error for every later CUDA call of the process: only another process can use the GPU again. NVIDIA lists these errors in
+https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 LIBRARY = "libcuda.so.1"
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # the second is the device of Windows, under WSL
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # device files of the driver; the second exists on Windows, in WSL
 _SUCCESS = 0
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the check does not invalidate another thread's capture
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the check does not break a stream capture of another thread
 
-# The CUDA manual says that most of these require a new process. 214, 220 and 999 are included because the check below
-# cannot cause them itself.
+# Error codes after which CUDA cannot be used in this process. For most of them the CUDA manual requires a new process;
+# 214, 220 and 999 are included because the calls in `_answer` cannot cause them.
 _FOR_GOOD = frozenset(
     [
         214,  # CUDA_ERROR_ECC_UNCORRECTABLE
@@ -41,7 +41,7 @@ _FOR_GOOD = frozenset(
 
 
 class Cuda:
-    """The CUDA library that this process has loaded, if any."""
+    """A check of the CUDA library that this process has loaded, if any."""
 
     def __init__(self, *, library: str = LIBRARY, drivers: tuple[str, ...] = DRIVERS) -> None:
         self._name = library
@@ -51,19 +51,19 @@ class Cuda:
     def has_failed(self) -> bool:
         """Return whether no CUDA call can succeed in this process any more; False if the process does not use CUDA.
 
-        Measured on an H200: 15 us, and 2 us where CUDA is loaded and unused. The check waits for no kernel.
+        The check takes 15 us on an H200, and 2 us if CUDA is loaded but unused. It does not wait for running kernels.
         """
         if not self._exists:
             return False
         try:
-            if self._library is None:  # NOLOAD: succeeds only if the process has loaded the library
+            if self._library is None:  # RTLD_NOLOAD: fails unless the library is already loaded
                 self._library = ctypes.CDLL(self._name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
             return any(self._answer(device) in _FOR_GOOD for device in self._devices())
-        except (OSError, AttributeError):  # not loaded, or an unrelated library of the same name
+        except (OSError, AttributeError):  # the library is not loaded, or is not NVIDIA's
             return False
 
     def _devices(self) -> Iterator[int]:
-        """Yield the devices on which this process has a primary context, which all libraries share."""
+        """Yield the numbers of the GPUs on which this process has a primary context (which all CUDA libraries use)."""
         count, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
         if self._library.cuDeviceGetCount(ctypes.byref(count)) != _SUCCESS:
             return
@@ -73,7 +73,7 @@ class Cuda:
                 yield device
 
     def _answer(self, device: int) -> int:
-        """Return the driver's status for a call that always succeeds while the context works."""
+        """Return the driver's status code for a call that fails only if the GPU's context is broken."""
         context = ctypes.c_void_p()
         if status := self._library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
             return int(status)

@@ -1,11 +1,12 @@
-"""The executor on a real host: an `ExecutorServer` behind a unix socket that sshd forwards to. It outlives its starter.
+"""The executor on a remote host: an `ExecutorServer` that clients reach by a unix socket, which sshd forwards.
 
     python3 -I <runtime> daemon --directory ~/.cache/outrider/pools/<pool>-<node>
 
 The command prints the path of the socket ``<directory>/executor.sock`` and returns when the socket accepts connections,
-or when another daemon already runs for the directory. Later errors are in ``<directory>/log``. The daemon ends by
-itself: see `ExecutorServer`.
-Tasks get this process's Python, packages and environment, and ``OUTRIDER_PATH``: folders that come first in `sys.path`.
+or when another daemon already runs for the directory. The daemon keeps running after the command, and writes errors to
+``<directory>/log``. `ExecutorServer` describes when it ends.
+Tasks run with this process's Python, packages and environment. The folders in ``OUTRIDER_PATH`` come first in their
+`sys.path`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from typing import NoReturn
 
 from . import devices, forkserver, limits
 
-LEASE_S = 600.0  # seconds; applies until a client has set its own lease
-_UNMOUNTED_S = 6.0  # seconds to wait for volumes to be unmounted; their supervisor unmounts the rest later
+LEASE_S = 600.0  # seconds without any client after which the daemon ends; a client may set another value
+_UNMOUNTED_S = 6.0  # longest wait for the volumes to be unmounted; later their supervisor still unmounts them
 _READY = b"+"
 
 
 def main() -> int:
-    """Start the daemon in the background, or run it here (``--foreground``); return the exit status."""
+    """Start the daemon in the background, or run it in this process (``--foreground``); return the exit status."""
     options = _parser().parse_args()
     directory: Path = options.directory.expanduser().absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,14 +65,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _own_address() -> str:
-    """Return the server address of the starting SSH connection, else the outgoing interface's. No packet is sent."""
-    arrived = os.environ.get("SSH_CONNECTION", "").split()  # sshd(8): client address and port, server address and port
+    """Return this host's address in the SSH connection that started the daemon, or that of the default route."""
+    arrived = os.environ.get("SSH_CONNECTION", "").split()  # client address, its port, server address, its port
     # a loopback address means that the connection came through a local tunnel
     if len(arrived) == 4 and arrived[2] not in {"127.0.0.1", "::1"}:
         return arrived[2]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # RFC 5737: an address reserved for documentation
+            probe.connect(("192.0.2.1", 9))  # an address that no host has (RFC 5737); a UDP connect sends no packet
         except OSError:  # no network
             return "127.0.0.1"
         address: str = probe.getsockname()[0]
@@ -79,7 +80,7 @@ def _own_address() -> str:
 
 
 def _detached(options: argparse.Namespace) -> int:
-    """Run the executor in its own session, and wait until it is ready."""
+    """Start the executor in the background, in its own session, and wait until it is ready; return the exit status."""
     waiting, ready = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -111,22 +112,22 @@ def _redirect(log: Path) -> None:
 
 
 def _serve(options: argparse.Namespace, *, ready: int | None) -> NoReturn:
-    """Start the fork server while this process is small; then run the loop.
+    """Start the fork server while this process is small (has few modules), then run the executor.
 
-    The lock is free when both processes have ended.
+    Both processes hold the directory's lock, which is free when both have ended.
     """
     os.ftruncate(options.lock, 0)
     os.pwrite(options.lock, str(os.getpid()).encode(), 0)
-    gpus = devices.Query()  # takes up to a second, during which the rest starts
-    sees_others = sys.base_prefix in site.PREFIXES  # no virtual environment, or one that includes the system's packages
+    gpus = devices.Query()  # takes up to a second, in parallel with the start of the executor
+    sees_others = sys.base_prefix in site.PREFIXES  # False in a virtual environment without system packages
     if sees_others and Path(users := site.getusersitepackages()).is_dir():
-        site.addsitedir(users)  # as in a login shell; isolated mode (-I) omits the user's packages
+        site.addsitedir(users)  # add the user's packages, which `python3 -I` leaves out
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         forkserver.serve(theirs, options.lock)
     theirs.close()
     limits.raise_descriptors()
-    import asyncio  # imported after the fork: the fork server must not have it
+    import asyncio  # imported after the fork, to keep it out of the fork server
 
     asyncio.run(_until_ended(ours, options, gpus, ready))
     os._exit(0)
@@ -169,9 +170,9 @@ async def _until_ended(
 
 
 def _unmounted(fd: int) -> None:
-    """Notify the volumes' supervisor that no task uses them any more, and wait until it has unmounted them.
+    """Notify the volumes' supervisor that no task uses the volumes any more, and wait until it has unmounted them.
 
-    The supervisor closes its end of the socket then. The wait is limited to `_UNMOUNTED_S`.
+    The supervisor closes its end of the socket after the unmount. Wait at most `_UNMOUNTED_S`.
     """
     with socket.socket(fileno=fd) as supervisor:
         supervisor.settimeout(_UNMOUNTED_S)
@@ -181,7 +182,7 @@ def _unmounted(fd: int) -> None:
 
 
 def _is_ours(options: argparse.Namespace) -> bool:
-    """Return whether the directory is still the one that we locked; if not, another executor may use the path."""
+    """Return whether the directory still has the file that this process locked; if not, another executor may use it."""
     try:
         return os.path.samestat(os.stat(options.directory / "lock"), os.fstat(options.lock))  # noqa: PTH116
     except OSError:
@@ -189,7 +190,7 @@ def _is_ours(options: argparse.Namespace) -> bool:
 
 
 def _listening(path: Path) -> socket.socket:
-    """Return a listening socket whose path appears only when it accepts connections."""
+    """Return a listening unix socket, whose path appears only when the socket accepts connections."""
     sock = socket.socket(socket.AF_UNIX)
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)

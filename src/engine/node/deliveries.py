@@ -1,4 +1,4 @@
-"""Deliveries to workers: an attempt, preceded by everything that it needs and its worker does not have yet."""
+"""The delivery of attempts to workers: first everything that the attempt needs and its worker lacks, then its `Run`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from .worker_connection import WorkerConnection
 
 
 class Deliveries:
-    """The functions, the view, and the messages that are kept for attempts until they have a worker."""
+    """The node's functions, its latest view (list of nodes), and the messages for attempts that have no worker yet."""
 
     def __init__(self, store: BlobStore) -> None:
         self._store = store
-        self.functions: dict[bytes, tuple[bytes, str | None]] = {}  # digest -> (body of its `Define`, its blob)
+        self.functions: dict[bytes, tuple[bytes, str | None]] = {}  # function -> (`Define` body, name of its blob)
         self.view = b""  # body of the latest `View` message
-        # attempt -> (name, value) of each reference in its arguments
+        # attempt -> (name, value) of each stored object that its arguments refer to
         self.lent: dict[int, tuple[tuple[str, wire.Value], ...]] = {}
-        self._views: dict[int, bytes] = {}  # attempt of a rank -> body of the `View` that belongs to its world
-        # attempt without a worker yet -> its messages
+        self._views: dict[int, bytes] = {}  # attempt of a rank -> body of the `View` for its broadcast
+        # attempt that has no worker yet -> the stream messages for the attempt
         self._early: dict[int, list[tuple[wire.Input | wire.Credit, bytes]]] = {}
 
     def expect(self, run: wire.Run) -> bool:
-        """Prepare for an attempt; return False if the node could not keep a blob that the attempt needs."""
+        """Prepare for an attempt; return False if the node has no descriptor left for a blob that the attempt needs."""
         code = self.functions.get(run.function, (b"", None))[1]
         lent = self.lent.get(run.attempt)
         if self._store.lacks((run.args.blob, code, *([value.blob for _, value in lent] if lent else ()))):
@@ -55,18 +55,18 @@ class Deliveries:
             self.pass_on(connection, message, early)
 
     def pass_on(self, connection: WorkerConnection | None, message: wire.Input | wire.Credit, body: bytes) -> None:
-        """Forward a stream's message to the worker of its attempt; None: keep the message until there is a worker."""
+        """Send a stream's message to its attempt's worker; without a ``connection``, keep it until a worker exists."""
         if connection is not None:
             connection.send(body, self._blob(message.item if isinstance(message, wire.Input) else None))
         else:
             self._early.setdefault(message.attempt, []).append((message, body))
 
     def take_back(self, connection: WorkerConnection, message: wire.Message | None, body: bytes) -> None:
-        """Handle a message, other than a run, that a worker has not read, so that it is sent again when needed.
+        """Arrange that a message that a worker left unread (not a `Run`) is sent again when a task needs it.
 
-        ``message`` None: the body is a mark, which is sent again at once.
+        If ``message`` is None, ``body`` is not a message of the protocol but a marker; it is sent again at once.
         """
-        if isinstance(message, wire.Input | wire.Credit):  # the worker died before it read this message for a task
+        if isinstance(message, wire.Input | wire.Credit):  # the worker died before it read this message
             self._early.setdefault(message.attempt, []).append((message, body))
         elif isinstance(message, wire.Define):
             connection.known.discard(message.function)
@@ -80,11 +80,11 @@ class Deliveries:
             connection.send(body)
 
     def lend(self, attempt: int, names: Iterable[str], values: Iterable[wire.Value]) -> None:
-        """Record the references in an attempt's arguments: each is a name and a value in a blob."""
+        """Record the stored objects that an attempt's arguments refer to: their names, and their values in blobs."""
         self.lent[attempt] = (*self.lent.get(attempt, ()), *zip(names, values, strict=False))
 
     def renew(self, connection: WorkerConnection, blob: str) -> None:
-        """Send the store's current descriptor of a blob to a worker that has an older one."""
+        """Send the blob's current descriptor to a worker that has an older descriptor of the same blob."""
         for name, held in connection.shared.items():
             if held == blob and (fd := self._store.fd(blob)) is not None:
                 connection.send(codec.body(wire.Adopt(name, "", 0)), [fd])
@@ -96,7 +96,7 @@ class Deliveries:
             self._views.pop(attempt, None)
 
     def forget(self, attempt: int) -> None:
-        """Forget the state of an attempt that has ended without running."""
+        """Drop all data kept for an attempt that has ended without running."""
         self._early.pop(attempt, None)
         self.lent.pop(attempt, None)
         self._views.pop(attempt, None)

@@ -1,4 +1,4 @@
-"""The GPUs of the host that the driver reports and CUDA would show."""
+"""The GPUs of the host that CUDA would show to a program: those of `nvidia-smi`, limited by CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     import subprocess
 
 _QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
-_PATIENCE_S = 20.0  # time limit for nvidia-smi: without persistence mode, the driver takes seconds to wake up
+_PATIENCE_S = 20.0  # time limit for nvidia-smi: without persistence mode the driver takes seconds to initialize
 
 
 class Query:
-    """A query by `nvidia-smi`, if an NVIDIA driver is installed. It takes a second, so call `answer` later."""
+    """A running `nvidia-smi`, if the host has an NVIDIA driver. It takes a second, so call `answer` later."""
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
@@ -35,7 +35,7 @@ class Query:
         try:
             table, _ = self._running.communicate(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._running.kill()  # do not wait: a process that hangs in the driver cannot be killed
+            self._running.kill()  # do not wait for its end: the kernel cannot kill a process that hangs in the driver
             if self._running.stdout is not None:
                 self._running.stdout.close()
             return []
@@ -43,7 +43,12 @@ class Query:
 
 
 def parse(table: str, visible: str | None = None) -> list[tuple[str, float]]:
-    """Parse lines ``0, GPU-5f3c..., NVIDIA H200, 143771`` (MiB or ``[N/A]``); ``visible``: CUDA_VISIBLE_DEVICES."""
+    """Return (name, memory in GB) of each GPU in lines such as ``0, GPU-5f3c..., NVIDIA H200, 143771``.
+
+    Args:
+        table: lines of `nvidia-smi`: index, UUID, name, memory in MiB or ``[N/A]``.
+        visible: the value of CUDA_VISIBLE_DEVICES, None if unset.
+    """
     gpus: list[tuple[str, str, str, float]] = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -57,7 +62,8 @@ def parse(table: str, visible: str | None = None) -> list[tuple[str, float]]:
             named = [
                 each for each in gpus if each[0] == wanted or (wanted[:4] == "GPU-" and each[1].startswith(wanted))
             ]
-            if len(named) != 1 or named[0] in chosen:  # CUDA stops at the first name that matches no GPU
+            # CUDA ignores a name that does not match exactly one GPU, and all names after it
+            if len(named) != 1 or named[0] in chosen:
                 break
             chosen += named
         gpus = chosen

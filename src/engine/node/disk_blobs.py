@@ -1,4 +1,4 @@
-"""A mover of blobs from a node's memory into unnamed files of its folder, one blob at a time, in a thread."""
+"""A mover of blobs from a node's memory into unnamed files in the node's folder, one blob at a time, in a thread."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from threading import Thread
 from ..wire.messages import NotMoved
 from .blobs import BlobStore
 
-FREE_SHARE = 0.1  # share of the disk that stays free
+FREE_SHARE = 0.1  # share of the disk that must stay free
 _PIECE_BYTES = 1 << 24
 
 
 class DiskBlobs:
-    """The mover.
+    """The mover of blobs from memory to disk.
 
     Args:
         moved: called with the name of each blob whose descriptor now refers to a file.
@@ -46,7 +46,7 @@ class DiskBlobs:
         while self._waiting and not self._busy:
             name = self._waiting.popleft()
             fd = self._store.fd(name)
-            if fd is None:  # the blob has been dropped in the meantime
+            if fd is None:  # the blob was dropped while it waited
                 continue
             try:
                 source = os.dup(fd)
@@ -65,7 +65,7 @@ class DiskBlobs:
             os.close(source)
         try:
             self._loop.call_soon_threadsafe(self._copied, name, file, reason)
-        except RuntimeError:  # the executor is ending: its loop is closed
+        except RuntimeError:  # the event loop is closed: the executor is ending
             if file >= 0:
                 os.close(file)
 

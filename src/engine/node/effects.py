@@ -1,4 +1,4 @@
-"""The actions that the scheduler decides on. The worker pool executes them."""
+"""The actions that `WorkerScheduler` decides on, and `WorkerPool` carries out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ..wire.messages import Ended, Returned, Run, Started
 
 class Fork(NamedTuple):
     worker: int
-    slot: int  # the slot's index, which `instance_info` shows
+    slot: int  # index of the slot (room for one task) that the worker fills; `instance_info` shows it
     fresh: bool
-    attempt: int = 0  # the attempt for which a fresh worker is forked; 0: none
+    attempt: int = 0  # for a fresh worker: the attempt that it will run; 0 otherwise
 
 
 class Deliver(NamedTuple):
@@ -20,7 +20,7 @@ class Deliver(NamedTuple):
 
 
 class Steal(NamedTuple):
-    """Take back the worker's unread attempts. Call `WorkerScheduler.finished` for its results, then `stolen`."""
+    """Take back the attempts that the worker has not read. Then report its results by `finished`, and call `stolen`."""
 
     worker: int
 
@@ -31,16 +31,13 @@ class Interrupt(NamedTuple):
 
 
 class EndWorker(NamedTuple):
-    """Kill the worker's whole process tree.
-
-    `WorkerScheduler.gone` is called when all its processes are confirmed gone.
-    """
+    """Kill the worker and all processes that it has started. When all have ended, call `WorkerScheduler.gone`."""
 
     worker: int
 
 
 class Answer(NamedTuple):
-    """Send the client a message that the executor itself creates."""
+    """Send the client a message that the executor has created, not a worker."""
 
     message: Started | Ended | Returned
 
@@ -52,7 +49,7 @@ class Relay(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """End the executor for this reason: no task can run on this node."""
+    """End the executor, because no task can run on this node; ``reason`` says why."""
 
     reason: str
 

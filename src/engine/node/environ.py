@@ -1,4 +1,4 @@
-"""The environment variables that differ between tasks: each task's own information, and the ranks' addresses."""
+"""The environment variables that differ between tasks: the task's information, and the variables of a rank."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ RANK_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 
-# Variables by which a launcher tells a process its rank. If `torchrun`, `srun` or `mpirun` has started the pool's
-# program, libraries in its tasks would use that rank as the task's own. Each comment names libraries that read the
-# variables. Variables about a job (SLURM_JOB_ID, LSB_JOBID) and settings of MPI (OMPI_MCA_btl, PMIX_MCA_gds) are kept.
+# Variables by which a launcher gives a process its rank. If `torchrun`, `srun` or `mpirun` has started the pool's
+# program, libraries in a task would take that rank for the task's rank. Each line's comment names libraries that read
+# its variables. Variables about a job (SLURM_JOB_ID, LSB_JOBID) and settings of MPI (OMPI_MCA_btl, PMIX_MCA_gds) are
+# not in the expression: tasks keep them.
 OTHER_LAUNCHERS = re.compile(
-    r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # torch.distributed (owner of its store), Lightning
-    r"|PET_.*"  # defaults of `torchrun`, set by Kubeflow
-    r"|CROSS_(RANK|SIZE)|LOCAL_SIZE"  # DeepSpeed's launcher
+    r"TORCHELASTIC_.*|ROLE_(RANK|WORLD_SIZE|NAME)|GROUP_WORLD_SIZE"  # torch.distributed (for its store), Lightning
+    r"|PET_.*"  # set by Kubeflow; `torchrun` takes its defaults from them
+    r"|CROSS_(RANK|SIZE)|LOCAL_SIZE"  # set by DeepSpeed's launcher
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|NNODES|NTASKS_PER_.*|TASKS_PER_NODE)"  # Lightning, JAX
-    r"|SLURM_STEP_.*|SLURM_STEPID"  # JAX, Open MPI: they recognize a rank started by `srun`
+    r"|SLURM_STEP_.*|SLURM_STEPID"  # read by JAX and Open MPI to recognize a start by `srun`
     r"|OMPI_(COMM_WORLD_.*|UNIVERSE_SIZE|APP_CTX_.*|NUM_APP_CTX|FIRST_RANKS|ARGV|COMMAND|FILE_LOCATION)"  # Accelerate
     r"|OMPI_MCA_(ess|ess_base_.*|pmix|orte_(hnp_uri|local_daemon_uri|jobid|num_nodes|app_num|launch|ess_.*))"  # JAX
-    r"|PMI_.*|PMI2_.*|PMIX_(?!MCA_).*|PRTE_LAUNCHED"  # MPICH, Intel MPI, Open MPI: the socket of the launcher
+    r"|PMI_.*|PMI2_.*|PMIX_(?!MCA_).*|PRTE_LAUNCHED"  # the launcher's socket, read by MPICH, Intel MPI, Open MPI
     r"|MPI_LOCAL(RANKID|NRANKS)|MV2_COMM_WORLD_.*"  # Accelerate
     r"|PALS_(RANKID|LOCAL_RANKID|NODEID|APID|.*_SIZE)"
-    r"|JSM_.*|LSB_DJOB_RANKFILE"  # Lightning on LSF
+    r"|JSM_.*|LSB_DJOB_RANKFILE"  # Lightning, on LSF clusters
     r"|FLUX_TASK_(RANK|LOCAL_ID)|FLUX_JOB_(SIZE|NNODES)"
     r"|HOROVOD_(RANK|SIZE|LOCAL_.*|CROSS_.*|HOSTNAME|CONTROLLER|CPU_OPERATIONS|GLOO_.*)"
     r"|TF_CONFIG"  # TensorFlow, Keras
@@ -34,7 +35,7 @@ OTHER_LAUNCHERS = re.compile(
 
 
 def drop_other_launchers() -> None:
-    """Remove the variables of other launchers, and of an outer broadcast, from this process's environment."""
+    """Remove all rank variables, of other launchers and of Outrider's own, from this process's environment."""
     for name in [*os.environ]:
         if name in RANK_VARIABLES or OTHER_LAUNCHERS.fullmatch(name):
             del os.environ[name]
@@ -43,8 +44,8 @@ def drop_other_launchers() -> None:
 class Variable:
     """An environment variable whose value changes with every task, visible to C code and child processes.
 
-    glibc keeps every value ever passed to `setenv` and searches them all: 700 bytes leaked and 2 us per task. `putenv`
-    uses memory that we own and overwrite.
+    `setenv` would leak 700 bytes and take 2 us for each task, because glibc keeps every value that it was given and
+    searches all of them. `putenv` uses memory that belongs to this object, which overwrites it.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,35 +57,30 @@ class Variable:
         entry = b"%b=%b" % (self._name, value)
         if len(entry) < len(self._place):
             self._place.value = entry
-            _putenv(self._place)  # called again because the last task may have set the variable itself
+            _putenv(self._place)  # needed each time: the last task may have set the variable itself
         else:
             place = ctypes.create_string_buffer(entry, 2 * len(entry))
             _putenv(place)
             self._place = place
-        os.environ._data[self._name] = value  # type: ignore[attr-defined]  # os.environ itself would call setenv
+        os.environ._data[self._name] = value  # type: ignore[attr-defined]  # os.environ would call setenv
 
 
 class RankVariables:
-    """The rank variables of ``torchrun``, in a process that runs one task at a time.
+    """The variables by which ``torchrun`` gives a process its rank, in a worker that runs one task at a time.
 
-    Only ranks of a broadcast have them.
+    They are set while a rank of a broadcast runs, and not for other tasks.
     """
 
     def __init__(self) -> None:
         self.present = False
         self._variables = {name: Variable(name) for name in RANK_VARIABLES}
-        self._outside: dict[str, str] = {}  # values of these names in other tasks, for example from `Image(env=...)`
+        self._outside: dict[str, str] = {}  # the values in tasks without a rank, such as those of `Image(env=...)`
         self._place: tuple[object, ...] = ()
         self._texts: dict[str, str] = {}
-        self._values: dict[
-            bytes, bytes
-        ] = {}  # `_texts` in the form of `os.environ`, without the port, which always differs
+        self._values: dict[bytes, bytes] = {}  # `_texts` as bytes, as `os.environ` stores them
 
     def set(self, info: Mapping[str, Any]) -> None:
-        """Set the variables for the rank with this ``instance_info``.
-
-        Takes 1.5 us if the last rank had the same values.
-        """
+        """Set the variables of the rank with this ``instance_info``. Takes 1.5 us if only the port has changed."""
         if not self.present:
             self.present = True
             self._outside = {name: os.environ[name] for name in RANK_VARIABLES if name in os.environ}
@@ -103,7 +99,7 @@ class RankVariables:
         self._variables["MASTER_PORT"].set(str(info["head_port"]))
 
     def clear(self) -> None:
-        """Restore the values that were set before the first rank."""
+        """Restore the values that the variables had before a rank ran in this process."""
         self.present = False
         for name in RANK_VARIABLES:
             os.environ.pop(name, None)

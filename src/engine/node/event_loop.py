@@ -1,8 +1,8 @@
-"""The lasting event loop, for functions with ``setup=``.
+"""The event loop that lasts from call to call, for functions with ``setup=``.
 
-A client object created in `setup=`, such as an HTTP session, is bound to the loop of its first use. Therefore all calls
-of such a function in a thread share one loop. Other functions have a loop per call, as with `asyncio.run`, so
-connections that they leave open end with the call.
+An object that `setup=` creates, such as an HTTP session, is bound to the event loop in which it is first used.
+Therefore all calls of such a function in a thread share one loop. A function without `setup=` has a new loop for each
+call, as with `asyncio.run`, so connections that it leaves open end with the call.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-# in a traceback, frames of these files come before the user's frames
+# files whose frames stand before the user's frames in a traceback
 FILES = (str(Path(asyncio.__file__ or "").parent), __file__)
-_HAS_IMPLICIT_LOOP = sys.version_info < (3, 14)  # `asyncio.get_event_loop()` creates a loop in the main thread
+_HAS_IMPLICIT_LOOP = sys.version_info < (3, 14)  # before 3.14, `asyncio.get_event_loop()` creates a loop
 
 
 class LastingLoop:
@@ -32,7 +32,7 @@ class LastingLoop:
 
     @property
     def is_usable(self) -> bool:
-        """Return False if user code has closed the loop, or chosen another kind of loop (`uvloop.install()`)."""
+        """Return whether the loop is open, and user code has not chosen another kind of loop (`uvloop.install()`)."""
         return not self._loop.is_closed() and self._policy is _policy()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -44,12 +44,12 @@ class LastingLoop:
         return self._runner.run(coroutine, context=copy_context())
 
     def settle(self) -> None:
-        """Clean up as `asyncio.run` does at its end, but keep the loop and its connections."""
+        """Clean up after a task as `asyncio.run` does, but keep the loop and its connections."""
         if self._loop.is_closed():
             return
         if tasks := asyncio.all_tasks(self._loop):
             self._runner.run(_cancelled(tasks), context=copy_context())
-        # uvloop has no such attribute: its generators are closed when they are garbage-collected
+        # a loop of uvloop has no `_asyncgens`: it closes async generators when they are garbage-collected
         if generators := list(getattr(self._loop, "_asyncgens", ())):
             self._runner.run(_closed(generators), context=copy_context())
         if self._executor.is_used:
@@ -87,11 +87,11 @@ def run_lasting(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _policy() -> object:
-    return asyncio.get_event_loop_policy() if _HAS_IMPLICIT_LOOP else None  # deprecated in 3.14
+    return asyncio.get_event_loop_policy() if _HAS_IMPLICIT_LOOP else None  # deprecated since Python 3.14
 
 
 def _current_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the thread's current loop if one is set and not closed."""
+    """Return the thread's current event loop, None if no loop is set or the loop is closed."""
     if _HAS_IMPLICIT_LOOP:
         loop = getattr(getattr(_policy(), "_local", None), "_loop", None)  # `get_event_loop` would create a loop
     else:
@@ -103,7 +103,7 @@ def _current_loop() -> asyncio.AbstractEventLoop | None:
 
 
 async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended. The loop logs their errors."""
+    """Cancel asyncio tasks and wait until they have ended. The loop's exception handler logs other errors of theirs."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,8 @@
 """Pickling of exceptions of any class.
 
-Unpickling does not run the class's ``__init__``, which may take other arguments. Unpicklable parts are left out, and a
-note names them. The pickle includes the causes that a traceback would show.
+Unpickling does not run the class's ``__init__``, which may take other arguments than ``args``. Unpicklable arguments
+and attributes are left out, and a note of the exception names them. The pickle includes the causes that a traceback
+would show.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any
 
 from ..wire import pickler
 
-_DEPTH = 16  # longest chain of causes
-_CAUSES = 256  # causes in total, for example those of a group's members
+_DEPTH = 16  # maximum length of a chain of causes
+_CAUSES = 256  # maximum number of causes in total: each member of an exception group may have its own
 _CAUSE_BYTES = 1 << 20
-_TEXT_CHARACTERS = 500  # length of the text that replaces an unpicklable argument
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class is defined by a program, not compiled into the interpreter
+_TEXT_CHARACTERS = 500  # maximum length of the text that replaces an unpicklable argument
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was created at run time, not compiled in C
 
 _LINKS = ("__cause__", "__context__", "__suppress_context__")
-# (pickled cause, is it `__cause__`, is it `__context__`, is the context hidden)
+# (pickled cause, whether it is `__cause__`, whether it is `__context__`, the error's `__suppress_context__`)
 Links = tuple[bytes | None, bool, bool, bool]
 
 
@@ -31,7 +32,7 @@ def dumps(error: BaseException, *, causes: bool = True, most_bytes: int | None =
 
     Args:
         causes: whether the pickle includes the causes.
-        most_bytes: if the pickle would be larger, return one without causes, whatever its size.
+        most_bytes: the pickle of a larger error is made without its causes, and then may have any size.
 
     Raises:
         Exception: the class of the error cannot be pickled.
@@ -42,7 +43,7 @@ def dumps(error: BaseException, *, causes: bool = True, most_bytes: int | None =
 
 
 def either(first: bytes, second: bytes) -> bytes:
-    """Return a pickle that loads as ``first``, or as ``second`` if loading ``first`` raises an error."""
+    """Return a pickle that unpickles ``first``, or ``second`` if unpickling ``first`` fails. Both are pickles."""
     return pickle.dumps(_Loaded(first, second), 5)
 
 
@@ -50,14 +51,14 @@ def either(first: bytes, second: bytes) -> bytes:
 
 
 class _Causes:
-    """The causes of an error, each pickled once."""
+    """The causes of an error, and the causes of those; each is pickled once."""
 
     def __init__(self) -> None:
         self.pickles: dict[int, bytes] = {}  # id of a cause -> its pickle
-        self.path: list[int] = []  # the ids of the errors from the root to the current error
+        self.path: list[int] = []  # ids of the errors being pickled: the error, its cause, the cause of that, ...
 
     def pickle(self, error: BaseException) -> tuple[bytes | None, str]:
-        """Return (pickle of a cause, ""), or (None, reason)."""
+        """Return (pickle of a cause, ""), or (None, why it is left out)."""
         if (pickled := self.pickles.get(id(error))) is None:
             if len(self.path) > _DEPTH or len(self.pickles) >= _CAUSES:
                 return None, ", one of very many"
@@ -68,9 +69,9 @@ class _Causes:
         return (pickled, "") if len(pickled) <= _CAUSE_BYTES else (None, ", too large")
 
     def links(self, error: BaseException, left_out: list[str]) -> Links | None:
-        """Return the cause that a traceback of the error would show, and its links.
+        """Return the links from an error to the cause that its traceback would show; None if there are none.
 
-        The cause has a pickle of its own: if it cannot be loaded, the error still can.
+        The cause has a pickle of its own: if unpickling the cause fails, the error can still be unpickled.
         """
         cause, context, hidden = (BaseException.__dict__[name].__get__(error) for name in _LINKS)
         shown = context if cause is None and not hidden else cause
@@ -83,7 +84,7 @@ class _Causes:
 
 
 class _Loaded:
-    """A stand-in that `pickle.loads` replaces by the result of `loaded` with these arguments."""
+    """An object whose unpickling calls `loaded` with these arguments, and returns the result."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
@@ -104,7 +105,10 @@ def _dumps(error: BaseException, causes: _Causes | None) -> bytes:
 
 
 def _dumps_alone(error: BaseException, causes: _Causes | None, links: Links | None, left_out: list[str]) -> bytes:
-    """Pickle an error with these links. Errors in its attributes and groups get links to the causes in ``causes``."""
+    """Pickle an error with these links to its cause.
+
+    Errors in its attributes, and the members of an exception group, get links to their own causes, from ``causes``.
+    """
     second = None
     whole = BytesIO()
     pickler = _Pickler(whole, error, causes)
@@ -115,7 +119,7 @@ def _dumps_alone(error: BaseException, causes: _Causes | None, links: Links | No
     else:
         first = whole.getvalue()
         if pickler.has_own_ways:
-            with suppress(Exception):  # the class supports only its own way of pickling
+            with suppress(Exception):  # only the class's own `__reduce__` can pickle the error
                 second = _dumps_in_parts(error, causes)
     if links is None and not left_out and second is None:
         return first
@@ -132,22 +136,22 @@ class _Pickler(pickler.Pickler):
     """A pickler of an error.
 
     Args:
-        root: the error.
-        causes: None to pickle no causes.
+        root: the error, whose own links to its cause are stored outside of this pickle.
+        causes: the source of links for other errors in the pickle; None: no links.
         in_parts: check each argument and attribute separately, and leave out the unpicklable ones.
     """
 
     def __init__(self, file: BytesIO, root: BaseException, causes: _Causes | None, *, in_parts: bool = False) -> None:
         super().__init__(file)
         self._root, self._causes, self._in_parts = root, causes, in_parts
-        self.has_own_ways = False  # whether an error has its own `__reduce__`, which may fail when it is loaded
+        self.has_own_ways = False  # whether the pickle used a class's own `__reduce__`: unpickling it may fail
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, BaseException):
             return super().reducer_override(obj)
         left_out: list[str] = []
         links = None
-        if self._causes is not None and obj is not self._root:  # the root's links are stored outside of this pickle
+        if self._causes is not None and obj is not self._root:  # the root's links are stored outside
             links = self._causes.links(obj, left_out)
         kind = type(obj)
         if self._in_parts:
@@ -171,9 +175,9 @@ class _Pickler(pickler.Pickler):
 
 
 class _Probe(pickler.Pickler):
-    """A test whether an object can be pickled.
+    """A pickler that only tests whether an object can be pickled.
 
-    Errors inside the object count as picklable, as parts may be left out.
+    An exception in the object counts as picklable, because `_Pickler` leaves out its unpicklable attributes.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -194,10 +198,11 @@ def _reduced(
     kind = type(error)
     reduced: Any = _interpreters(kind).__reduce__(error)
     _, args, *more = reduced
-    others = _slots(error)  # a class copied by cloudpickle has no slots, unlike its original
+    # kept separate: where cloudpickle copies the class, the copy has no slots, and these become ordinary attributes
+    others = _slots(error)
     attributes = {name: value for name, value in vars(error).items() if name not in others}
     for name, value in dict(*filter(None, more)).items():
-        if name not in attributes:  # built-in attributes, such as the name of an ImportError
+        if name not in attributes:  # attributes of the built-in class, such as ImportError.name
             others[name] = value
     if in_parts:
         args = tuple(_or_text(arg, f"args[{index}]", left_out) for index, arg in enumerate(args))
@@ -234,7 +239,7 @@ def _name(value: object) -> str:
 
 
 def _interpreters(kind: type[BaseException]) -> Any:
-    """Return the built-in base class that defines the memory layout of ``kind``'s instances."""
+    """Return the nearest built-in exception class from which ``kind`` is derived."""
     base: Any = kind
     while base.__flags__ & _HEAP_TYPE:
         base = base.__base__
@@ -247,9 +252,9 @@ def _has_own_init(kind: type[BaseException]) -> bool:
 
 
 def _has_own_way(kind: type[BaseException]) -> bool:
-    """Return whether the class defines how its instances are pickled."""
+    """Return whether the class defines its own pickling, by ``__reduce__`` or a similar method."""
     ways = [getattr(kind, name, None) for name in ("__reduce__", "__reduce_ex__", "__setstate__")]
-    # this method of a dataclass takes a list
+    # a frozen dataclass with slots gets this generated `__setstate__`, which takes a list: not the user's own method
     of_dataclass = isinstance(ways[2], FunctionType) and ways[2].__name__ == "_dataclass_setstate"
     return not all(isinstance(way, MethodDescriptorType) for way in (ways[:2] if of_dataclass else ways))
 
@@ -275,7 +280,7 @@ def _mangled(name: str, kind: type) -> str:
 def loaded(first: bytes, second: bytes | None, links: Links | None = None, left_out: Sequence[str] = ()) -> Any:
     try:
         error = pickle.loads(first)
-    except Exception:  # for example a __reduce__ that does not fit its class
+    except Exception:  # for example, the class's `__reduce__` returns arguments that its `__init__` does not take
         if second is None:
             raise
         error = pickle.loads(second)
@@ -284,7 +289,7 @@ def loaded(first: bytes, second: bytes | None, links: Links | None = None, left_
 
 
 def rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Create an exception by its built-in base class, without the ``__init__`` of its own class."""
+    """Create an exception of class ``kind`` by the ``__init__`` of its built-in base class, not by its own."""
     base = _interpreters(kind)
     error: BaseException = base.__new__(kind, *args)
     base.__init__(error, *args)
@@ -292,16 +297,16 @@ def rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 
 
 def restore(error: BaseException, state: tuple[dict[str, Any], dict[str, Any], Links | None, list[str]]) -> None:
-    """Set the attributes and the causes of an error created by `rebuilt`."""
+    """Set the attributes and the cause of an error that `rebuilt` has created."""
     attributes, others, links, left_out = state
-    vars(error).update(attributes)  # not by setattr: the class may be frozen, or have properties of these names
+    vars(error).update(attributes)  # setattr could fail: the class may be frozen, or have properties of these names
     for name, value in others.items():
         BaseException.__setattr__(error, name, value)
     _link(error, links, left_out)
 
 
 def build(error: Any, state: tuple[Any, Any, Links | None, list[str]]) -> None:
-    """Set the state of an error with its own ``__reduce__``, as `pickle` does, and then its causes."""
+    """Set the state that an error's own ``__reduce__`` has returned, as `pickle` does; then set the error's cause."""
     own, setter, links, left_out = state
     if setter is not None:
         setter(error, own)

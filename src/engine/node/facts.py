@@ -1,4 +1,4 @@
-"""The information that a node reports in `Welcome`, and the check whether the node is compatible with a client."""
+"""The information that a node reports in its `Welcome` message, and the check whether it can serve a client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .notices import sources
 from .sampler import LEAST_S
 
 MAX_SLOTS = 1024
-_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")  # the limit file of cgroup v2, where a container sees its own
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")  # cgroup v2: the memory limit of a container
 CROSSING = ("numpy", "pandas", "torch")  # packages whose objects tasks send to each other and to the client
 _NAMED = re.compile(rf"({'|'.join(CROSSING)})-([^-]+)\.dist-info", re.IGNORECASE)
 _ENDS = ".dist-info"
@@ -26,7 +26,7 @@ PYTHON = ".".join(map(str, sys.version_info[:2]))
 
 
 def facts(address: str, accelerators: Sequence[tuple[str, float]], sharing: int = 1) -> dict[str, Any]:
-    """Return the node's information. ``sharing``: the number of nodes that share this computer evenly."""
+    """Return the node's information for `Welcome`. ``sharing``: number of nodes that share this computer evenly."""
     return {
         "hostname": socket.gethostname(),
         "pid": os.getpid(),
@@ -42,16 +42,16 @@ def facts(address: str, accelerators: Sequence[tuple[str, float]], sharing: int 
 
 
 def memory_bytes(limit: Path = _MEMORY_LIMIT) -> int:
-    """Return the memory of this computer, or the limit of the container in which this process runs."""
+    """Return the memory of this computer in bytes; if a container's limit is lower, return the limit."""
     has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(has, int(limit.read_text()))
-    except (OSError, ValueError):  # no such file, or "max"
+    except (OSError, ValueError):  # no such file, or the text "max": no limit
         return has
 
 
 def objection(hello: Hello) -> str | None:
-    """Return why this node cannot serve the client; None if it can."""
+    """Return why this node cannot serve the client (a version differs, or a setting is invalid); None if it can."""
     for what, theirs, ours in (
         ("protocol", hello.version, PROTOCOL_VERSION),
         ("Python", hello.python, PYTHON),
@@ -89,9 +89,10 @@ def _check(setup: Mapping[str, Any]) -> None:
 
 
 def installed_packages(paths: Sequence[str] | None = None) -> dict[str, str]:
-    """Return the versions of the `CROSSING` packages on ``paths`` (default: `sys.path`); of several, the first counts.
+    """Return the versions of the `CROSSING` packages that are installed in ``paths`` (default: `sys.path`).
 
-    The versions are read from folder names, at 0.3 ms a folder; nothing is imported.
+    If several versions are installed, return the first. The versions are in the names of the packages' ``.dist-info``
+    folders, so nothing is imported. Takes 0.3 ms for each path.
     """
     versions: dict[str, str] = {}
     for path in sys.path if paths is None else paths:

@@ -1,4 +1,4 @@
-"""User exceptions as data that the client can show and, if the exception could be pickled, raise again."""
+"""The conversion of a user's exception to a message: the client shows it, or raises it again if it can be pickled."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from ..wire.messages import Failed, Value
 from . import blobs, exception_pickle
 from .task_hints import add_hint
 
-_TEXT_BYTES = 64 * 1024  # length of a traceback; its end is kept, as it matters most
+_TEXT_BYTES = 64 * 1024  # maximum length of a traceback: a longer one loses its beginning
 _MESSAGE_BYTES = 8 * 1024
-_OURS = str(Path(__file__).parents[2])  # Outrider's own package: its frames are left out of tracebacks
+_OURS = str(Path(__file__).parents[2])  # folder of the Outrider package: its frames are left out of tracebacks
 
 
 def failed(
     attempt: int, phase: str, error: BaseException, took_us: int = 0, *, most_bytes: int | None = None
 ) -> tuple[Failed, list[int]]:
-    """Return the answer for an attempt that raised, and its blob's descriptor in a list, if it has one. Never raises.
+    """Return the answer for an attempt that raised an error, and a list with the descriptor of the answer's blob.
+
+    The list is empty if the answer needs no blob. Never raises.
 
     Args:
-        most_bytes: an error whose pickle is larger is sent without its causes.
+        phase: during what the error was raised, such as "load", "call" or "dump".
+        took_us: duration of the function, in microseconds.
+        most_bytes: an error whose pickle is larger is pickled without its causes.
     """
     kind = type(error)
     if phase == "call":
@@ -45,7 +49,7 @@ def lacking(attempt: int, story: str) -> Failed:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the error's text, made encodable as UTF-8. Never raises."""
+    """Return the error's text; characters that UTF-8 cannot encode are escaped. Never raises."""
     try:
         return _clean(str(error))
     except BaseException as broken:  # noqa: BLE001 - its __str__ is user code, and may exit
@@ -62,7 +66,7 @@ def _traceback_text(kind: type[BaseException], error: BaseException) -> str:
 
 
 def _shorten(trace: traceback.TracebackException) -> None:
-    """Shorten very long texts in an error or its causes: formatting megabytes takes seconds."""
+    """Shorten very long texts of an error and its causes, because formatting megabytes takes seconds."""
     left, seen = [trace], set[int]()
     while left:
         each = left.pop()
@@ -70,14 +74,14 @@ def _shorten(trace: traceback.TracebackException) -> None:
             continue
         seen.add(id(each))
         each._str = shortened(each._str, _MESSAGE_BYTES)  # type: ignore[attr-defined]  # exists in Python 3.5 to 3.14
-        notes: object = getattr(each, "__notes__", None)  # user code has set this attribute, to any value
+        notes: object = getattr(each, "__notes__", None)  # user code may have set this attribute to any value
         if isinstance(notes, list | tuple):
             each.__notes__ = [shortened(note, _MESSAGE_BYTES) if isinstance(note, str) else note for note in notes]
         left += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text; if it is longer than ``most`` characters, only its beginning and its end."""
+    """Return the text; of a text longer than ``most`` characters, only the beginning and the end."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -96,7 +100,7 @@ def _version(kind: type[BaseException]) -> str:
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without its outermost frames that belong to Outrider."""
+    """Return the traceback without the frames of Outrider that stand before the user's first frame."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
     return trace

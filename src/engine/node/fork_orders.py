@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-# executor server -> fork server
-# [SETUP, {env, cwd, address, hostname, threads, signals, preload}] for all workers, with the notice page's descriptor
+# Requests of the executor server to the fork server.
+# [SETUP, {env, cwd, address, hostname, threads, signals, preload}], once for all workers; with the descriptor of the
+# notice page (shared memory for preemption notices)
 SETUP = 1
-# [FORK, worker, index, fresh, allotment], with the descriptors of pipe, stdout, stderr, stacks, and log socket if any
+# [FORK, worker, slot, fresh, allotment]; with the descriptors of the worker's pipe, stdout, stderr, stack file, and log
+# socket if there is one
 FORK = 2
-KILL = 3  # [KILL, worker]
-# fork server -> executor server: [worker, status, detail, died, held], sent when a worker is gone. status: from
-# os.waitpid, -1 if the fork failed; died: the time by the monotonic clock; held: memory in bytes for which the worker
-# was killed, or 0.
+KILL = 3  # the request to kill a worker: [KILL, worker]
+# The fork server's only message to the executor server: [worker, status, detail, died, held], sent when all processes
+# of a worker have ended. status: from os.waitpid, -1 if the fork failed. detail: text for the error. died: time of
+# death by time.monotonic(). held: memory in bytes if the worker was killed because it exceeded its limit, else 0.

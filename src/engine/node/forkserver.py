@@ -1,9 +1,10 @@
-"""The fork server: forks workers quickly and removes all processes of dead ones. It runs no user code and no threads.
+"""The fork server: a process that forks the workers, and kills all processes that a dead worker has left.
 
-The fork server is the parent of every worker and adopts the workers' orphans. Therefore it can kill a task's whole
-process tree and confirm that it is gone: it reports a worker's death when no stray child is left, or with the names of
-children that cannot be killed. Requests arrive over one SOCK_SEQPACKET socket; when that closes, the fork server ends
-with all of its workers. Measured: the module and its imports take 40 ms, a fork 2 ms.
+The fork server runs no user code and no threads. It is the parent of every worker, and becomes the parent of the
+processes that a dead worker leaves (its orphans). Therefore it can kill all of them and confirm their end. It reports a
+worker's death when no orphan is left, or with the names of orphans that cannot be killed. Requests arrive over one
+SOCK_SEQPACKET socket; when the socket closes, the fork server ends with all of its workers. Measured: the import of
+this module takes 40 ms, a fork 2 ms.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ from .template import IMPORT_S, Template
 from .worker import ThreadWorker, Worker
 
 _MESSAGE_BYTES = 256 * 1024
-STRAYS_S = 2.0  # time for a dead worker's other processes to end
-ENDS_S = 60.0  # time for a killed worker to end: the kernel frees eight GPUs, or terabytes of memory, slowly
-# at least so many attempts to kill all children at its own end, as this process may be stopped until its time limit
+STRAYS_S = 2.0  # time for the processes that a dead worker has left to end after a kill
+ENDS_S = 60.0  # time for a killed worker to end: to free eight GPUs or terabytes of memory, the kernel may need long
+# at its own end, the fork server kills its children at least so many times, even after its time limit: it may have been
+# stopped (SIGSTOP) until then
 END_TRIES = 20
 _AGAIN_MS = 100  # interval between checks for a dead worker's remaining processes
-_NAMED = 8  # unkillable processes that the report names
+_NAMED = 8  # number of unkillable processes that an error names
 
 
 def serve(control: socket.socket, *keep: int) -> NoReturn:
@@ -61,32 +63,31 @@ def serve(control: socket.socket, *keep: int) -> NoReturn:
 class ForkServer:
     def __init__(self, control: socket.socket, keep: Sequence[int] = ()) -> None:
         process.close_all_but({0, 1, 2, control.fileno(), *keep})
-        with suppress(PermissionError):  # this process already leads a group
-            os.setsid()  # survive a kill of the executor server's process group, to remove the workers then
+        with suppress(PermissionError):  # PermissionError: this process already leads a process group
+            os.setsid()  # a kill of the executor server's process group must not hit this process: it ends the workers
         process.adopt_orphans()
         self._pid = os.getpid()
         self._old_limits = limits.raise_descriptors()
-        self._setup_error = ""  # why the notice page's descriptor, sent for all workers, was not received
+        self._setup_error = ""  # why the SETUP request arrived without its descriptor; forks then fail with it
         self._control = control
         self._setup: dict[str, Any] = {}
         self._settled = False
         self._workers: dict[int, int] = {}  # pid -> worker
-        self._killed: dict[int, float] = {}  # pid -> time of the kill, of workers that have not ended yet
-        self._dead: dict[int, tuple[int, float]] = {}  # worker -> (status, time of death), of deaths not reported yet
-        self._strays: dict[int, float] = {}  # pid -> time since when it is known, of children that are not workers
+        self._killed: dict[int, float] = {}  # pid of a killed worker that has not ended yet -> time of the kill
+        self._dead: dict[int, tuple[int, float]] = {}  # dead worker, not reported yet -> (status, time of death)
+        self._strays: dict[int, float] = {}  # pid of a child that is no worker -> when this process first saw it
         self._template: Template | None = None
         self._memory = MemoryWatch()
-        self._held: dict[int, int] = {}  # worker -> memory in bytes for which it was killed
-        self._waiting: dict[
-            int, tuple[int, bool, Allotment, list[int]]
-        ] = {}  # worker -> its fork request, kept until the template is ready
-        self._import_deadline = 0.0  # end of the template's import time: until then, workers wait for the template
+        self._held: dict[int, int] = {}  # worker killed for its memory -> the bytes that it held
+        # worker -> its fork request, kept until the template is ready
+        self._waiting: dict[int, tuple[int, bool, Allotment, list[int]]] = {}
+        self._import_deadline = 0.0  # until this time, forks wait for the template's imports
         self._ready = select.poll()
         self._woken, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         gc.collect()
-        gc.freeze()  # keeps the objects' pages unwritten, so that workers share them
+        gc.freeze()  # the garbage collector then writes nothing into these objects, whose memory the workers share
 
     def run(self) -> NoReturn:
         self._ready.register(self._control, select.POLLIN)
@@ -159,7 +160,7 @@ class ForkServer:
             process.kill_tree(pid)
 
     def _kill_the_largest(self) -> None:
-        """Kill the workers whose process trees exceed their memory limit."""
+        """Kill each worker whose processes together exceed the worker's memory limit."""
         for pid, held_bytes in self._memory.look(time.monotonic()):
             if (worker := self._workers.get(pid)) is not None and pid not in self._killed:
                 self._held[worker] = held_bytes
@@ -170,7 +171,7 @@ class ForkServer:
             if self._setup_error:
                 raise OSError(self._setup_error)
             pid = self._forked(index, fresh, allotment, fds)
-        except OSError as error:  # for example no memory, or too many processes
+        except OSError as error:  # for example: no memory is left, or too many processes run
             self._report_gone(worker, -1, _why_not(error))
         else:
             self._workers[pid] = worker
@@ -194,9 +195,9 @@ class ForkServer:
     # --- the template -------------------------------------------------------------------------------------------------
 
     def _start_template(self, modules: Sequence[str]) -> None:
-        """Start the template.
+        """Start the template, a process that imports ``modules`` and then forks the workers.
 
-        Workers wait for it, because each of their tasks would otherwise import the same modules.
+        Workers are not forked before the template is ready: without it, each worker would import the modules itself.
         """
 
         def settle_in() -> None:
@@ -210,7 +211,7 @@ class ForkServer:
                 lambda order, fds: self._become(order[0], order[1], Allotment(*order[2]), fds),
                 settle_in=settle_in,
             )
-        except OSError:  # workers are forked without a template
+        except OSError:  # no template: this process forks the workers
             return
         self._ready.register(self._template, select.POLLIN)
         self._import_deadline = time.monotonic() + IMPORT_S
@@ -235,7 +236,7 @@ class ForkServer:
     # --- workers ------------------------------------------------------------------------------------------------------
 
     def _become(self, index: int, fresh: bool, allotment: Allotment, fds: list[int]) -> NoReturn:
-        """Turn the forked child into a worker: release the resources of the fork server, then serve."""
+        """Make a worker of this forked child: close what belongs to the fork server, then run tasks until the end."""
         try:
             process.begin_child(self._pid)
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -253,11 +254,11 @@ class ForkServer:
             os.environ.update({**allotment.defaults, **os.environ, **allotment.settings})
             logged = LogEnd(log[0]) if log else None
             if logged is None:
-                os.environ.pop(VARIABLE, None)  # inherited if the pool's client runs in a task of another pool
+                os.environ.pop(VARIABLE, None)  # another pool's, if this pool's client runs in a task of that pool
             else:
                 os.environ[VARIABLE] = logged.path
             folder = Path(self._setup["cwd"])
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # created again if a task has removed the folder
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # a task may have removed the folder
             os.chdir(folder)
             limits.lower_descriptors(self._old_limits)
             several = self._setup["threads"] > 1 and not fresh
@@ -267,16 +268,16 @@ class ForkServer:
                 ThreadWorker(sock, index, self._setup, outputs).serve()
             Worker(sock, index, self._setup, outputs, fresh=fresh, logged=logged).serve()
         except BaseException:  # noqa: BLE001 - else the child would continue as a second fork server
-            os.write(2, traceback.format_exc().encode(errors="replace"))  # bypasses any replacement of sys.stderr
+            os.write(2, traceback.format_exc().encode(errors="replace"))  # not sys.stderr, which may have been replaced
         finally:
             os._exit(1)
 
     def _reap(self) -> None:
-        """Report dead workers, after all orphans (children that are not workers) are gone.
+        """Report dead workers, once all orphans (processes that dead workers have left) are gone.
 
-        Some orphans survive SIGKILL because they belong to another user or hang in the kernel. The death of their
-        worker is reported after `STRAYS_S`, and later deaths do not wait for these orphans. A worker itself may hang in
-        the kernel, for example in a driver: its own code cannot run any more, and after `ENDS_S` it counts as dead.
+        An orphan may survive SIGKILL because it belongs to another user or hangs in the kernel. Then the death of its
+        worker is reported after `STRAYS_S`, and later reports do not wait for this orphan. A killed worker may hang in
+        the kernel too, for example in a driver: its own code cannot run any more, and after `ENDS_S` it counts as dead.
         """
         now = time.monotonic()
         stuck = [pid for pid, since in self._killed.items() if since + ENDS_S <= now]
@@ -300,7 +301,7 @@ class ForkServer:
                 self._report_gone(worker, status, _withstood(left), died)
 
     def _end(self) -> NoReturn:
-        """End this process and all its children: the executor server has ended, or has closed the socket."""
+        """Kill all children and end this process, because the executor server has ended or closed the socket."""
         deadline, tries = time.monotonic() + 5, 0
         while (left := process.children(self._pid)) and (tries < END_TRIES or time.monotonic() < deadline):
             tries += 1
@@ -314,7 +315,7 @@ class ForkServer:
 
     def _report_gone(self, worker: int, status: int, detail: str, died: float | None = None) -> None:
         gone = [worker, status, detail, time.monotonic() if died is None else died, self._held.pop(worker, 0)]
-        with suppress(ConnectionError):  # the next read detects that the socket is closed
+        with suppress(ConnectionError):  # the socket is closed: the next read ends this process
             self._control.send(cast("bytes", msgpack.packb(gone)))
 
 
@@ -326,14 +327,14 @@ def _why_not(error: OSError) -> str:
 
 
 def _ended() -> Iterator[tuple[int, int]]:
-    """Collect the dead children; yield (pid, status) of each."""
+    """Reap the children that have ended; yield (pid, exit status) of each."""
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended
 
 
 def _withstood(pids: Sequence[int]) -> str:
-    """Return a sentence about the processes that a dead worker leaves behind, for the worker's error; empty if none."""
+    """Return a sentence for a worker's error about these processes, which could not be killed; "" if there are none."""
     if not pids:
         return ""
     named = [f"{pid} ({process.name(pid)})" for pid in pids[:_NAMED]]
@@ -341,13 +342,13 @@ def _withstood(pids: Sequence[int]) -> str:
 
 
 def _draw_other_numbers() -> None:
-    """Reseed numpy and torch, whose random state all children of a template share.
+    """Reseed the random generators of numpy and torch: all children of a template begin with the same state.
 
-    Python reseeds `random` after a fork.
+    Python itself reseeds the module `random` after a fork.
     """
     if (numpy := sys.modules.get("numpy.random")) is not None:
         cast("Any", numpy).seed()
-    # only the CPU's generator: GPU generators are created at first use
+    # only torch's CPU generator: its GPU generators do not exist before their first use
     if (torch := sys.modules.get("torch")) is not None:
         cast("Any", torch).default_generator.seed()
 
@@ -356,9 +357,9 @@ def _settle_in(setup: dict[str, Any]) -> None:
     drop_other_launchers()
     os.environ.update(setup["env"])
     paths = setup["env"].get("PYTHONPATH", "").split(os.pathsep)
-    if "OUTRIDER_PATH" in os.environ:  # set on a host: the folders of the image's included modules and of the runtime
+    if "OUTRIDER_PATH" in os.environ:  # set by the daemon: folders of the image's modules and of Outrider
         paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *os.environ["OUTRIDER_PATH"].split(os.pathsep)]
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # for Python processes that a task starts
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # for Python programs that a task starts
     sys.path[:0] = filter(None, paths)
     if "TZ" in setup["env"]:
         time.tzset()

@@ -1,8 +1,9 @@
-"""TCP ports reserved for ranks that run on this node: bound, so that no other process gets them, but not listening.
+"""TCP ports reserved for ranks of this node: sockets that are bound, so that no other process gets the ports.
 
-None of them is an ephemeral port of the kernel. Seconds pass (an import of torch) between the release of a port and the
-moment when the rank listens on it. In that time the kernel could give an ephemeral port to another process's
-connection; or a peer of the rank that connects to the port could be connected to itself.
+The sockets do not listen. A port is released shortly before its rank starts, and the rank listens on it only seconds
+later, after its imports. In that time the kernel could give an ephemeral port to a connection of another process; or
+another rank that connects to the port could get the same port as its own, and be connected to itself. Therefore the
+reserved ports are outside of the kernel's range of ephemeral ports.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ import msgpack
 from ..wire.messages import Ports, PortsTaken, Run, RunFlag
 from .port_book import PortBook
 
-# below the ephemeral ports of Linux, 32768 to 60999, and the node ports of Kubernetes, from 30000
+# a range below the ephemeral ports of Linux (32768 to 60999) and below the node ports of Kubernetes (from 30000)
 PORTS = range(20000, 30000)
 TRIES = 64
-KEPT = 32  # ports on offer; the limit is also an eighth of this process's descriptors
+KEPT = 32  # ports that the node offers; at most an eighth of this process's descriptor limit
 _LISTENS = int(RunFlag.LISTENS)
-# if so few are left, more are opened: one message serves many generations, each with at most this many ports per node
+# with so few ports left, the node opens and offers more in one message; a broadcast takes at most so many per node
 FEW = 16
 
 
 class FreePorts:
-    """The sockets for the ports of a `PortBook`."""
+    """The sockets that keep the ports of a `PortBook` reserved."""
 
     def __init__(self) -> None:
         self._sockets: dict[int, socket.socket] = {}
         self._others = _ephemeral_ports()
         most = max(2, min(KEPT, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
-        self._is_requested = False  # whether the client waits for an offer
+        self._is_requested = False  # whether the client waits for a `Ports` message
         self.book = PortBook(self._keep, self._close, most=most, few=FEW * most // KEPT)
 
     def open(self) -> tuple[int, ...]:
-        """Open the first ports at the first call; return the ports on offer."""
+        """Return the ports that the node offers; the first call opens them."""
         if not self._sockets:
             self.book.fill()
         return tuple(self.book.offered)
 
     def named(self, run: Run) -> None:
-        """Reserve the port on which a rank will listen, until the rank's attempt is delivered or has ended."""
+        """Reserve the port that a rank's `Run` message names, until a worker gets the attempt or the attempt ends."""
         if run.world is None or not run.flags & _LISTENS:
             return
         fields = msgpack.unpackb(run.world)
         try:
             port = fields["peers"][fields["rank"]]["port"] if "peers" in fields else fields["head_port"]
-        except (LookupError, TypeError):  # another kind of client, which sends no port
+        except (LookupError, TypeError):  # the client names no port
             return
         if isinstance(port, int):
             self.book.named(run.attempt, port)
@@ -60,7 +61,7 @@ class FreePorts:
         self._is_requested = True
 
     def offer(self) -> Ports | None:
-        """Return an offer if the client has requested one or few ports are left; None otherwise."""
+        """Return a `Ports` message if the client has requested one, or if few ports are left; None otherwise."""
         if not self._is_requested and not self.book.is_short:
             return None
         self._is_requested = False
@@ -76,14 +77,14 @@ class FreePorts:
         self._sockets.pop(port).close()
 
     def _keep(self) -> int:
-        """Bind a free port, and return its number. Raises OSError if this host has no free port left."""
+        """Reserve a free port, and return its number. Raises OSError if this host has no free port left."""
         sock = socket.socket()
         try:
             self._bind(sock)
         except OSError:
             sock.close()
             raise
-        # Without this option, the rank could not bind the port for a minute after a connection to it was closed.
+        # without this option, nobody could bind the port for a minute after a connection to it was closed
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         port: int = sock.getsockname()[1]
         self._sockets[port] = sock
@@ -93,10 +94,10 @@ class FreePorts:
         for _ in range(TRIES):
             port = PORTS[int.from_bytes(os.urandom(2)) % len(PORTS)]
             if port not in self._others:
-                with suppress(OSError):  # the port is in use
+                with suppress(OSError):  # OSError: the port is in use
                     sock.bind(("", port))
                     return
-        sock.bind(("", 0))  # an ephemeral port that the kernel chooses
+        sock.bind(("", 0))  # no port found: let the kernel choose an ephemeral port
 
 
 def _ephemeral_ports() -> range:

@@ -1,4 +1,4 @@
-"""A task's `instance_info`: merged from the node's view, the generation's world and the worker's own values."""
+"""A task's `instance_info`: merged from the client's `View` of the pool, the broadcast's ranks, and worker values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import msgpack
 
-VARIABLE = "COMPUTE_POOL"  # an environment variable that every task gets
+VARIABLE = "COMPUTE_POOL"  # name of the environment variable that every task gets, with its `instance_info` as JSON
 
 
 class Info:
-    """The source of each task's ``info``, as dict and JSON; it caches everything that has not changed."""
+    """The maker of each task's `instance_info`, as dict and JSON. It caches the values that do not change."""
 
     def __init__(self, worker: int, address: str, hostname: str) -> None:
         self._own: dict[str, Any] = {"worker": worker, "hostname": hostname}
@@ -45,11 +45,18 @@ class Info:
         self._last = None
 
     def release_port(self) -> None:
-        """Choose another port for the next task, because the last task may have used this one as ``head_port``."""
+        """Let the next task get another ``head_port``, because the last task may have used the current one."""
         self._port = 0
 
     def of(self, job: int, number: int, world: bytes | None, thread: int = 0) -> tuple[dict[str, Any], str]:
-        """Return the fields, as a dict and as JSON. ``thread``: the index of the worker's thread that runs the task."""
+        """Return a task's `instance_info` as a dict and as JSON.
+
+        Args:
+            job: number of the job (one call, map or broadcast of the client).
+            number: 1 for the first attempt of the task.
+            world: the broadcast's ranks and this rank, packed by msgpack; None for other tasks.
+            thread: index of the worker's thread that runs the task.
+        """
         generation: dict[str, Any] = {} if world is None else msgpack.unpackb(world)
         if thread or "peers" in generation:
             if world is None:
@@ -72,9 +79,9 @@ class Info:
 
 
 class _Alike:
-    """A cache for tasks that differ only in a few numbers and the head port.
+    """A cache of the `instance_info` of tasks that differ only in job, attempt and head port.
 
-    These are tasks without a world, or of generations of the same nodes.
+    Such tasks belong to no broadcast, or to broadcasts on the same nodes.
     """
 
     def __init__(self, generation: dict[str, Any], fields: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Threads that a task's own code has started and not ended.
+"""The daemon threads that a task's own code has started and that still run at the task's end.
 
-Only daemon threads count, as Python may end them at any time. Other threads continue, like child processes. Threads
-started by libraries and the standard library (executors, progress bars, trackers) or by an import also continue: they
-belong to the process, not to the task.
+Other threads do not count. A non-daemon thread may continue after its task, like a child process. A thread that a
+library, the standard library (executors, progress bars, trackers) or an import has started belongs to the process, not
+to the task.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ _LIBRARIES = (
     *{_PATHS[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")},
     *site.getsitepackages(),
     site.getusersitepackages(),
-    str(Path(__file__).parents[2]),  # the folder of Outrider
+    str(Path(__file__).parents[2]),  # the folder of the Outrider package
     "<frozen ",
 )
 
 
 class LeftThreads:
-    """The threads that the current task has started."""
+    """The daemon threads that the current task's own code has started."""
 
     def __init__(self, task: CodeType) -> None:
-        """Watch `threading.Thread.start` from now on.
+        """Replace `threading.Thread.start` by a function that records the threads which tasks start.
 
         Args:
-            task: the code object of the function that runs each task; threads started below its frame are the task's.
+            task: the code object of the function that runs each task; a thread that is started during a call of this
+                function belongs to the task.
         """
         self._task = task
         self._started: list[threading.Thread] = []
@@ -48,7 +49,7 @@ class LeftThreads:
         setattr(threading.Thread, "start", start_and_note)  # noqa: B010 - type checkers refuse a plain assignment
 
     def take(self) -> Sequence[threading.Thread]:
-        """Return the threads that the task has left running, and start with an empty list for the next task."""
+        """Return the recorded threads that still run, and clear the record for the next task."""
         if not self._started:
             return ()
         started, self._started = self._started, []

@@ -1,6 +1,6 @@
-"""Limits of processes: descriptors, a job's memory, and the limits that a task may have lowered for later tasks.
+"""Limits of processes: file descriptors, a Slurm job's memory, and limits that a task may change for later tasks.
 
-The latter are resource limits, the priority and the CPUs.
+A task may change its process's resource limits, priority and CPUs, which the process's next tasks would inherit.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ _WATCHED = resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_NPROC, re
 
 
 class Limits(NamedTuple):
-    """The limits of a process that affect later tasks most."""
+    """The limits of a process that a task may change, and that then affect later tasks most."""
 
     resources: tuple[tuple[int, int], ...]
-    priority: int  # the nice value: only root may raise the priority again
-    cpus: frozenset[int]  # CPUs of the main thread; threads started later inherit them permanently
+    priority: int  # the nice value; only root can lower it (raise the priority)
+    cpus: frozenset[int]  # CPUs on which the main thread may run; a new thread inherits them for good
 
 
 def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int = 0) -> tuple[bytes, list[int] | None]:
     """Return one message (empty: the other end is closed) and its descriptors, which the caller must close.
 
-    The list of descriptors is None if they are lost because this process has reached its limit. The kernel passes as
-    many as fit below the limit, and only sets MSG_CTRUNC; descriptors that did arrive are closed.
+    The list is None if this process has too few free descriptors for all that were sent. (In that case the kernel
+    passes only some of them, and sets MSG_CTRUNC; the passed descriptors are closed here.)
 
     Args:
-        flags: a plain integer; with the standard library's enumeration each ``|`` costs 1 us.
+        descriptors: the maximum number of descriptors in the message.
+        flags: a plain integer, not the standard library's enumeration, of which each ``|`` costs 1 us.
 
     Raises:
         BlockingIOError: there is no message, and ``flags`` or the socket are non-blocking.
@@ -61,7 +62,7 @@ def receive(sock: socket.socket, size_bytes: int, descriptors: int, flags: int =
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Return whether the error means that the descriptor limit is reached."""
+    """Return whether the error means that no file descriptor is left."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
@@ -74,21 +75,18 @@ def story(who: str = "a process of this node") -> str:
 
 
 def raise_descriptors() -> tuple[int, int]:
-    """Raise this process's descriptor limit to its maximum, as servers do.
-
-    Return the old limits for `lower_descriptors`.
-    """
+    """Raise this process's soft limit of file descriptors to the hard limit; return both old limits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(ValueError, OSError):  # the hard limit is above the kernel's limit for any process (fs.nr_open)
+        with suppress(ValueError, OSError):  # the hard limit exceeds the kernel's own limit (fs.nr_open)
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, hard
 
 
 def lower_descriptors(to: tuple[int, int]) -> None:
-    """Lower the descriptor limit for user code: select() fails with descriptors above 1,023.
+    """Lower the soft limit of file descriptors for user code, to the old value that `raise_descriptors` returned.
 
-    The usual soft limit is lower.
+    The usual soft limit is 1,024, because select() fails with descriptors above 1,023.
     """
     with suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -100,38 +98,42 @@ _CHANGES = {
     "resource": ("setrlimit", "prlimit"),
     "os": ("nice", "setpriority", "sched_setaffinity"),
 }
-_calls = 0  # calls of Python functions that change limits, since the last check
-_accepted: Limits | None = None  # limits that `spoiled` compares with instead of those before the first task
+_calls = 0  # how often Python functions that change limits were called since the last check
+_accepted: Limits | None = None  # the limits to compare with, if a setup or a library has changed them for good
 
 
 def watched() -> Limits:
-    """Return the current limits; from now on, changes by Python's own functions are counted.
+    """Return the current limits, and begin to count calls of Python's functions that change limits.
 
-    Reading the limits from the kernel takes 10 us (measured), too long for each call: they are read only after such a
-    change.
+    Reading the limits from the kernel takes 10 us (measured), too long for each task: `spoiled` reads them only after
+    such a call, or after a long task.
     """
     for module, names in _CHANGES.items():
         for name in names:
             if not hasattr(change := getattr(sys.modules[module], name), "__wrapped__"):
                 noticed = _noticed(change)
                 setattr(sys.modules[module], name, noticed)
-                if module == "os":  # `pickle` finds a function by its module
+                if module == "os":  # replace the function in its own module too, where `pickle` looks for it
                     setattr(sys.modules[change.__module__], name, noticed)
     return _current()
 
 
 def spoiled(before: Limits, took_us: int) -> bool:
-    """Return whether a task has changed limits that cannot be restored. Only root can raise a hard limit again.
+    """Restore the limits that a task has changed; return True if that is impossible.
 
-    Priority and CPUs cannot be restored: each thread has its own, and the task's threads have inherited the changed
-    ones.
+    Only root can raise a hard limit again. Priority and CPUs cannot be restored, because each thread has its own
+    values, and threads that the task has started have inherited the changed values.
+
+    Args:
+        before: the limits before the first task.
+        took_us: duration of the task, in microseconds.
     """
     global _calls, _accepted  # noqa: PLW0603 - a process has one set of limits
-    # in a task below 1 ms, only C code could have changed limits without being counted
+    # after a short task (below 1 ms) without a counted call, the limits are not read
     if not _calls and took_us < _LONG_US:
         return False
     before, now = _accepted or before, _current()
-    # changed by a library: for example, OpenMP pins the thread that imports it
+    # a library's C code has changed priority or CPUs, as OpenMP does when it is imported: accept the new values
     if not _calls and now[1:] != before[1:]:
         _accepted = before = before._replace(priority=now.priority, cpus=now.cpus)
     spoiled = now != before and (now[1:] != before[1:] or not _restored(before))
@@ -140,7 +142,7 @@ def spoiled(before: Limits, took_us: int) -> bool:
 
 
 def accept() -> None:
-    """Accept the current limits as the normal state: a setup, whose result stays, has set them."""
+    """Accept the current limits as normal, because a ``setup=`` function has set them, whose result stays."""
     global _calls, _accepted
     _calls, _accepted = 0, _current()
 
@@ -170,7 +172,7 @@ def _restored(to: Limits) -> bool:
 
 
 def job_memory(environ: Mapping[str, str]) -> str:
-    """Return a text about a Slurm job's share of this node's memory; empty if there is no such limit."""
+    """Return a text about the memory limit of the Slurm job in which this node runs; "" without such a limit."""
     megabytes = environ.get("SLURM_MEM_PER_NODE", "")
     if not megabytes.isdecimal() or int(megabytes) == 0:
         return ""

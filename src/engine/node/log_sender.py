@@ -1,4 +1,4 @@
-"""The sender of a worker's log records: a batch every 0.25 s or 2,000 records; the rest is sent before an answer."""
+"""The sender of a worker's log records: it sends them every 0.25 s, after 2,000 records, and before a task's answer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from ..wire.log_records import BATCH, NONE, Packed, packed
 from ..wire.messages import Logged, Message
 
 EVERY_S = 0.25
-FULL = 2000  # waiting records that trigger a send at once
-MOST = 200_000  # records that may wait for a slow node; more are dropped and counted
+FULL = 2000  # so many waiting records are sent at once
+MOST = 200_000  # maximum number of records that wait while the node reads slowly; further records are dropped
 
 
 class LogSender:
-    """A list of records for each attempt: the attempt's threads append to it, and the sending thread empties it.
+    """The queues of log records, one for each attempt, and the thread that sends the records.
 
     Args:
-        lock: a reentrant lock, held while records are taken and sent; acquire it before you interrupt a thread.
-        wanted: whether the client keeps records. If not, records are dropped.
+        lock: a reentrant lock, held while records are removed from a queue and sent. Acquire it before you raise an
+            exception in a thread that may send.
+        wanted: whether the client wants log records; if not, they are dropped.
     """
 
     def __init__(
@@ -29,19 +30,19 @@ class LogSender:
     ) -> None:
         self._send, self._lock, self.wanted = send, lock, wanted
         self._pid = os.getpid()
-        self._waiting: dict[int, list[Packed]] = {}  # attempt -> records not sent yet
-        self._lost: dict[int, int] = {}  # attempt -> number of dropped records
-        self._awake = False  # whether the thread is awake, or will wake at once
+        self._waiting: dict[int, list[Packed]] = {}  # attempt -> its records that are not sent yet
+        self._lost: dict[int, int] = {}  # attempt -> number of its records that were dropped
+        self._awake = False  # whether the sending thread is awake, or about to wake
         self._wake, self._full = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def here(self) -> bool:
-        """Return whether this is the worker's own process. A forked child must not use the worker's pipe."""
+        """Return whether this process is the worker: a child that a task forks must not use the worker's pipe."""
         return os.getpid() == self._pid
 
     def put(self, attempt: int, record: Packed) -> None:
-        """Queue a record, without waiting. It is dropped if the client keeps no records."""
+        """Queue a log record, without waiting."""
         if not self.wanted:
             return
         records = self._waiting.get(attempt)
@@ -58,10 +59,10 @@ class LogSender:
             self._full.set()
 
     def put_blob(self, attempt: int, record: Packed, fd: int) -> None:
-        """Send a record with its blob, and close the blob.
+        """Send a log record with its blob (of descriptor ``fd``, which is closed).
 
         Raises:
-            OSError: the message was not sent, for lack of descriptors.
+            OSError: no descriptors are left, so the message was not sent.
         """
         (body,) = packed([record])
         try:
@@ -72,7 +73,7 @@ class LogSender:
             raise
 
     def tell(self, message: Message, fd: int | None = None) -> None:
-        """Send another message of an attempt at once. ``fd``: its blob, which is closed.
+        """Send a message that is no log record at once. ``fd``: the descriptor of its blob, which is closed.
 
         Raises:
             OSError: the message was not sent.
@@ -86,7 +87,7 @@ class LogSender:
             raise
 
     def finish(self, attempt: int) -> None:
-        """Send the remaining records of an attempt, before its answer."""
+        """Send all waiting records of an attempt; its answer must follow later."""
         if attempt in self._waiting and self.here:
             with self._lock:
                 self._flush(attempt)
@@ -109,7 +110,7 @@ class LogSender:
             self._full.wait(EVERY_S)
             self._full.clear()
             self._wake.clear()
-            self._awake = False  # must precede taking the records: a later record then wakes this thread again
+            self._awake = False  # set before the records are read, so that a later record wakes this thread again
             for attempt in [*self._waiting]:
                 with self._lock:
                     self._flush(attempt)
@@ -118,10 +119,10 @@ class LogSender:
         records = self._waiting.get(attempt, [])
         while records:
             batch = records[:BATCH]
-            del records[: len(batch)]  # other threads may append at the same time
+            del records[: len(batch)]  # not `clear()`: other threads may append at the same time
             try:
                 for body in packed(batch):
                     self._send(Logged(attempt, body, self._lost.get(attempt, 0)), [])
                     self._lost.pop(attempt, None)
-            except OSError:  # no descriptors for so large a message; or the node is ending, and this process with it
+            except OSError:  # a large message needs a descriptor, and none is left; or the node is ending
                 self._lost[attempt] = self._lost.get(attempt, 0) + len(batch)

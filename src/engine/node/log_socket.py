@@ -1,8 +1,8 @@
-"""The log socket for processes that a task has started: one datagram per record, as JSON.
+"""The log socket of a worker: processes that its tasks start send log records to it, one JSON datagram each.
 
-It is a unix datagram socket of one worker, in the node's private folder and accessible to this user only. An
-environment variable of the worker's tasks contains its path. Forked children use it because they must not use the
-worker's pipe.
+The log socket is a unix datagram socket in the node's private folder, accessible to this user only. Tasks have its path
+in an environment variable. Forked children send their records to this socket because they must not use the worker's
+pipe.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 
 from . import limits
 
-VARIABLE = "OUTRIDER_LOG"  # the environment variable that contains the socket's path
-# size limit of a record; a larger receive buffer would be mapped anew for each datagram: 16 us
+VARIABLE = "OUTRIDER_LOG"  # environment variable with the path of the log socket
+# maximum size of a record. With a larger receive buffer, each receive would take 16 us longer, for an mmap.
 DATAGRAM_BYTES = 126 * 1024
-PATIENCE_S = 5.0  # how long a logging process waits for a node that does not read
-_AT_ONCE = 64  # datagrams received in one turn of the loop
+PATIENCE_S = 5.0  # longest wait of a logging process while the node does not read
+_AT_ONCE = 64  # maximum number of datagrams that one callback of the event loop receives
 _JOINED_BYTES = 64 * 1024
-_NO_RECORD = b"{}"  # replaces a line that is not a JSON object: one unreadable record that does not affect the others
+_NO_RECORD = b"{}"  # an empty record, which replaces a line that is no JSON object
 _QUEUE = Path("/proc/sys/net/unix/max_dgram_qlen")
-_PATH_BYTES = 107  # <linux/un.h>: UNIX_PATH_MAX without the terminating zero
+_PATH_BYTES = 107  # longest path of a unix socket (UNIX_PATH_MAX in <linux/un.h>, without the final zero)
 
 
 class LogSocket:
@@ -38,11 +38,11 @@ class LogSocket:
         self.path, self._folder = str(path), -1
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
-            # use a shorter path to the same folder, valid while its descriptor is open
+            # too long for a socket: use /proc/..., a shorter path to the same folder, valid while it is open
             if len(os.fsencode(self.path)) > _PATH_BYTES:
                 self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 self.path = f"/proc/{os.getpid()}/fd/{self._folder}/{path.name}"
-            # set before bind, so that the socket's file has this mode from the beginning
+            # before `bind`, so that the socket's file has this mode from its creation on
             os.fchmod(self.sock.fileno(), 0o600)
             Path(self.path).unlink(missing_ok=True)
             self.sock.bind(self.path)
@@ -51,10 +51,12 @@ class LogSocket:
             raise
 
     def receive(self, *, rest: bool = False) -> Iterator[tuple[bytes, list[int]]]:
-        """Yield received records: several joined ones, or one record with its descriptor, which the caller must close.
+        """Receive records. Yield several of them as joined lines, and each record that has a descriptor by itself.
+
+        The caller must close the descriptors.
 
         Args:
-            rest: receive all records in the socket, for an attempt that has ended; else only one turn's share.
+            rest: receive all records in the socket, because the attempt has ended; if False, at most `_AT_ONCE`.
         """
         lines: list[bytes] = []
         size_bytes = 0
@@ -63,7 +65,7 @@ class LogSocket:
                 line, fds = limits.receive(self.sock, DATAGRAM_BYTES, 1)
             except (BlockingIOError, ConnectionError):
                 break
-            line = line.replace(b"\n", b" ").strip()  # a line break inside the JSON would end the record
+            line = line.replace(b"\n", b" ").strip()  # a line break would end the record
             if not line.startswith(b"{"):
                 line = _NO_RECORD
             if not fds and fds is not None:
@@ -87,7 +89,7 @@ class LogSocket:
 
 @functools.cache
 def _queue_length() -> int:
-    """Return how many datagrams a socket holds before writers block. The kernel's default is 10; systemd sets 512."""
+    """Return a number above that of datagrams that fit into a socket (the kernel's default is 10; systemd sets 512)."""
     try:
         return max(_AT_ONCE, int(_QUEUE.read_text()) + 1)
     except (OSError, ValueError):
@@ -95,7 +97,7 @@ def _queue_length() -> int:
 
 
 class LogEnd:
-    """The worker's end of its log socket: the path, and whether the socket holds unread records."""
+    """The log socket as its worker sees it: the socket's path, and whether the node has still to read records."""
 
     def __init__(self, fd: int) -> None:
         with socket.socket(fileno=os.dup(fd)) as sock:
@@ -106,27 +108,27 @@ class LogEnd:
     def pending(self) -> bool:
         try:
             fcntl.ioctl(self._fd, termios.FIONREAD, self._waiting)
-        except OSError:  # the task has closed the descriptor
+        except OSError:  # a task has closed the descriptor
             return False
         return bool(self._waiting[0])
 
 
 class LogClient:
-    """The log socket's end in a process that a task has started. ``path``: the value of the environment variable."""
+    """A sender of log records to the log socket at ``path``, for a process that a task has started."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._sock: socket.socket | None = None
-        self._patience_s = PATIENCE_S  # 0 after a wait without success, until the node reads again
+        self._patience_s = PATIENCE_S  # 0 after a timeout, until a send succeeds
 
     def send(self, line: bytes, fds: list[int] | None = None) -> None:
         """Send a record. If the node does not read, wait up to `PATIENCE_S`.
 
-        After a wait without success, later calls do not wait until the node reads again.
+        After a timeout, the next calls raise at once instead of waiting, until a send succeeds again.
 
         Raises:
             OSError: the node has ended, or does not read.
-            ValueError: the record is too large.
+            ValueError: the record is larger than `DATAGRAM_BYTES`.
         """
         if len(line) > DATAGRAM_BYTES:
             raise ValueError(f"a process that a task has started may log {DATAGRAM_BYTES} bytes at a time")

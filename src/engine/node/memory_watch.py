@@ -1,8 +1,9 @@
-"""A monitor of tasks with a memory limit: it finds the process trees that exceed their limit.
+"""A monitor of tasks with a memory limit: it finds tasks whose processes together exceed the limit.
 
-The kernel's own limit would be a cgroup, which needs root, and which kills one process of the tree, of the kernel's
-choice. So the tree is checked every `LOOK_S`: a task that grows by 5 GB/s is found 0.5 GB above its limit. A check
-takes 20 us for each process; after a long check the next one is delayed, as the fork server has other work.
+The kernel can limit the memory of a cgroup, but this needs root, and the kernel would kill only one process of a task.
+Therefore the monitor adds up the memory of each task's processes every `LOOK_S` seconds: a task that grows by 5 GB/s is
+found 0.5 GB above its limit. A check takes 20 us for each process. After a long check the next check is delayed,
+because the fork server, in which the monitor runs, has other work.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from pathlib import Path
 from . import process
 
 LOOK_S = 0.1
-# pause after a check, as a multiple of the check's time: checks use at most a tenth of the fork server's time
+# pause after a check, as a multiple of its duration: checks take at most a tenth of the fork server's time
 LOOKS_APART = 10
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryWatch:
-    """The watched processes, by pid, each with all its descendants."""
+    """The watched workers: the pid of each, and a memory limit for it and all its descendants."""
 
     def __init__(
         self, held: Callable[[int, int], int] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin without processes. ``held``: replaces `held_bytes`."""
+        """Create a monitor that watches no process yet. ``held``: used instead of `held_bytes`, in tests."""
         self._held, self._clock = held or held_bytes, clock
-        self._limits: dict[int, int] = {}  # pid -> limit in bytes
+        self._limits: dict[int, int] = {}  # pid of a watched process -> limit in bytes
         self._next = 0.0
 
     def add(self, pid: int, limit_bytes: int) -> None:
@@ -38,11 +39,11 @@ class MemoryWatch:
         self._limits.pop(pid, None)
 
     def due(self) -> float | None:
-        """Return when `look` must be called next; None if no process is watched."""
+        """Return the time at which to call `look` next; None if no process is watched."""
         return self._next if self._limits else None
 
     def look(self, now: float) -> list[tuple[int, int]]:
-        """Return (pid, bytes) of each process whose tree exceeds its limit, and stop watching it."""
+        """Return (pid, bytes held) of each process that exceeds its limit with its descendants; stop watching these."""
         if not self._limits or now < self._next:
             return []
         began = self._clock()
@@ -54,10 +55,11 @@ class MemoryWatch:
 
 
 def held_bytes(root: int, enough: int) -> int:
-    """Return how much memory a process tree holds; a value of at most ``enough`` bytes is not exact.
+    """Return the memory of a process and all its descendants, in bytes; 0 if it cannot exceed ``enough`` bytes.
 
-    Shared memory, such as a fork's with its parent, counts for each process proportionally. Reading these shares takes
-    20 ms for a process of 4 GB, so they are read only if the sum of all mappings exceeds ``enough``.
+    Memory that several processes share, as after a fork, is divided among them. Reading these shares takes 20 ms for a
+    process of 4 GB. So they are read only if the memory exceeds ``enough`` when shared memory counts in full for each
+    process.
     """
     pids = [root, *process.descendants(root)]
     if sum(map(_resident_bytes, pids)) <= enough:
@@ -75,10 +77,10 @@ def _resident_bytes(pid: int) -> int:
 def _proportional_bytes(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:  # the process has ended; or it belongs to another user now, and its shares are not readable
+    except OSError:  # the process has ended, or has changed its user, so that the file is not readable
         return _resident_bytes(pid)
     sizes = {name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:])}
     held = sizes.get("Pss", 0)
-    if "Pss_Anon" in sizes:  # since Linux 5.9. Mapped files are not counted, as the kernel can drop their pages
+    if "Pss_Anon" in sizes:  # exists since Linux 5.9; excludes mapped files, whose pages the kernel can drop
         held = sizes["Pss_Anon"] + sizes.get("Pss_Shmem", 0)
     return held + sizes.get("SwapPss", 0)

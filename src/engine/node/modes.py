@@ -1,4 +1,4 @@
-"""Settings of the process that a task may change for itself: they are restored before the next task."""
+"""Settings of the process (such as torch's default type) that a task may change; they are restored after the task."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-_GRADIENTS = ("is_grad_enabled", "set_grad_enabled")  # (reads, sets) the setting, which each thread has for itself
-_TORCH = (  # functions of the torch module: (reads the setting, sets it)
+_GRADIENTS = ("is_grad_enabled", "set_grad_enabled")  # in torch; each thread has its own value of this setting
+_TORCH = (  # pairs of functions of torch: the first reads a setting, the second sets it
     ("get_default_dtype", "set_default_dtype"),
-    ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),  # levels: off, warnings, errors
+    ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),  # the setting is off, "warn" or "error"
     ("get_num_threads", "set_num_threads"),
 )
 
-Setting = tuple[Callable[[], Any], Callable[[Any], None]]  # (reads it, sets it)
+Setting = tuple[Callable[[], Any], Callable[[Any], None]]  # the functions that read and set one setting
 
 
 class Modes(threading.local):
-    """The settings as they were before a function's body began, recorded by each thread that runs tasks.
+    """The settings as they were before the body of the task's function began; each thread of tasks has its own record.
 
-    Changes made earlier, by imports or a setup, are part of the recorded settings and stay. Settings of a module that
-    the body itself imports are not restored.
+    A change before the body, by an import or by ``setup=``, is part of the record and stays. A setting of a module that
+    the body imports is not restored.
     """
 
     def __init__(self, *, alone: bool) -> None:
@@ -35,7 +35,7 @@ class Modes(threading.local):
             alone: the process runs one task at a time; if not, only settings that belong to one thread are restored.
         """
         self._alone = alone
-        self._modules = -1  # the number of imported modules when the settings were recorded; -1: nothing is recorded
+        self._modules = -1  # number of imported modules at the time of the record; -1: no record
         self._argv: list[str] = []
         self._settings: list[Setting] = []
         self._reads: list[Callable[[], Any]] = []
@@ -45,10 +45,12 @@ class Modes(threading.local):
             _timers.watch()
 
     def note(self, *, is_first_call: bool, in_sessions: bool) -> None:
-        """Record the settings before a body begins: at a function's first call, and when modules have been imported.
+        """Record the settings before a function's body begins.
+
+        They are recorded at the function's first call, and when modules were imported since the last record.
 
         Args:
-            in_sessions: plugins have open sessions, which may have changed settings and restore them later; record
+            in_sessions: whether a plugin has changed settings that it restores itself at the end. If so, record
                 nothing.
         """
         if in_sessions:
@@ -63,13 +65,13 @@ class Modes(threading.local):
             _timers.are_set = False
 
     def restore(self) -> None:
-        """Restore the settings after a task. Takes 0.5 us, with torch 0.9 us."""
+        """Restore the recorded settings after a task. Takes 0.5 us, or 0.9 us if torch is imported."""
         if self._modules < 0:
             return
         if [read() for read in self._reads] != self._values:
             for (read, change), value in zip(self._settings, self._values, strict=True):
                 if read() != value:
-                    with suppress(Exception):  # the setting's function is a library's code, which may raise
+                    with suppress(Exception):  # the function belongs to a library, and may raise
                         change(value)
         if not self._alone:
             return
@@ -77,13 +79,13 @@ class Modes(threading.local):
             sys.argv = list(self._argv)
         if _timers.are_set:
             _timers.are_set = False
-            signal.setitimer(signal.ITIMER_REAL, *self._timer)  # else the task's SIGALRM could end a later task
+            signal.setitimer(signal.ITIMER_REAL, *self._timer)  # a timer of this task could end a later task
 
 
 class _Timers:
-    """A flag that a timer was set since the last check.
+    """A flag: has Python code set a timer (SIGALRM) since the last check?
 
-    Reading the timer from the kernel would take 0.2 us each time.
+    The flag replaces reading the timer from the kernel after each task, which would take 0.2 us.
     """
 
     are_set = False
@@ -117,6 +119,6 @@ def _settings(*, alone: bool) -> list[Setting]:
             settings.append((lambda: manager.disable, logs.disable))
     if torch is not None:
         names = (_GRADIENTS, *_TORCH) if alone else (_GRADIENTS,)
-        with suppress(AttributeError):  # torch is only partly imported, or another module has this name
+        with suppress(AttributeError):  # torch is partly imported, or another module has its name
             settings += [(getattr(torch, read), getattr(torch, change)) for read, change in names]
     return settings

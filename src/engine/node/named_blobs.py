@@ -1,4 +1,4 @@
-"""Names for blobs that workers send: values, and artifacts until the client has fetched them."""
+"""Names for the blobs in messages of workers, by which the client fetches them: values, artifacts and checkpoints."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from ..wire.messages import LOST, Done, Failed, Logged, Message, Value, Yield
 from . import limits
 from .blobs import BlobStore
 
-ARTIFACTS_BYTES = 1 << 30  # limit for artifacts that the client has not fetched, as they occupy memory
+ARTIFACTS_BYTES = 1 << 30  # memory limit for artifacts (blobs of log records) that the client has not fetched yet
 
-VALUES = {Done: "value", Yield: "item", Failed: "error"}  # message -> the field that may be a blob
+VALUES = {Done: "value", Yield: "item", Failed: "error"}  # message -> its field whose value may be in a blob
 
 
 class NamedBlobs:
-    """The names of blobs in workers' messages.
+    """The giver of names to the blobs in workers' messages.
 
-    A node keeps at most `ARTIFACTS_BYTES` of artifacts, in at most half of its descriptors: the other half is reserved
-    for values, which must not be lost.
+    A node keeps at most `ARTIFACTS_BYTES` of artifacts (blobs of log records), in at most half of its descriptors. The
+    other half is reserved for values of tasks, which must not be lost.
     """
 
     def __init__(self, store: BlobStore, limit_bytes: int = ARTIFACTS_BYTES) -> None:
         self._store, self._limit = store, limit_bytes
-        # name of an artifact's blob -> its size, including some blobs that are already dropped
+        # name of an artifact's blob -> its size in bytes; some of these blobs may already be dropped
         self._sizes: dict[str, int] = {}
-        self._waiting_bytes = 0  # total of `_sizes`
-        self._look_at = 64  # number of artifacts at which dropped ones are removed next
+        self._waiting_bytes = 0  # sum of the sizes in `_sizes`
+        self._look_at = 64  # at this number of artifacts, remove the dropped ones from `_sizes`
 
     def named(self, message: Message, fds: list[int] | None) -> Message:
-        """Return the message with a name for its blob, or with an error instead.
+        """Add the blob of a worker's message to the store; return the message with the blob's name, or with an error.
 
-        ``fds`` None: the descriptors are lost.
+        ``fds``: the message's descriptors; None if they were lost because this process had too few free descriptors.
         """
         if isinstance(message, Logged):
             return self._artifact(message, fds)
@@ -74,13 +74,13 @@ class NamedBlobs:
             name = self._store.add_result(fd)
         except OSError:
             return message._replace(blob=f"{LOST}{limits.story()}")
-        # a dropped artifact may have had the same descriptor, and so the same name
+        # a dropped artifact may have had the same descriptor, and therefore the same name
         self._waiting_bytes += size_bytes - self._sizes.get(name, 0)
         self._sizes[name] = size_bytes
         return message._replace(blob=name)
 
     def _slot(self, message: Kept, fds: list[int] | None) -> Kept:
-        """Return the message with a name for its checkpoint part. If the part is lost, the name begins with `LOST`."""
+        """Add a rank's checkpoint to the store, and its name to the message: if it is lost, `LOST` and the reason."""
         fd, *others = fds or (-1,)
         for other in others:
             os.close(other)

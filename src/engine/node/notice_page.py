@@ -1,7 +1,8 @@
-"""The notice page: the executor server writes which machines will be taken and when; every task of the node reads it.
+"""The notice page: shared memory in which a node's tasks read which machines the cloud will take back, and when.
 
-The page is a file in memory that all processes of the node have mapped, so no message is needed. The server writes the
-text; each task has its own cell, in which it counts its stop checks. Reading an unchanged page takes 0.3 us.
+The page is a memory file that all processes of the node have mapped, so no message is needed. The executor server
+writes the page's text. Each task has a cell, in which it counts its stop checks: the points of its training loop at
+which it can stop. Reading an unchanged page takes 0.3 us.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from ...lazy_named_tuple import NamedTuple
 
 _HEADER = struct.Struct("<QII")  # number of writes; length of the text in bytes; CRC-32 of the text
 _TEXT_BYTES = 16 * 1024 - _HEADER.size
-_CELL = struct.Struct("<qqqq")  # (attempt, job, generation, number of stop checks)
-CELLS = 1536  # tasks use the cell of their worker; besides the slots, each rank of a broadcast has a cell
+_CELL = struct.Struct("<qqqq")  # attempt, job, generation of the job, number of stop checks
+CELLS = 1536  # enough for all slots and the ranks of a broadcast; a task uses the cell of its worker
 _CELLS_AT = _HEADER.size + _TEXT_BYTES
 _SIZE_BYTES = _CELLS_AT + CELLS * _CELL.size
-KEPT = 64  # maximum number of worlds; only the latest ones are kept
+KEPT = 64  # maximum number of `World`s on the page; the oldest are dropped
 
 
 class PostedNotice(NamedTuple):
-    """A preemption notice in the form in which tasks read it."""
+    """A preemption notice as tasks read it from the page."""
 
-    number: int  # unique among a node's notices; a notice keeps its number when its time changes
+    number: int  # unique on a node; stays the same when the notice's time changes
     source: str
-    seconds: float  # time left when the notice arrived
-    at: float  # end of the machine, by time.monotonic(), which all processes of this machine share
-    node: int | None = None  # the node of the world that is affected; None: this node
+    seconds: float  # time from the notice's arrival to the machine's end
+    at: float  # when the machine ends, in time.monotonic() of this machine
+    node: int | None = None  # the node that ends; None: this node
 
 
 class World(NamedTuple):
-    """The client's notice and stop decision for a generation that has ranks on this node."""
+    """The client's notice and stop decision for a generation (one run of a broadcast) with ranks on this node."""
 
     generation: int
-    notice: PostedNotice | None  # the notice with the earliest end in this generation
-    stop_at: int | None  # the stop check, by number, at which all ranks of the generation stop
+    notice: PostedNotice | None  # of all nodes of the generation, the one with the earliest end
+    stop_at: int | None  # number of the stop check at which all its ranks stop; None: not decided
 
 
 class PageText(NamedTuple):
     own: PostedNotice | None = None
-    # by job; replaced as a whole, never changed
+    # job -> its `World`; to change it, make a new dictionary
     worlds: dict[int, World] = {}  # noqa: RUF012 (replaced as a whole, never changed)
 
 
@@ -53,7 +54,7 @@ EMPTY = PageText()
 
 
 class NoticePage:
-    """The notice page, shared by forks and by its descriptor. Only one process writes its text."""
+    """The notice page, which processes share by its descriptor or by a fork. Only one process writes the text."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = os.memfd_create("notices", os.MFD_CLOEXEC) if fd is None else fd
@@ -66,7 +67,7 @@ class NoticePage:
         self._written = 0
 
     def post(self, text: PageText) -> None:
-        """Replace the page's text. If there are too many worlds, only the latest are kept."""
+        """Replace the page's text; of its worlds, keep the latest `KEPT`."""
         kept = dict(list(text.worlds.items())[-KEPT:])
         data = cast("bytes", msgpack.packb([text.own, kept]))
         assert len(data) <= _TEXT_BYTES, "notices are short: see `Pending.record`"
@@ -75,7 +76,7 @@ class NoticePage:
         _HEADER.pack_into(self._page, 0, self._written, len(data), zlib.crc32(data))
 
     def read(self) -> PageText:
-        """Return the latest text; while a new text is being written, return the previous one."""
+        """Return the page's text. While another process writes a new text, return the previous text."""
         head = self._page[: _HEADER.size]
         if head == self._head:
             return self._text
@@ -86,7 +87,7 @@ class NoticePage:
         return self._text
 
     def count(self, cell: int, attempt: int, job: int, generation: int) -> int:
-        """Count one more stop check of this attempt; return the number of its checks."""
+        """Count one more stop check of this attempt, in its cell; return the number of its checks."""
         if cell >= CELLS:
             raise RuntimeError(f"more than {CELLS} tasks at a time on this node: they cannot agree on when to stop")
         place = _CELLS_AT + cell * _CELL.size
@@ -96,7 +97,7 @@ class NoticePage:
         return count
 
     def counted(self, job: int, generation: int) -> int:
-        """Return the highest check count among this node's ranks of the generation; 0 if no rank has checked."""
+        """Return the highest number of stop checks of this node's ranks of a generation; 0 if no rank has checked."""
         cells = _CELL.iter_unpack(self._page[_CELLS_AT:])
         return max((count for _, *of, count in cells if of == [job, generation]), default=0)
 

@@ -1,7 +1,7 @@
 """The state of this machine's GPUs, from NVIDIA's management library (NVML), which is part of the driver.
 
-Only the needed functions and structures are declared here, as documented at https://docs.nvidia.com/deploy/nvml-api/. A
-GPU that the driver has lost is left out, and without a driver no GPU is reported: neither is an error.
+The functions and structures used here are documented at https://docs.nvidia.com/deploy/nvml-api/. It is no error if a
+GPU does not answer (it is left out), or if there is no driver (then no GPU is reported).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from ..wire.messages import GpuSample
 
 LIBRARY = "libnvidia-ml.so.1"
-AGAIN_S = 60.0  # delay until the library is opened again after a failure
+AGAIN_S = 60.0  # delay until the next try to open the library, after a failure
 _SUCCESS = 0
-_UUID_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
+_UUID_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE in nvml.h
 _MOST_WATTS = 1e6
 
 
 class Gpus:
-    """The GPUs that CUDA_VISIBLE_DEVICES selects (its value is ``visible``; None: all). The library stays open."""
+    """The GPUs of this machine that CUDA_VISIBLE_DEVICES (``visible``; None: all GPUs) selects."""
 
     def __init__(
         self, visible: str | None = None, *, library: str = LIBRARY, clock: Callable[[], float] = time.monotonic
@@ -31,7 +31,7 @@ class Gpus:
         self._next_at = clock()
 
     def read(self) -> tuple[GpuSample, ...]:
-        """Return the current state of each GPU; empty without a driver. May take long if the driver hangs."""
+        """Return the current state of each GPU; () without a driver. May take long, if the driver hangs."""
         try:
             if not self._handles and self._clock() >= self._next_at:
                 self._next_at = self._clock() + AGAIN_S
@@ -43,7 +43,7 @@ class Gpus:
         return tuple(sample for sample in samples if sample is not None)
 
     def _open(self) -> None:
-        import ctypes  # imported here: nodes without GPUs do not need it
+        import ctypes  # imported here because nodes without GPUs do not need it
 
         if self._library is None:
             try:
@@ -71,13 +71,10 @@ class Gpus:
         return text.value.decode(errors="replace") if has_uuid else ""
 
     def _sample(self, index: int, handle: Any) -> GpuSample | None:
-        """Return the state of one GPU; None if the driver has lost it.
-
-        Figures that the GPU does not support are None or 0.
-        """
+        """Return the state of one GPU; None if the GPU gives no figures. Single missing figures are None or 0."""
         import ctypes
 
-        percent = (ctypes.c_uint * 2)()  # nvmlUtilization_t: of the GPU's processors, and of its memory bus
+        percent = (ctypes.c_uint * 2)()  # nvmlUtilization_t: percent of time in which processors and memory were busy
         sizes = (ctypes.c_ulonglong * 3)()  # nvmlMemory_t: total, free, used
         milliwatts = ctypes.c_uint()
         library = self._library
@@ -96,9 +93,11 @@ class Gpus:
 
 
 def chosen(gpus: list[tuple[int, str, Any]], visible: str | None) -> list[tuple[int, str, Any]]:
-    """Return the entries that CUDA_VISIBLE_DEVICES selects, up to the first name that matches no GPU.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects, up to the first name that does not match exactly one GPU.
 
-    The entries of ``gpus`` are (index, UUID, handle).
+    Args:
+        gpus: (index, UUID, handle) of each GPU.
+        visible: the value of CUDA_VISIBLE_DEVICES, None if unset.
     """
     if visible is None:
         return gpus

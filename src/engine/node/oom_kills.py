@@ -1,6 +1,7 @@
-"""Kills by the kernel for lack of memory: whether such a kill caused a worker's SIGKILL.
+"""The kernel's kills for lack of memory (OOM kills): did such a kill cause the death of a worker?
 
-Sources: cgroups(7); the kernel's cgroup-v2.rst for ``memory.events``, cgroup-v1/memory.rst for ``memory.oom_control``.
+Documented in cgroups(7), and in the kernel's cgroup-v2.rst (``memory.events``) and cgroup-v1/memory.rst
+(``memory.oom_control``).
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from pathlib import Path, PurePosixPath
 
 _COMPUTER = Path("/proc/vmstat")
 
-RECENT_S = 60.0  # a killed process may need this time to free its memory and end
+RECENT_S = 60.0  # longest time in which a killed process frees its memory and ends
 
 
 def own_counter(process: Path = Path("/proc/self"), computer: Path = _COMPUTER) -> Path:
-    """Return the file that counts the memory kills in this process's cgroup.
+    """Return the file with the number of OOM kills in this process's cgroup, or else in the whole computer.
 
-    Kills in other cgroups do not count there, unlike in the file for the whole computer. So the kill of another program
-    is not mistaken for the cause of a worker's SIGKILL. If no cgroup counts, as in the root of version 2, the
-    computer's file is returned.
+    A cgroup's file does not count kills of programs in other cgroups, which could be mistaken for the cause of a
+    worker's death. If no cgroup has such a file (the root group of cgroup v2 has none), return the file of the whole
+    computer.
     """
     try:
         files = counters((process / "cgroup").read_text(), (process / "mountinfo").read_text())
@@ -28,9 +29,9 @@ def own_counter(process: Path = Path("/proc/self"), computer: Path = _COMPUTER) 
 
 
 def counters(cgroup: str, mountinfo: str) -> list[Path]:
-    """Return the files that may count a process's memory kills, the best first.
+    """Return the files that may contain the number of OOM kills in a process's cgroup, the best file first.
 
-    In containers, and in jobs within them, only a part of the hierarchy may be mounted.
+    In a container, only a part of the hierarchy of cgroups may be mounted.
 
     Args:
         cgroup: the text of ``/proc/<pid>/cgroup``.
@@ -44,13 +45,13 @@ def counters(cgroup: str, mountinfo: str) -> list[Path]:
         root, place = mount.split()[3:5]
         if kind.startswith("cgroup ") and memory is not None and "memory" in kind.split()[-1].split(","):
             first += [Path(place, group, "memory.oom_control") for group in _below(root, memory)[:1]]
-        elif kind.startswith("cgroup2 ") and "" in groups:  # in version 2, a group also counts its descendants' kills
+        elif kind.startswith("cgroup2 ") and "" in groups:  # in v2, a group's count includes its descendants
             then += [Path(place, group, "memory.events") for group in _below(root, groups[""])]
     return first + then
 
 
 def _below(root: str, path: str) -> list[PurePosixPath]:
-    """Return a group and its ancestors, relative to the mount's ``root``; empty if the group is outside of ``root``."""
+    """Return the cgroup ``path`` and its ancestors, relative to the mounted group ``root``; [] if it is outside."""
     group = PurePosixPath(path)
     if not group.is_relative_to(root):
         return []
@@ -59,29 +60,27 @@ def _below(root: str, path: str) -> list[PurePosixPath]:
 
 
 class OomKills:
-    """The recent memory kills, counted by the file ``counter``, for example the file that `own_counter` returns.
+    """The kernel's recent OOM kills, as counted in the file ``counter`` (see `own_counter`).
 
-    A worker counts as killed for memory if it died of a SIGKILL that this node did not send, and the counter has risen.
+    An OOM kill counts as the cause of a worker's death if the worker died of a SIGKILL that this node did not send, and
+    the number in the file has risen.
     """
 
     def __init__(self, counter: Path) -> None:
         self._counter = counter
         self._seen = self._later = self._count()
-        self._explained = 0  # kills since `_seen` that are already attributed to a death
+        self._explained = 0  # kills after `_seen` that already explain a worker's death
         self._looked_at = -math.inf
 
     def look(self, now: float) -> None:
-        """Forget kills from more than `RECENT_S` ago: they concerned another program. Call this method regularly."""
+        """Forget kills from more than `RECENT_S` ago, which did not hit a worker. Call this method regularly."""
         if now - self._looked_at >= RECENT_S:
             self._looked_at = now
             self._explained = max(0, self._explained - (self._later - self._seen))
             self._seen, self._later = self._later, self._count()
 
     def news(self) -> bool:
-        """Return whether a kill is not attributed to a death yet, and attribute it.
-
-        Call this for each death by SIGKILL.
-        """
+        """Return whether a recent OOM kill explains one more death by SIGKILL; each kill explains one death."""
         if self._explained >= self._count() - self._seen:
             return False
         self._explained += 1

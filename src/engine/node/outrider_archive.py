@@ -1,8 +1,8 @@
-"""Outrider's own code as an archive for a host that has only Python. The same sources give the same bytes.
+"""Outrider's code as an archive for a host that has only Python. The same sources always give the same bytes.
 
-On the host it becomes a folder, named by its digest, whose ``__main__.py`` is ``boot.py``. It contains this package as
-installed here, cloudpickle, and msgpack in pure Python. The latter is in a separate folder that is searched last, so
-that a compiled msgpack of the host is preferred.
+On the host, the archive is unpacked into a folder named by the archive's digest, whose ``__main__.py`` is ``boot.py``.
+The archive contains the Outrider package as installed here, cloudpickle, and msgpack in pure Python. msgpack is in a
+separate folder that is searched last, so that a compiled msgpack of the host is preferred.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PACKAGE = "outrider"
-# Left out, because no task imports them: the command, its reports and pages, the simulator, and the test clouds.
+# Left out because no task imports them: the `outrider` command, its reports and web pages, the simulator, and the
+# clouds for tests.
 _AT_THE_CLIENT = (
     "engine/cli/*",
     "engine/profiles/*",
@@ -32,13 +33,13 @@ _PURE = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
 
 
 class OutriderArchive(NamedTuple):
-    digest: str  # a hash of the contents
-    data: bytes  # a tar.gz of the folder
+    digest: str  # a hash of the files' names and contents
+    data: bytes  # the archive, a tar.gz
 
 
 @cache
 def build() -> OutriderArchive:
-    """Build the archive, of about 1 MB, in 0.2 s. Cached: built once per process."""
+    """Return the archive (about 1 MB). The first call in a process builds it, in 0.2 s."""
     files = {
         "__main__.py": (Path(__file__).parent / "boot.py").read_bytes(),
         **_sources(Path(__file__).parents[2], _PACKAGE),
@@ -53,7 +54,7 @@ def build() -> OutriderArchive:
 
 
 def packed(files: dict[str, bytes], *, mode: int = 0o644) -> bytes:
-    """Return a reproducible tar.gz: without times, folders of this machine, and users."""
+    """Return a tar.gz of these files with the same bytes on every machine: without times, users and local paths."""
     whole = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as compressed,
@@ -76,10 +77,10 @@ def _sources(folder: Path, package: str) -> dict[str, bytes]:
 
 
 def _metadata() -> dict[str, bytes]:
-    """Return the metadata files of the package: its version, and the entry points of its plugins."""
+    """Return the files of the package's metadata: its version, and the entry points by which plugins are found."""
     try:
         installed = distribution(_PACKAGE)
-    except PackageNotFoundError:  # not installed, but run from its source folder
+    except PackageNotFoundError:  # Outrider is not installed but runs from its source folder
         return {}
     folder = f"{_PACKAGE}-{installed.version}.dist-info"
     head = f"Metadata-Version: 2.1\nName: {_PACKAGE}\nVersion: {installed.version}\n"

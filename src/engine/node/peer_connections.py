@@ -1,7 +1,7 @@
-"""Connections to other nodes, which send blobs over them. A connection is kept for a while, for the next blob.
+"""Connections from this node to other nodes, which send blobs to it. An idle connection is kept for the next blob.
 
-A new connection, with its key exchange, costs 3 ms of a processor at each end and two round trips. A node that gets a
-training's state from the same node at each step pays this only once.
+A new TLS connection costs 3 ms of processor time at each end, and two round trips. A node that gets the training state
+from the same node at each step pays this only once.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ from ..wire.codec import ProtocolError
 from ..wire.messages import GetRest
 from .arrivals import Arrival
 
-CONNECT_S = 3.0  # time to connect to another node and verify its key
-SILENCE_S = 1.5  # the other node counts as gone after this time without a byte
-LATE_S = 0.02  # normal delay of a timer; a longer delay means that this process was stopped and could not read
-KEEP_S = 10.0  # an unused connection is closed after this time
-MOST_KEPT = 8  # kept connections per node
+CONNECT_S = 3.0  # time limit to connect to another node and verify its key
+SILENCE_S = 1.5  # a transfer fails after this time without a byte from the other node
+LATE_S = 0.02  # usual delay of a timer; a longer delay means that this process was stopped, and could not read
+KEEP_S = 10.0  # an idle connection is closed after this time
+MOST_KEPT = 8  # maximum number of idle connections to one node
 PIECE_BYTES = 256 << 10
-_IDLE = memoryview(bytearray(1))  # the buffer for unexpected bytes
+_IDLE = memoryview(bytearray(1))  # buffer of an idle connection, which expects no bytes
 
 
 class Broken(Exception):
-    """Raised if another node did not send a blob completely.
-
-    ``connected`` False: the connection was not established.
-    """
+    """Raised if another node did not send a blob completely; ``connected``: whether it was reached at all."""
 
     def __init__(self, reason: str, connected: bool) -> None:
         super().__init__(reason)
@@ -38,7 +35,7 @@ class Broken(Exception):
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """A connection to another node. ``lost`` is called once, when the connection is closed."""
+    """A connection to another node, from which this node fetches blobs. ``lost``: called once, after its closing."""
 
     def __init__(self, lost: Callable[[PeerConnection], object]) -> None:
         self._lost, self._loop = lost, asyncio.get_running_loop()
@@ -46,8 +43,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.used_at = self._heard_at = 0.0
         self.heard = self.closed = False
         self._buffer = _IDLE
-        self._head = bytearray()  # header of the incoming frame, as far as received
-        self._frame = self._left = 0  # bytes still missing: of the current frame, and of the blob
+        self._head = bytearray()  # the received part of the next frame's header
+        self._frame = self._left = 0  # number of missing bytes of the current frame, and of the blob
         self._take: Callable[[memoryview], None] | None = None
         self._over: asyncio.Future[None] | None = None
 
@@ -56,10 +53,13 @@ class PeerConnection(asyncio.BufferedProtocol):
         return self.transport is not None and not self.closed and not self.transport.is_closing()
 
     async def bring(self, ticket: str, offset: int, count: int, take: Callable[[memoryview], None]) -> None:
-        """Call ``take`` with the ``count`` bytes of a blob that begin at ``offset``.
+        """Fetch ``count`` bytes from the offset ``offset`` of a blob, and call ``take`` with each piece.
+
+        Args:
+            ticket: names the blob, and authorizes the transfer.
 
         Raises:
-            OSError, ProtocolError: the connection is unusable.
+            OSError, ProtocolError: the transfer failed.
         """
         if self.transport is None or not self.usable:
             raise OSError("the other node has closed the connection")
@@ -110,7 +110,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.close()
 
     def _received(self, data: memoryview) -> None:
-        """Extract the bytes of frames. An empty frame means that the sender has no new bytes yet."""
+        """Pass the contents of received frames to ``take``. An empty frame means: no new bytes of the blob yet."""
         at = 0
         while at < len(data):
             if self._frame:
@@ -141,11 +141,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 
 class PeerConnections:
-    """The connections from this node to others: connections in use, and idle ones that are kept."""
+    """The connections from this node to other nodes; idle connections are kept for the next blob."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # (address, port) -> kept connections, the least recently used first
+        # (address, port) -> idle connections, the least recently used first
         self._kept: dict[tuple[str, int], list[PeerConnection]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
 
@@ -157,19 +157,24 @@ class PeerConnections:
         arrival: Arrival,
         take: Callable[[memoryview], None],
     ) -> None:
-        """Call ``take`` with the missing bytes of a blob.
+        """Fetch the missing bytes of a blob, over a kept or a new connection, and call ``take`` with each piece.
 
-        A kept connection that has been closed is replaced by a new one.
+        If the other node has closed a kept connection, the next connection is used.
+
+        Args:
+            place: address and port of the other node.
+            ticket: names the blob, and authorizes the transfer.
+            arrival: the blob, with the number of bytes received so far.
 
         Raises:
-            Broken
+            Broken: the other node did not send all missing bytes.
         """
         while (kept := self._one_kept(place)) is not None:
             before = arrival.have_bytes
             try:
                 await self._bring_over(kept, place, ticket, arrival, take)
             except Broken:
-                if not kept.closed or arrival.have_bytes != before:  # the other node is reachable, but stalls
+                if not kept.closed or arrival.have_bytes != before:  # not just an idle connection that was closed
                     raise
             else:
                 return
@@ -182,13 +187,14 @@ class PeerConnections:
         await self._bring_over(new, place, ticket, arrival, take)
 
     async def _connected(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> PeerConnection:
-        """Return a new connection.
+        """Connect to another node.
 
-        If this process was stopped during the attempt, the attempt is repeated for the lost time: two nodes that have
-        failed to connect once are never connected again.
+        If this process was stopped meanwhile, so that the timeout came late, try again for the lost time: after one
+        failure, the client never again lets these two nodes connect.
 
         Raises:
-            TimeoutError, OSError
+            TimeoutError: no connection within `CONNECT_S`.
+            OSError: the connection was refused, or has failed.
         """
         left_s = CONNECT_S
         while True:
@@ -240,7 +246,7 @@ class PeerConnections:
             self._sweeping = self._loop.call_later(KEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Close connections that were unused for `KEEP_S`."""
+        """Close the connections that have been idle for `KEEP_S`."""
         self._sweeping = None
         until, oldest = self._loop.time() - KEEP_S, []
         for kept in self._kept.values():
@@ -259,7 +265,7 @@ class PeerConnections:
                     del self._kept[place]
 
     def close(self) -> None:
-        """Close the kept connections. The task that uses a connection closes it."""
+        """Close the idle connections. A connection in use is closed by the asyncio task that uses it."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None

@@ -1,8 +1,8 @@
-"""Transfers of blobs from node to node, as the client requests them: over TLS, with the pool's key at both ends.
+"""Transfers of blobs from node to node, which the client requests: over TLS, with the pool's key at both ends.
 
-A node listens only while it has a blob to serve. A peer without the key receives no bytes, and only OpenSSL reads the
-bytes that it sends. A peer with the key receives the blob whose ticket it sends. A connection is kept for a while, for
-the next ticket.
+A node listens only while it has a blob to send. A peer must have the pool's key: otherwise it receives no bytes, and
+only OpenSSL reads its bytes. A peer with the key sends a ticket, and receives the blob to which the ticket belongs. The
+connection then stays open for a while, for the next ticket.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ from ..wire.messages import Arrived, Copy, Digest, GetRest, Keys, Message, Pull,
 from .arrivals import Arrival, Arrivals, Whole
 from .peer_connections import CONNECT_S, KEEP_S, PIECE_BYTES, Broken, PeerConnections, reason_of
 
-IDLE_S = 0.3  # interval of the empty frames that a node sends while it has no new bytes of a blob
-# connections at a time, including unauthenticated ones; at the limit, the one that is idle for longest is closed
+IDLE_S = 0.3  # while a node waits for bytes of a blob to send, it sends an empty frame at this interval
+# maximum number of connections, including unauthenticated ones; one more closes the connection idle for longest
 CONNECTIONS = 32
-_FIRST_BYTES = 1024  # size limit of a frame with a ticket
+_FIRST_BYTES = 1024  # maximum size of a frame that requests a blob
 _HASHED_BYTES = 1 << 20
 
 
 class Peers:
-    """A node's end of transfers between nodes. ``send`` sends messages to the client."""
+    """The transfers of blobs between this node and other nodes, in both directions.
+
+    Args:
+        arrivals: the blobs of this node, complete or arriving.
+        address: the address on which this node listens.
+        send: sends a message to the client.
+    """
 
     def __init__(self, arrivals: Arrivals, address: str, send: Callable[[Message], object]) -> None:
         self._arrivals, self._address, self._send = arrivals, address, send
@@ -38,12 +44,12 @@ class Peers:
         self._client_side: ssl.SSLContext | None = None
         self._listening: asyncio.Task[None] | None = None
         self._port: asyncio.Future[int] | None = None
-        self._last_port = 0  # reused if it is free, because other nodes identify their kept connections by it
-        self._tickets: dict[str, tuple[str, int]] = {}  # ticket -> (blob, its size)
-        self._served: dict[str, set[asyncio.Task[None]]] = {}  # ticket -> the tasks of its connections
+        self._last_port = 0  # reused: other nodes look up an idle connection by address and port
+        self._tickets: dict[str, tuple[str, int]] = {}  # ticket -> (name of its blob, size)
+        self._served: dict[str, set[asyncio.Task[None]]] = {}  # ticket -> asyncio tasks that send its blob
         self._pulling: dict[str, asyncio.Task[None]] = {}
         self._connections: set[asyncio.Task[None]] = set()
-        self._idle: dict[asyncio.Task[None], None] = {}  # the tasks of idle connections, idle for longest first
+        self._idle: dict[asyncio.Task[None], None] = {}  # asyncio tasks of idle connections, the longest idle first
         self._to_others = PeerConnections()
         self._others: set[asyncio.Task[None]] = set()
 
@@ -67,7 +73,7 @@ class Peers:
         return True
 
     def drop(self, names: Iterable[str]) -> None:
-        """Stop the transfers of dropped blobs."""
+        """Stop the transfers of these blobs, which were dropped."""
         dropped = {*names}
         for name in dropped & self._pulling.keys():
             self._pulling.pop(name).cancel()
@@ -112,7 +118,7 @@ class Peers:
             listener = self._bound(addresses[0][0], str(addresses[0][4][0]))
         except OSError as error:
             port.set_exception(OSError(f"it cannot listen on {self._address}: {error.strerror}"))
-            self._listening = self._port = None  # the next blob to serve tries to listen again
+            self._listening = self._port = None  # listen again for the next blob
             return
         except BaseException:
             port.cancel()
@@ -124,7 +130,7 @@ class Peers:
             while True:
                 try:
                     accepted, _ = await self._loop.sock_accept(listener)
-                except OSError:  # the connection was closed again, or no descriptor is left for it
+                except OSError:  # the peer has closed the connection, or no descriptor is left
                     await asyncio.sleep(IDLE_S)
                     continue
                 if len(self._connections) >= CONNECTIONS and self._idle:
@@ -143,7 +149,7 @@ class Peers:
         return socket.create_server((address, 0), family=family, backlog=CONNECTIONS)
 
     async def _answer(self, accepted: socket.socket) -> None:
-        """Serve one connection: its handshake, and then a blob for each ticket that it sends."""
+        """Serve an accepted connection: the TLS handshake, then a blob for each ticket that the peer sends."""
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         transport: asyncio.Transport | None = None
@@ -180,7 +186,7 @@ class Peers:
         assert task is not None, "it was spawned"
         self._idle[task] = None
         try:
-            async with asyncio.timeout(2 * KEEP_S):  # normally the other end closes an idle connection earlier
+            async with asyncio.timeout(2 * KEEP_S):  # usually the peer closes an idle connection earlier
                 return await _wanted(reader)
         finally:
             del self._idle[task]
@@ -257,7 +263,7 @@ def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> a
 
 
 async def _wanted(reader: asyncio.StreamReader) -> GetRest | None:
-    """Return the request of the other node, which contains a ticket; None if it is malformed."""
+    """Return the peer's next request, which contains a ticket; None if it is malformed."""
     size = int.from_bytes(await reader.readexactly(codec.HEADER_BYTES), "big")
     if size > _FIRST_BYTES:
         return None
@@ -266,13 +272,13 @@ async def _wanted(reader: asyncio.StreamReader) -> GetRest | None:
 
 
 def _context(side: int, certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """Return the TLS settings of one side: TLS 1.3, and the other end must have the same certificate."""
+    """Return the TLS context of the server's or client's side: TLS 1.3, and both sides have the same certificate."""
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=certificate.decode("ascii"))
-    fd = os.memfd_create("keys", os.MFD_CLOEXEC)  # the ssl module accepts only a path
+    fd = os.memfd_create("keys", os.MFD_CLOEXEC)  # load_cert_chain accepts only a path
     try:
         os.write(fd, certificate + key)
         context.load_cert_chain(f"/proc/self/fd/{fd}")
@@ -282,7 +288,7 @@ def _context(side: int, certificate: bytes, key: bytes) -> ssl.SSLContext:
 
 
 def _digest(fd: int) -> tuple[int, str]:
-    """Return the size and the SHA-256 of a blob. Closes ``fd``."""
+    """Return the size of a blob in bytes, and its SHA-256 in hex. Close ``fd``."""
     try:
         import hashlib  # imported here because few nodes need it
 

@@ -1,7 +1,7 @@
-"""The pipe between executor server and worker: one message per datagram of a SOCK_SEQPACKET pair.
+"""The pipe between the executor server and a worker: a pair of SOCK_SEQPACKET sockets, one message per datagram.
 
-File descriptors are sent along with a message. A datagram is a message body as encoded by `wire.codec`, or a mark (one
-byte). A body that is too large for a socket buffer is written to a memfd, which is sent instead.
+A message may carry file descriptors. A datagram is the body of a message as encoded by `wire.codec`, or a single byte
+(a mark). A body that is too large for the socket's buffer is written to a memfd, whose descriptor is sent instead.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from contextlib import contextmanager
 
 from . import limits
 
-SPILLED = b"\x00"  # mark: the body is in the first descriptor. Message bodies begin with 0x9_ (msgpack arrays)
-PAUSE = b"\x01"  # mark from a worker: read the task's output; as the executor server's reply: it is read, continue
-# mark from a thread worker: requests permission to print more; from the executor server: the permission
+SPILLED = b"\x00"  # mark: the body is in the memfd of the first descriptor
+PAUSE = b"\x01"  # mark of a worker: "read the task's output"; of the executor server: "done, continue"
+# mark of a thread worker: "may I print more?"; of the executor server: "yes"
 OUTPUT_CREDIT = b"\x02"
-READY = b"\x03"  # mark from a worker: it is ready to receive
+READY = b"\x03"  # mark of a worker: "ready to receive"
 
-_DATAGRAM_BYTES = 96 * 1024  # the usual net.core.wmem_default, 208 KiB, is charged more than twice the datagram's size
-# tries to get the worker's lock, and pause between them; a worker holds the lock for microseconds, unless stopped
+_DATAGRAM_BYTES = 96 * 1024  # a datagram uses more than twice its size of the socket's buffer (usually 208 KiB)
+# number of tries to get the pipe's lock, and the pause between tries; a worker holds the lock for microseconds, or as
+# long as it is stopped
 LOCK_TRIES, LOCK_PAUSE_S = 50, 0.001
 DO_NOT_WAIT = int(socket.MSG_DONTWAIT)  # a plain integer, because `|` of an enumeration costs 1 us
-_RECEIVE_BYTES = 128 * 1024 - 1024  # below malloc's mmap threshold: a receive takes 0.25 us instead of 17
+_RECEIVE_BYTES = 128 * 1024 - 1024  # below the size at which malloc uses mmap: a receive takes 0.25 us instead of 17 us
 
-Datagram = tuple[bytes, list[int] | None]  # (body, descriptors); None: the descriptors are lost, see `limits.receive`
+Datagram = tuple[bytes, list[int] | None]  # (body, its descriptors, or None if they are lost as in `limits.receive`)
 
 
 def send(pipe: socket.socket, body: bytes, fds: Sequence[int] = (), flags: int = 0) -> None:
-    """Send a message completely or not at all. The caller keeps ``fds`` and closes them."""
+    """Send a message, completely or not at all. The caller must close ``fds``."""
     if len(body) <= _DATAGRAM_BYTES:
         if fds:
             socket.send_fds(pipe, [body], list(fds), flags)
@@ -63,7 +64,7 @@ def receive(pipe: socket.socket, flags: int = 0) -> Datagram:
 
 
 def receive_next(pipe: socket.socket) -> Datagram:
-    """Wait for a message and receive it. While the executor server takes messages back, wait: see `taking_back`."""
+    """Wait for a message and receive it. While the executor server takes messages back (`taking_back`), wait."""
     while True:
         pipe.recv(1, socket.MSG_PEEK)
         fcntl.lockf(pipe, fcntl.LOCK_EX)
@@ -77,10 +78,14 @@ def receive_next(pipe: socket.socket) -> Datagram:
 
 @contextmanager
 def taking_back(far: socket.socket) -> Iterator[bool]:
-    """Keep the worker from receiving during the block, so that it gets a function and its task, or neither.
+    """Keep a worker from receiving during the block, in which the executor server takes unread messages back.
 
-    ``far`` is the worker's end of the pipe. Its lock is a record lock, which the kernel releases when the worker ends.
-    Yields False if the worker was stopped while it held the lock: then the worker keeps its messages.
+    The lock keeps together a task and the message with its function: the worker receives both, or neither. The lock is
+    a record lock, so the kernel releases it when the worker ends. Yields False if the worker was stopped while it held
+    the lock: then take no messages back.
+
+    Args:
+        far: the worker's end of the pipe.
     """
     for _ in range(LOCK_TRIES):
         try:
@@ -99,7 +104,7 @@ def taking_back(far: socket.socket) -> Iterator[bool]:
 
 
 def write_all(fd: int, parts: Sequence[bytes | memoryview]) -> None:
-    """Write all parts, however large, by plain writes, which cause no page fault per page."""
+    """Write all parts to a file. Plain writes cause no page fault for each page, unlike writing to a mapping."""
     for part in parts:
         view = memoryview(part).cast("B")
         while view:

@@ -1,4 +1,4 @@
-"""Functions for the node's processes: their end, inherited descriptors, ignored signals, and kills of process trees."""
+"""Functions for the node's processes: descriptors, signals, children, and kills of a process with its descendants."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_WALKS = 100  # attempts to list a process's threads, some of which may end during the listing
+_WALKS = 100  # tries to list the children of a process whose threads end during the listing
 _libc = ctypes.CDLL(None)
 
 
 def begin_child(parent: int) -> None:
-    """Have the kernel kill this forked process when ``parent`` ends; restore the default handling of signals."""
+    """Let the kernel kill this forked process when ``parent`` ends; restore the default handling of SIGCHLD."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent had already ended
+    if os.getppid() != parent:  # the parent has already ended
         os._exit(1)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its orphaned descendants, whatever their session."""
+    """Make this process the parent of its descendants whose own parent has ended, in any session."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def shield(numbers: Iterable[int]) -> None:
-    """Protect this process from signals that announce a machine's end and are sent to all of its processes.
+    """Make this process ignore the signals that announce a machine's end, which all processes of the machine get.
 
-    Each process of Outrider calls this for itself: a child that another process forks reacts as usual. The signals get
-    a handler instead of SIG_IGN, which a program executed by a task would inherit: SIGTERM could not end it.
+    Only this process ignores them, not a child that it forks: each process of Outrider calls this function itself. The
+    signals are ignored by a handler, not by SIG_IGN: a program that a task executes would inherit SIG_IGN, and SIGTERM
+    could not end the program.
     """
     shielded = os.getpid()
 
@@ -51,27 +52,27 @@ def shield(numbers: Iterable[int]) -> None:
 
 
 def close_all_but(keep: Iterable[int]) -> None:
-    """Close all descriptors except ``keep``: an inherited end of a pipe would hide the pipe's end of file for ever."""
+    """Close all descriptors except ``keep``. If a pipe's end stayed open here, its reader would wait for ever."""
     low = 0
     for fd in sorted(set(keep)):
-        if low < fd:  # closerange(0, 0) would close everything, as its last descriptor is -1
+        if low < fd:  # closerange(0, 0) would close all descriptors
             os.closerange(low, fd)
         low = fd + 1
     os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
 def children(pid: int) -> list[int]:
-    """Return the direct children of a process, including zombies; empty if the process is gone."""
+    """Return the direct children of a process, including zombies; [] if the process has ended."""
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # the kernel lacks CONFIG_PROC_CHILDREN
         return _children_by_search(pid)
-    pids: set[int] = set()  # not set[int](): that is an error in Python 3.8, on which the installer runs this
+    pids: set[int] = set()  # not set[int](): Python 3.8, in which the installer runs, does not know it
     for _ in range(_WALKS):
         complete = True
         for thread in _threads(pid):
             try:
                 pids.update(map(int, (thread / "children").read_text().split()))
             except (FileNotFoundError, ProcessLookupError):
-                # the thread has ended: its children moved to another thread, perhaps one that is already read
+                # the thread has ended; another thread, perhaps already read, got its children: read all again
                 complete = False
         if complete:
             break
@@ -96,7 +97,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def name(pid: int) -> str:
-    """Return the kernel's name of a process; "?" if the process is gone."""
+    """Return the name of a process's program; "?" if the process has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -106,8 +107,8 @@ def name(pid: int) -> str:
 def kill_tree(root: int) -> None:
     """Send SIGKILL to ``root``, which must be a child of this process, and to all its descendants.
 
-    All of them are stopped first, until no new descendant appears, so that none escapes by forking. A process that
-    still escaped becomes this process's child (see `adopt_orphans`): call again until there are no such children.
+    All of them are stopped before the kill, until no new descendant appears, so that no process escapes by a fork. If a
+    process escapes nevertheless, it becomes a child of this process (see `adopt_orphans`): then call this again.
     """
     stopped: set[int] = set()
     while fresh := {root, *descendants(root)} - stopped:
@@ -119,18 +120,18 @@ def kill_tree(root: int) -> None:
 
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child and all its descendants, and reap them. Do nothing if the child has already ended."""
+    """Kill a child process and all its descendants, and reap them. Do nothing if the child has already ended."""
     if process.poll() is None:
         started = descendants(process.pid)
         kill_tree(process.pid)
         process.wait()
-        for pid in started:  # parents first: their children become this process's children then
+        for pid in started:  # in this order: once a parent is reaped, its children are this process's children
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    # the process is gone; or it has changed its user, and only root may signal it
+    # the process has ended, or runs as another user now, so that only root may signal it
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 

@@ -1,7 +1,8 @@
-"""The node's side of profiles: it forwards a request to the process of a task, and ensures an answer to the client.
+"""The relay of profile requests from the client to the process of a task. Every request gets an answer.
 
 A worker reads its pipe only between tasks. Therefore the request is a file in the node's folder, whose name contains
-the process's id, and a signal notifies the process. The process removes the file when it begins the profile.
+the pid of the task's process, and a signal notifies the process. The process removes the file when it begins the
+profile.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from . import stack_file
 from .profile_requests import SIGNAL, ProfileRequest, request_file
 from .stack_reader import ProcessHandle, UnderWay, handles
 
-BEGIN_S = 10.0  # time limit for the begin: the signal is handled when the task returns to Python code
+BEGIN_S = 10.0  # time limit for a profile's begin: Python handles the signal when C code has returned
 WRITE_S = 60.0  # time limit for writing the trace after the profile's end
 LOOK_S = 0.1
 NOT_BEGUN = (
@@ -26,10 +27,10 @@ NOT_BEGUN = (
 
 
 class ProfileRelay:
-    """The relay of profile requests.
+    """The relay of profile requests from the client to tasks' processes.
 
     Args:
-        under_way: returns the running attempts.
+        under_way: returns the running attempts of this node.
         send: sends a message to the client.
         folder: the node's private folder.
     """
@@ -51,7 +52,7 @@ class ProfileRelay:
         task.add_done_callback(self._tasks.discard)
 
     def answered(self, message: wire.Profiled) -> None:
-        """Handle the answer of a task's process. The answer itself is forwarded to the client unchanged."""
+        """Record that a task's process has answered. (The worker pool forwards the answer to the client.)"""
         if (answered := self._waiting.get((message.attempt, message.profile))) is not None:
             answered.set()
 
@@ -71,7 +72,7 @@ class ProfileRelay:
             self._send(wire.Profiled(request.attempt, request.profile, "", why))
 
     async def _why_none(self, request: wire.Profile, answered: asyncio.Event) -> str:
-        """Return why the task's process did not answer; empty if it did."""
+        """Send a request to the task's process, and wait; return why there is no answer, "" if there is one."""
         memories = [each.memory for each in self._under_way() if each.attempt == request.attempt]
         if not memories:
             return "it waits for a slot of the node, or has ended"
@@ -95,7 +96,7 @@ class ProfileRelay:
         while not answered.is_set():
             if last:
                 return "its process has ended"
-            # check once more after this: the answer arrives before the attempt's end
+            # at the attempt's end, check once more: the answer has arrived before the end
             last = all(each.attempt != request.attempt for each in self._under_way())
             if now() > began + BEGIN_S and file.exists():  # noqa: ASYNC240  the file is on a local disk
                 return NOT_BEGUN

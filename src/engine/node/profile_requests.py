@@ -1,4 +1,4 @@
-"""Requests for profiles from node to worker: their files, and the signal that announces them."""
+"""Requests for profiles from a node to its workers: the request's file, and the signal that announces it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 from ...lazy_named_tuple import NamedTuple
 
-SIGNAL = signal.SIGRTMIN + 12  # the number after the stack signal's; other software does not use it: see `stack_file`
+SIGNAL = signal.SIGRTMIN + 12  # next to the signal of `stack_file`, for the same reasons
 
 
 class ProfileRequest(NamedTuple):
-    """A request for a profile, which ends after ``steps`` steps (0: no limit) or after ``seconds``."""
+    """A request for a profile. The profile ends after ``steps`` training steps (0: no limit) or after ``seconds``."""
 
     attempt: int
     name: str
     steps: int
     seconds: float
-    skip: int = 0  # steps to skip before the profile begins
+    skip: int = 0  # number of training steps before the profile begins
 
     def written(self) -> bytes:
         return json.dumps(self).encode()
@@ -33,5 +33,5 @@ def request_file(folder: Path, pid: int, attempt: int) -> Path:
 
 
 def request_files(folder: Path, pid: int) -> list[Path]:
-    """Return the request files for a process, which may run several tasks."""
+    """Return the request files for all tasks of a process."""
     return sorted(folder.glob(f"profile-{pid}-*.ask"))

@@ -1,6 +1,6 @@
 """The worker's side of profiles: it begins a profile when the node or a task requests one, and sends the result.
 
-`task_profile` takes the profile, and is imported only then.
+`task_profile` makes the profile; it is imported only when a profile begins.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class Profiling:
-    """The profiles of a worker process; only one runs at a time.
+    """The starter of profiles in a worker process; only one profile runs at a time.
 
     Args:
-        folder: the node's private folder.
+        folder: the node's private folder, with the request files.
         tasks: attempt -> (running task, its thread).
         send: sends a message with descriptors to the executor server.
-        log: sends the trace.
-        lock: held while a message is sent.
+        log: sends the finished profile, as the blob of a log record.
+        lock: acquired while a message is sent.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Profiling:
         log: LogSender,
         lock: AbstractContextManager[object],
     ) -> None:
-        """Begin to handle the node's requests. Call this in the main thread."""
+        """Install the handler of the signal that announces requests. Call this in the main thread."""
         self._folder, self._tasks = Path(folder), tasks
         self._send, self._log, self._lock = send, log, lock
         self._pid = os.getpid()
-        # held from before a profile begins until it ends, as a signal may arrive while a profile begins
+        # acquired while a profile begins and runs: a signal with another request may arrive at any moment
         self._owned = Lock()
         self._number = 0
         self._blocks: dict[TaskContext, int] = {}
@@ -57,9 +57,9 @@ class Profiling:
         context.set_profiling(self)
 
     def _on_signal(self, *_: object) -> None:
-        """Handle requests, wherever the main thread is in its Python code. Raises nothing into that code."""
+        """Handle the requests. This signal handler interrupts the main thread's Python code, and raises nothing."""
         with suppress(Exception):
-            if os.getpid() != self._pid:  # a process forked by the task
+            if os.getpid() != self._pid:  # this process is a fork made by the task
                 return
             for file in request_files(self._folder, self._pid):
                 request = ProfileRequest.read(file.read_bytes())
@@ -81,7 +81,7 @@ class Profiling:
             self.say(Profiled(request.attempt, request.name, "", why))
 
     def begin(self, request: ProfileRequest, task: TaskContext, thread: int) -> TaskProfile | None:
-        """Begin a profile of a task, which runs in ``thread``; return None if another profile is running."""
+        """Begin a profile of a task that runs in ``thread``; return None if another profile is running."""
         if os.getpid() != self._pid or not self._owned.acquire(blocking=False):
             return None
         try:
@@ -98,9 +98,9 @@ class Profiling:
         return profile
 
     def next_block(self, task: TaskContext) -> int:
-        """Return the number of the next profile that the task itself begins.
+        """Return the number of the profile that the task's own code begins next (1, 2, ...).
 
-        Ranks that run the same code get the same number.
+        Ranks that run the same code get the same numbers.
         """
         self._blocks = {task: self._blocks.get(task, 0) + 1}
         return self._blocks[task]

@@ -1,8 +1,8 @@
-"""SIGTERM for the programs of ranks that handle it: their registration, and the sending of the signal.
+"""SIGTERM for the processes of ranks that handle this signal, as training programs do to save a checkpoint.
 
-A rank registers the process of its program by a file in the executor's private folder. When the machine has a
-preemption notice, the executor sends SIGTERM; when a run is to end, a task of Outrider sends it (`scripts.endings`). A
-process without a handler gets no signal: SIGTERM would end it at once, but it may work until its machine is taken.
+A rank registers its program's process by a file in the executor's private folder. The executor sends SIGTERM when the
+machine has a preemption notice. A task of Outrider (`scripts.endings`) sends it when a run is to end. A process without
+a handler gets no SIGTERM, which would end it at once: it may work until its machine is taken.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from pathlib import Path
 from .log_socket import VARIABLE
 
 _PREFIX = "rank-"
-_NOTIFIED, _UNHANDLED = ".notified", ".unhandled"  # suffixes of marker files beside the file of a process
-_STARTED = 19  # index of the start time among the fields after the name in /proc/PID/stat
+_NOTIFIED, _UNHANDLED = ".notified", ".unhandled"  # suffixes of marker files: SIGTERM was sent; SIGTERM has no handler
+_STARTED = 19  # index of the process's start time in /proc/PID/stat, after the name in parentheses
 
 
 def register(pid: int) -> None:
-    """Register a process of this rank for SIGTERM, if the process handles it. Does nothing outside of a node.
+    """Register a process of this rank: it gets SIGTERM if it handles the signal. Does nothing outside of a node.
 
-    This process itself may shield the signal, which announces the machine's end to every process. Then the check cannot
-    see whether the program has its own handler, until a signal shows that it has none.
+    If ``pid`` is this process, it may have the handler of `process.shield`, which ignores SIGTERM. Then the kernel
+    reports a handler even if the program has none. So the handler is replaced by one that creates a marker file when
+    a SIGTERM arrives that the program does not handle.
     """
     folder, started = _folder(), _started(pid)
     if folder is None or started is None:
@@ -45,13 +46,13 @@ def register(pid: int) -> None:
 
 
 def was_notified(pid: int) -> bool:
-    """Return whether a process of this rank has received SIGTERM because of a notice."""
+    """Return whether the executor has sent SIGTERM to a process of this rank, because of a preemption notice."""
     folder = _folder()
     return folder is not None and (folder / f"{_PREFIX}{pid}{_NOTIFIED}").exists()
 
 
 def notify(folder: Path) -> None:
-    """Send SIGTERM, because of a notice, once to each process registered in ``folder`` that handles it."""
+    """Send SIGTERM because of a preemption notice to each process registered in ``folder`` that handles it, once."""
     for pid in handling(folder):
         notified = folder / f"{_PREFIX}{pid}{_NOTIFIED}"
         if not notified.exists():
@@ -61,7 +62,7 @@ def notify(folder: Path) -> None:
 
 
 def terminate() -> list[int]:
-    """Send SIGTERM to each registered process of this node that handles it; return these processes."""
+    """Send SIGTERM to each registered process of this node that handles it; return their pids."""
     folder, sent = _folder(), list[int]()
     for pid in () if folder is None else handling(folder):
         with suppress(OSError):
@@ -71,7 +72,7 @@ def terminate() -> list[int]:
 
 
 def handling(folder: Path) -> list[int]:
-    """Return the registered processes that run and handle SIGTERM, as far as this can be detected."""
+    """Return the pids of the registered processes that still run and handle SIGTERM, as far as can be detected."""
     pids = []
     for file in folder.glob(f"{_PREFIX}*"):
         text = file.name.removeprefix(_PREFIX)
@@ -81,7 +82,7 @@ def handling(folder: Path) -> list[int]:
 
 
 def is_handling(folder: Path, pid: int) -> bool:
-    """Return whether a registered process runs and handles SIGTERM."""
+    """Return whether a process registered in ``folder`` still runs and handles SIGTERM."""
     try:
         registered = (folder / f"{_PREFIX}{pid}").read_text()
         status = Path(f"/proc/{pid}/status").read_text()
@@ -105,7 +106,7 @@ def _folder() -> Path | None:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, by the kernel's clock; None if it has ended."""
+    """Return the time at which a process started, as /proc shows it; None if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):

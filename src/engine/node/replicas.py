@@ -1,7 +1,6 @@
-"""Copies of checkpoint parts that the client requests on a node, and their verification.
+"""Copies of checkpoint parts (a part: one rank's state, in a blob) on another node, and their verification.
 
-A checkpoint part is a blob. Its first 64 bytes are not verified: they contain flags of its rank and its node, such as
-"free".
+The first 64 bytes of a part are not verified: they contain flags that the rank and its node set later, such as "free".
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from ..wire.checkpoint_messages import Replicate, Replicated
 from . import blobs
 from .blobs import BlobStore
 
-HEAD_BYTES = 64  # bytes at the beginning that are not verified
-BLOCK_BYTES = 1 << 18  # bytes covered by one sum
+HEAD_BYTES = 64  # number of bytes at the beginning of a part that are not verified
+BLOCK_BYTES = 1 << 18  # size of a block, of which the digest contains the sum
 WORD_BYTES = 8
 _AT_ONCE_BYTES = 1 << 15
 _PAIRS = _AT_ONCE_BYTES // WORD_BYTES // 2
@@ -25,7 +24,10 @@ _EVERY_SECOND = int.from_bytes((b"\xff" * WORD_BYTES + bytes(WORD_BYTES)) * _PAI
 
 
 class Replicas:
-    """The checkpoint copies on this node. ``send`` is called with a message for each requested part, in any order."""
+    """The handler of the client's requests to verify copies of checkpoint parts on this node.
+
+    ``send``: called with the answer to each request, in any order.
+    """
 
     def __init__(self, store: BlobStore, send: Callable[[Replicated], object]) -> None:
         self._store, self._send = store, send
@@ -56,12 +58,12 @@ class Replicas:
             problem = str(error) or type(error).__name__
         try:
             self._loop.call_soon_threadsafe(self._send, Replicated(order.blob, "" if problem else path, problem))
-        except RuntimeError:  # the executor is ending: its loop is closed
+        except RuntimeError:  # the event loop is closed: the executor is ending
             pass
 
 
 def digest(content: object, size_bytes: int) -> int:
-    """Return the digest of a checkpoint part. Takes 1.5 s for 1 GB; `checkpoint.slot` has a faster implementation."""
+    """Return the digest of a checkpoint part. It takes 1.5 s for 1 GB; `checkpoint.slot` computes it faster."""
     with memoryview(content) as view:  # type: ignore[arg-type]
         rest_at = HEAD_BYTES + (size_bytes - HEAD_BYTES) // BLOCK_BYTES * BLOCK_BYTES
         blocks = range(HEAD_BYTES, rest_at, BLOCK_BYTES)
@@ -70,17 +72,20 @@ def digest(content: object, size_bytes: int) -> int:
 
 
 def digest_of(sums: bytes, rest: bytes | memoryview) -> int:
-    """Return the digest of a part, from the sums of its whole blocks of `BLOCK_BYTES` and from the remaining bytes.
+    """Return the digest of a checkpoint part.
 
-    The sum of a block is the sum of its numbers of `WORD_BYTES`, modulo that size.
+    Args:
+        sums: the sum of each whole block of `BLOCK_BYTES`: its 8-byte numbers added up, modulo 2**64.
+        rest: the bytes after the last whole block.
     """
     return crc32(rest, crc32(sums))
 
 
 def _sum(block: memoryview) -> int:
-    """Return the sum of a block's numbers. For speed, thousands of numbers are added at once, as two large integers.
+    """Return the sum of a block's 8-byte numbers, modulo 2**64.
 
-    Each of these integers has every second number, so that there is room for carries between them.
+    For speed, thousands of numbers are added at once, as two large integers. Each integer contains every second number
+    and zeros between the numbers, which leave room for carries.
     """
     total, bits = 0, 8 * _AT_ONCE_BYTES
     for at in range(0, len(block), _AT_ONCE_BYTES):

@@ -1,4 +1,4 @@
-"""The standard streams of a thread worker: each line is sent as output of the attempt whose thread writes it."""
+"""The standard streams of a thread worker, which runs several tasks: each line belongs to the task that writes it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .output import STDERR, STDOUT, Lines
 
 
 class RoutedStreams:
-    """The replacements of `sys.stdout` and `sys.stderr`."""
+    """The replacements of `sys.stdout` and `sys.stderr` in a thread worker."""
 
     def __init__(self, send: Callable[[Output], None], on_unfinished: Callable[[], None]) -> None:
         self._streams = {
             "stdout": _Routed(STDOUT, sys.stdout, send, on_unfinished),
             "stderr": _Routed(STDERR, sys.stderr, send, on_unfinished),
         }
-        # name -> (stream set by a task, attempts that were running then)
+        # "stdout" or "stderr" -> (stream that a task has set instead, attempts that ran when this was noticed)
         self._replaced: dict[str, tuple[object, frozenset[int]]] = {}
         for name, stream in self._streams.items():
             self._set(name, stream)
 
     def finish(self, attempt: int) -> None:
-        """Send the attempt's unfinished lines."""
+        """Send the beginnings of lines that the attempt has not ended, before its answer."""
         for stream in self._streams.values():
             stream.finish(attempt)
 
     def send_unfinished(self) -> None:
-        """Send the unfinished lines of all attempts, except those whose own thread is sending at the moment."""
+        """Send the beginnings of unended lines of all attempts, except an attempt that is sending output itself."""
         for stream in self._streams.values():
             stream.send_unfinished()
 
     def restore(self, running: Collection[int]) -> None:
-        """Restore a replaced stream once it is closed or every task that may have replaced it has ended."""
+        """Restore a stream that a task has replaced, once the replacement is closed or the task has surely ended."""
         for name, own in self._streams.items():
             stream = getattr(sys, name)
             if stream is own:
@@ -51,13 +51,13 @@ class RoutedStreams:
 
     def _set(self, name: str, stream: _Routed) -> None:
         setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)  # after a redirection, libraries restore the stream from this name
+        setattr(sys, f"__{name}__", stream)  # libraries restore a redirected stream from this name
 
 
 class _TaskLines(Lines):
     """The lines that one attempt in a thread worker writes to one stream.
 
-    Hold ``sending`` while you take and send lines, so that their order is kept.
+    Acquire ``sending`` before you take lines, and release it when they are sent: this keeps their order.
     """
 
     def __init__(self, stream: int) -> None:
@@ -66,13 +66,13 @@ class _TaskLines(Lines):
 
 
 class _Routed(io.TextIOBase):
-    """A standard stream that sends lines as output of the attempt whose thread writes."""
+    """A standard stream whose lines are sent as output of the attempt that runs in the writing thread."""
 
     def __init__(
         self, stream: int, of_process: Any, send: Callable[[Output], None], on_unfinished: Callable[[], None]
     ) -> None:
         self._stream = stream
-        self._of_process = of_process  # the stream for threads without an attempt
+        self._of_process = of_process  # the original stream, used by threads that run no attempt
         self._send = send
         self._on_unfinished = on_unfinished
         self._lines: defaultdict[int, _TaskLines] = defaultdict(lambda: _TaskLines(stream))  # attempt -> its lines
@@ -107,18 +107,18 @@ class _Routed(io.TextIOBase):
         self._of_process.flush()
 
     def close(self) -> None:
-        """Flush only: other tasks of this process write to the same stream."""
+        """Flush, but do not close: other tasks of this process write to the same stream."""
         self.flush()
 
     def finish(self, attempt: int) -> None:
-        """Send the attempt's unfinished line."""
+        """Send the beginning of a line that the attempt has not ended."""
         if (lines := self._lines.pop(attempt, None)) is not None:
             with lines.sending:
                 for output in lines.unfinished():
                     self._send(output)
 
     def send_unfinished(self) -> None:
-        """Send the unfinished lines of all attempts, except those whose own thread is sending at the moment."""
+        """Send the beginnings of unended lines of all attempts, except an attempt that is sending output itself."""
         for lines in [*self._lines.values()]:
             if lines.sending.acquire(blocking=False):
                 try:

@@ -1,8 +1,8 @@
-"""Periodic samples of this machine's use, which are sent to the client.
+"""Periodic samples of the use of this machine's processors, memory, disk, network and GPUs, for the client.
 
-A thread reads the figures, because the work folder's disk and a GPU's driver may hang; the executor must continue. A
-sample covers the time since the last sent one. No sample is sent while the client is away: the first sample after that
-covers the whole time.
+A thread reads the figures, because the disk and a GPU's driver may hang, which must not stop the executor. A sample
+covers the time since the last sample that was sent. While the client is away no sample is sent; the first sample after
+that covers the whole time.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from . import samples
 from .nvml import Gpus
 from .samples import Memory, Readings
 
-FIRST_S = 1.0  # delay of the first sample: a starting node needs its processors for other work
+FIRST_S = 1.0  # delay of the first sample, because a starting node needs its processors for other work
 LEAST_S = 0.1  # shortest interval between two samples
 MOST_GPUS = 64
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Machine:
-    """The machine of this process, or its container if that has limits.
+    """The reader of the figures of this machine, or of the container of this process if it has limits.
 
     Args:
-        work: a folder on the disk to measure.
-        gpus: None if the node has no GPUs.
+        work: a folder on the disk whose use is measured.
+        gpus: the reader of the GPUs' figures; None if the node has no GPUs.
         proc: the mount point of procfs.
         groups: the mount point of cgroups.
         interfaces: the folder with the network interfaces.
@@ -50,14 +50,14 @@ class Machine:
         self._cpus = os.sched_getaffinity(0)
         self._memory_group, self._memory_limit = _tightest(_groups(proc, groups), "memory.max", samples.group_limit)
         self._cpu_group, self._quota = _tightest(_groups(proc, groups), "cpu.max", samples.group_cpus)
-        self._names: frozenset[str] = frozenset()  # all interfaces when the counted ones were last chosen
+        self._names: frozenset[str] = frozenset()  # all network interfaces, when `_counted` was computed
         self._counted: frozenset[str] = frozenset()
 
     def read(self) -> Readings:
-        """Return the machine's current state.
+        """Return the current figures.
 
         Raises:
-            OSError, ValueError: the kernel lacks a needed figure.
+            OSError, ValueError: the kernel does not report a needed figure.
         """
         ticks = samples.cpu_ticks((self._proc / "stat").read_text(), self._cpus)
         busy_s, cpus = ticks.busy / _TICKS_PER_S, float(len(self._cpus))
@@ -82,9 +82,9 @@ class Machine:
         return Memory((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
     def _counted_interfaces(self, net_dev: str) -> frozenset[str]:
-        """Return the hardware interfaces, or all interfaces in a container.
+        """Return the network interfaces that are hardware; if there are none, as in a container, return all.
 
-        Bridges and tunnels would count bytes twice.
+        The same bytes pass through a hardware interface and a bridge or tunnel, and must not count twice.
         """
         names = samples.interface_names(net_dev)
         if names != self._names:
@@ -94,24 +94,30 @@ class Machine:
 
 
 def _groups(proc: Path, groups: Path) -> list[Path]:
-    """Return the folders of this process's cgroup (v2) and its ancestors; empty if the process is in none."""
+    """Return the folders of this process's cgroup (v2) and of its ancestors; [] if the process has no cgroup."""
     try:
         path = samples.group_path((proc / "self/cgroup").read_text())
     except OSError:
         return []
-    if path is None or ".." in path.split("/"):  # the cgroup is outside of this process's view
+    if path is None or ".." in path.split("/"):  # the cgroup is above the mounted part of the hierarchy
         return [] if path is None else [groups]
     own = groups / path
     return [own, *(each for each in own.parents if each.is_relative_to(groups))]
 
 
 def _tightest(groups: list[Path], name: str, limit: Callable[[str], float | None]) -> tuple[Path | None, float | None]:
-    """Return the group with the lowest limit of this kind, and the limit; (None, None) if there is no limit."""
+    """Return the cgroup with the lowest limit, and this limit; (None, None) if no group has a limit.
+
+    Args:
+        groups: folders of cgroups.
+        name: the limit's file in these folders, such as "memory.max".
+        limit: returns the limit in the text of this file, None if there is none.
+    """
     limits: list[tuple[float, Path]] = []
     for group in groups:
         try:
             value = limit((group / name).read_text())
-        except (OSError, ValueError):  # for example the root group, which has no limits
+        except (OSError, ValueError):  # this group has no such file, as the root group
             continue
         if value is not None:
             limits.append((value, group))
@@ -122,9 +128,9 @@ def _tightest(groups: list[Path], name: str, limit: Callable[[str], float | None
 
 
 class Sampler:
-    """The sampler: calls ``send`` with a sample every ``every_s`` seconds, on the loop.
+    """A thread that reads the machine's figures every ``every_s`` seconds, and sends samples by the event loop.
 
-    ``send`` returns False if the sample was not sent.
+    ``send`` is called in the event loop; it returns False if the sample was not sent.
     """
 
     def __init__(
@@ -135,7 +141,7 @@ class Sampler:
         *,
         first_s: float = FIRST_S,
     ) -> None:
-        """Prepare the thread, which `start` starts. ``machine`` is called in the thread."""
+        """Create the sampler; `start` starts its thread. ``machine`` is called in the thread."""
         self._loop = asyncio.get_running_loop()
         self._machine, self._send, self._every_s, self._first_s = machine, send, every_s, first_s
         self._before: Readings | None = None
@@ -147,7 +153,7 @@ class Sampler:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop sending. Does not wait for the thread, which may hang in a driver."""
+        """Stop sending samples, without waiting for the thread, which may hang in a driver."""
         self._ended.set()
 
     def _took(self, now: Readings) -> None:
@@ -172,7 +178,7 @@ class Sampler:
             else:
                 try:
                     self._loop.call_soon_threadsafe(self._took, readings)
-                except RuntimeError:  # the loop is closed
+                except RuntimeError:  # the event loop is closed
                     return
             if self._ended.wait(self._every_s):
                 return

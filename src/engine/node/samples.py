@@ -1,6 +1,7 @@
-"""Samples of this machine's use, computed from the kernel's figures at two moments. No I/O.
+"""Samples of this machine's use (processors, memory, ...), computed from the kernel's figures at two times. No I/O.
 
-Sources: proc_stat(5), proc_meminfo(5), proc_pid_net(5) for ``net/dev``, and cgroups(7) with the kernel's cgroup-v2.rst.
+The figures are documented in proc_stat(5), proc_meminfo(5), proc_pid_net(5) (for ``net/dev``), cgroups(7), and the
+kernel's cgroup-v2.rst.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from ...lazy_named_tuple import NamedTuple
 from ..wire.messages import GpuSample, Sampled
 from ..wire.ranges import Number, Size
 
-_IDLE, _IO_WAIT, _STEAL = 3, 4, 7  # columns of a line of /proc/stat
-_COUNTED = 8  # columns that add up to the total time; later columns are already included in these
+_IDLE, _IO_WAIT, _STEAL = 3, 4, 7  # indexes of columns in a processor's line of /proc/stat
+_COUNTED = 8  # the first 8 columns add up to the total time; the later columns are parts of these
 _US = 1e6
-# limits that messages set for these values
+# the largest values that the fields of a message may have
 _MOST_MEMORY, _MOST = (int(get_args(kind)[1].most) for kind in (Size, Number))
 
 
 class CpuTicks(NamedTuple):
-    """Clock ticks since the start of the machine, summed over several processors."""
+    """The busy and all clock ticks of some processors, added up, since the start of the machine."""
 
     busy: int
     all: int
@@ -32,17 +33,17 @@ class Memory(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """The bytes that a machine has received and sent over its network since its start."""
+    """The number of bytes that a machine has received and sent over its network since its start."""
 
     received: int
     sent: int
 
 
 class Readings(NamedTuple):
-    """The state of a machine at one moment.
+    """The figures of a machine at one time.
 
-    ``at``: seconds of any one clock. ``busy_s``: processor time used so far. ``ticks``: all ticks of the processors'
-    clocks so far, busy and idle.
+    ``at``: the time, in seconds of any clock. ``busy_s``: processor time used since the start. ``ticks``: busy and idle
+    clock ticks of the processors since the start. ``cpus``: number of processors that may be used.
     """
 
     at: float
@@ -56,10 +57,10 @@ class Readings(NamedTuple):
 
 
 def between(before: Readings, now: Readings) -> Sampled | None:
-    """Return the use between two readings; None if unknown, because the clocks have not advanced.
+    """Return the machine's use between two readings; None if a clock has not advanced between them.
 
-    Sizes are limited to the bounds of messages. Network file systems may report 16 EiB, and containers more free than
-    total memory: the client would reject such a message as coming from a broken node.
+    Values are limited to those that a message may contain. (Network file systems may report 16 EiB, and containers more
+    free than total memory: the client would reject such a message, and give up the node.)
     """
     seconds = now.at - before.at
     capacity_s = seconds * now.cpus
@@ -72,7 +73,7 @@ def between(before: Readings, now: Readings) -> Sampled | None:
         now.cpus,
         *_bounded(now.memory, _MOST_MEMORY),
         *_bounded(now.disk, _MOST),
-        *_bounded(  # at least 0: an interface may be gone, or its counter reset
+        *_bounded(  # not below 0, although an interface may be removed or reset
             (now.traffic.received - before.traffic.received, now.traffic.sent - before.traffic.sent), _MOST
         ),
         tuple(_bounded_gpu(gpu) for gpu in now.gpus),
@@ -90,16 +91,16 @@ def _bounded_gpu(gpu: GpuSample) -> GpuSample:
 
 
 def cpu_ticks(stat: str, cpus: Collection[int]) -> CpuTicks:
-    """Return the ticks of these processors from the text of /proc/stat.
+    """Return the ticks of these processors, from the text of /proc/stat.
 
     Raises:
-        ValueError: the text contains none of the processors.
+        ValueError: none of the processors is in the text.
     """
     busy = total = 0
     has_cpu = False
     for line in stat.splitlines():
         if not line.startswith("cpu"):
-            break  # only long lines about interrupts follow
+            break  # the lines about processors come first
         name, *columns = line.split()
         if not name[3:].isdigit() or int(name[3:]) not in cpus:
             continue
@@ -113,7 +114,7 @@ def cpu_ticks(stat: str, cpus: Collection[int]) -> CpuTicks:
 
 
 def host_memory(meminfo: str) -> Memory:
-    """Return the memory of a whole machine. Memory that the kernel frees on demand does not count as used.
+    """Return the used and total memory of a machine. Memory that the kernel frees when needed does not count as used.
 
     Raises:
         ValueError: MemTotal or MemAvailable is missing.
@@ -129,13 +130,16 @@ def host_memory(meminfo: str) -> Memory:
 
 
 def group_memory(current: str, stat: str, limit_bytes: int) -> Memory:
-    """Return the memory of a cgroup with a limit. File cache that the kernel drops on demand does not count as used."""
+    """Return the used memory of a cgroup, and its limit. File cache that the kernel drops when needed does not count.
+
+    ``current`` and ``stat``: the texts of ``memory.current`` and ``memory.stat``.
+    """
     dropped = next((int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0)
     return Memory(max(0, int(current) - dropped), limit_bytes)
 
 
 def traffic(net_dev: str, interfaces: Collection[str]) -> Traffic:
-    """Return the bytes of these interfaces from the text of /proc/net/dev."""
+    """Return the total traffic of these network interfaces, from the text of /proc/net/dev."""
     received = sent = 0
     for line in net_dev.splitlines():
         name, colon, rest = line.partition(":")
@@ -147,24 +151,24 @@ def traffic(net_dev: str, interfaces: Collection[str]) -> Traffic:
 
 
 def interface_names(net_dev: str) -> frozenset[str]:
-    """Return the interfaces except the loopback, whose traffic stays on the machine."""
+    """Return the names of the network interfaces, without the loopback, from the text of /proc/net/dev."""
     names = (line.partition(":") for line in net_dev.splitlines())
     return frozenset(name.strip() for name, colon, _ in names if colon) - {"lo"}
 
 
 def group_path(cgroup: str) -> str | None:
-    """Return the path of a process's cgroup (v2) from the text of /proc/self/cgroup; None if it is in none."""
+    """Return the path of a process's cgroup (v2), from the text of /proc/self/cgroup; None without a cgroup."""
     lines = (line for line in cgroup.splitlines() if line.startswith("0::/"))
     return next((line[len("0::/") :].strip("/") for line in lines), None)
 
 
 def group_limit(text: str) -> int | None:
-    """Parse a limit such as that of ``memory.max``; None for "max"."""
+    """Return the number in the text of a limit's file such as ``memory.max``; None if the text is "max": no limit."""
     return int(text) if text.strip().isdigit() else None
 
 
 def group_cpus(cpu_max: str) -> float | None:
-    """Return the number of processors that ``cpu.max`` allows; None if it has no limit."""
+    """Return how many processors a cgroup may use, from the text of ``cpu.max``; None without a limit."""
     quota, _, period = cpu_max.strip().partition(" ")
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
 

@@ -1,7 +1,7 @@
-"""The executor server on an asyncio loop: the session of one client, over the channels that it opens, and the workers.
+"""The executor server: the asyncio program of a node that talks to one client and to the node's workers.
 
-The scheduler makes decisions, the session counts frames, and this module moves the bytes. Each turn of the loop ends
-with one write.
+`WorkerScheduler` makes the decisions, `Session` counts frames (so that none is lost when a connection breaks), and this
+module receives and sends the bytes. All messages of one event are sent by one write.
 """
 
 from __future__ import annotations
@@ -43,27 +43,28 @@ from .sampler import Machine, Sampler
 from .stack_reader import StackAnswers
 from .worker_pool import WorkerPool
 
-RENEW_S = 1.0  # shortest interval between renewals of the machine's lease
-NODE_START_S = 0.015  # processor time for the start of another node (decision 79)
-CLOSE_S = 6.0  # the fork server allows 5 s for the end of its workers' process trees
+RENEW_S = 1.0  # shortest interval between two renewals of the machine's lease
+NODE_START_S = 0.015  # processor time that the start of a node needs
+CLOSE_S = 6.0  # time limit for the workers' end; the fork server itself allows 5 s
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_KEPT_BYTES = 8 << 20  # limit of unacknowledged bytes, above which tasks that print have to wait
+_KEPT_BYTES = 8 << 20  # with more bytes unacknowledged by the client, tasks that print must wait
 
 
 class ExecutorServer:
-    """The executor. It ends by itself, and sets ``ended``, on `Bye`, or when its lease expires or its fork server dies.
+    """The executor server of a node.
 
-    Connections are handled by `channel`.
+    The executor ends by itself, and sets ``ended``, in three cases: the client sends `Bye`, the lease expires (the
+    client was silent for too long), or the fork server dies.
 
     Args:
-        forks: the control socket of a fork server that has no other client.
+        forks: the control socket of a fork server that serves only this executor.
         directory: the node's folder.
-        address: the address at which other nodes reach this one.
-        same_host: whether the client runs on this machine as this user; then it opens large results by path.
-        accelerators: (name, memory in GB) of each.
+        address: the address at which other nodes reach this node.
+        same_host: whether the client runs on this machine as the same user; then it opens large results by their path.
+        accelerators: (name, memory in GB) of each GPU.
         sharing: the number of nodes on this computer.
-        lease_s: the lease until a client sends its own.
-        lease_file: the machine's lease, renewed while data arrives from the client.
+        lease_s: seconds without a client after which the executor ends, until a client sets its own; None: never.
+        lease_file: the file of the machine's lease (see `MachineLease`); "" if it has none.
     """
 
     def __init__(
@@ -121,10 +122,10 @@ class ExecutorServer:
         self._check_lease()
 
     async def close(self) -> None:
-        """End every task's process tree and all other resources. Idempotent; takes up to `CLOSE_S` if the kernel hangs.
+        """Kill all processes of all tasks, and close all resources except the client's connections.
 
-        The channels stay open until the process ends: their closing proves to the client that nothing of this node is
-        left.
+        May be called again. Takes up to `CLOSE_S` if a process hangs in the kernel. The connections stay open until
+        this process ends: when they close, the client knows that no process of the node is left.
         """
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
@@ -135,7 +136,7 @@ class ExecutorServer:
         return await self._loop.create_unix_server(self.channel, sock=listener)
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log a lack of descriptors for new connections only once: asyncio would log it 100 times a second."""
+        """Log only once that no descriptor is left for a new connection: asyncio would log it 100 times a second."""
         if not limits.is_shortage(context.get("exception")):
             loop.default_exception_handler(context)
         elif not self._shortage_logged:
@@ -158,7 +159,7 @@ class ExecutorServer:
             before = self._control
             self.lost(before)
             before.transport.abort()
-        self._session.resume(hello.received if resumed else 0)  # a count that refers to an earlier executor is invalid
+        self._session.resume(hello.received if resumed else 0)  # 0: the count of a former executor is invalid
         self._control = control = ControlChannel(self, transport)
         transport.set_protocol(control)
         self._session_name = hello.session
@@ -175,7 +176,7 @@ class ExecutorServer:
             self._ports.open(),
         )
         transport.write(codec.encode(welcome) + self._session.flush())
-        if not resumed:  # after the reply: other starting nodes need a core for their replies, too
+        if not resumed:  # after the reply, since other starting nodes need the cores for their replies
             self._workers.open(
                 hello.setup, cwd=str(self._work), address=self._address, after_s=others_start_s(self._sharing)
             )
@@ -195,7 +196,7 @@ class ExecutorServer:
                 self._obey(message, body)
         except FramesLost as error:
             self._end(str(error))
-        except ProtocolError:  # malformed frame: the channel is closed, the session continues
+        except ProtocolError:  # the frame is malformed: close the connection; the session continues over the next one
             self.lost(control)
             control.transport.close()
         except Exception as error:  # noqa: BLE001 - a bug; later messages are lost, as they count as received
@@ -251,7 +252,7 @@ class ExecutorServer:
             case wire.PortsTaken():
                 self._ports.compare(message)
             case wire.Ping(sent_ms):
-                self._workers.act()  # send ended attempts before the digest of attempts
+                self._workers.act()  # report ended attempts before the digest of the attempts that run
                 attempts = attempt_digest(self._workers.scheduler.attempts())
                 self._session.send(wire.Pong(sent_ms, time.time_ns() // 1000, self._session.sent, attempts))
                 self._workers.look_at_kills()
@@ -282,7 +283,7 @@ class ExecutorServer:
             self._loop.call_soon(self._flush)
 
     def _send_at_once(self, entries: Sequence[Message | bytes]) -> None:
-        """Send all messages of one event of the worker pool in one write."""
+        """Send these messages, which the worker pool creates for one event, in one write."""
         for entry in entries:
             if isinstance(entry, wire.Profiled):
                 self._profiles.answered(entry)
@@ -290,7 +291,7 @@ class ExecutorServer:
         self._flush()
 
     def _send_sample(self, sampled: wire.Sampled) -> bool:
-        """Send a sample; return False if the client is away or slow: the next sample covers this time, too."""
+        """Send a sample of the machine's use; return False, without sending it, if the client is away or slow."""
         if self._control is None or self._choked:
             return False
         self._send(sampled)
@@ -300,7 +301,7 @@ class ExecutorServer:
         if self._control is None or (isinstance(entry, wire.Logged) and not self._is_keeping_up()):
             self._backlog.add(entry)
             return
-        if self._backlog:  # waiting log records: the answers of their attempts must not overtake them
+        if self._backlog:  # first the waiting log records: an attempt's answer must not overtake its records
             for each in self._backlog.take():
                 self._to_session(each)
         self._to_session(entry)
@@ -318,10 +319,11 @@ class ExecutorServer:
             self._throttle()
 
     def _throttle(self) -> None:
-        """Pause or resume the reading of task output and the sending of records.
+        """Pause or resume the reading of tasks' output and the sending of log records.
 
-        While the client is away, output is read, and the oldest output is dropped. While the client is slow, tasks that
-        print wait. Logging never waits: in both cases the oldest records are dropped.
+        While the client is away, output is read and queued, and the oldest output may be dropped. While the client is
+        slow, output is not read, so tasks that print must wait. Tasks that log never wait: in both cases the oldest log
+        records may be dropped.
         """
         keeping_up = self._is_keeping_up()
         self._workers.listen(keeping_up or self._control is None)
@@ -347,7 +349,7 @@ class ExecutorServer:
             self._lease = self._loop.call_later(left, self._check_lease)
 
     def _end(self, reason: str = "") -> None:
-        """End the executor. ``reason``: sent to the client if the executor ends by itself."""
+        """End the executor. ``reason``: why the node is unusable, for the client; "" if the end is a normal one."""
         if self._closing is None:
             if reason:
                 self._send(wire.Unfit(reason, self._workers.has_run))
@@ -371,7 +373,7 @@ class ExecutorServer:
 
 
 class ControlChannel(ByteStream):
-    """A client's control channel, after its greeting. Only the newest channel is used."""
+    """A client's connection for messages, after its first frame (`Hello`). Only the newest connection is used."""
 
     def __init__(self, server: ExecutorServer, transport: asyncio.Transport) -> None:
         super().__init__()
@@ -392,19 +394,19 @@ class ControlChannel(ByteStream):
 
 
 def others_start_s(sharing: int) -> float:
-    """Return how many seconds this node delays its workers, to leave the cores to other starting nodes.
+    """Return for how many seconds this node delays the start of its workers, to leave the cores to other nodes.
 
-    If the ``sharing`` nodes outnumber the cores, each worker that is forked before its task arrives slows the others
-    down.
+    The delay is 0 unless this computer has more nodes (``sharing``) than cores: then each worker that is forked before
+    it has a task slows down the start of the other nodes.
     """
     cores = len(os.sched_getaffinity(0))
     return NODE_START_S * sharing / cores if sharing > cores else 0.0
 
 
 class MachineLease:
-    """The machine's lease: the machine ends itself if ``file`` was not touched for a while.
+    """The machine's lease: a file that this process touches; the machine ends itself if the file gets too old.
 
-    ``file`` empty: no lease.
+    ``file``: the path of the file; "" if the machine has no lease.
     """
 
     def __init__(self, file: str) -> None:
@@ -413,15 +415,12 @@ class MachineLease:
         self._logged = False
 
     def renew(self, now: float) -> None:
-        """Touch the file, because data has just arrived from the client.
-
-        Only the first failure is logged, in the executor's log.
-        """
+        """Touch the file, because data has arrived from the client. Only the first failure is logged."""
         if not self._file or now < self._due_at:
             return
         self._due_at = now + RENEW_S
         try:
-            os.utime(self._file)  # sets the current time, which is all that a user who does not own the file may do
+            os.utime(self._file)  # the current time; only the file's owner may set another time
         except OSError as error:
             if not self._logged:
                 self._logged = True
@@ -438,6 +437,6 @@ def serve(listener: socket.socket, forks: socket.socket, **options: Any) -> None
         await server.close()
 
     limits.raise_descriptors()
-    # no user code runs here: frequent collections would only traverse the data of tasks
+    # no user code runs here, so garbage is rare, and frequent collections would only cost time
     gc.set_threshold(50_000, 50, 100)
     asyncio.run(run())

@@ -1,9 +1,9 @@
-"""A worker's memory file for stacks: on a signal `faulthandler` writes the stacks, and tasks note their state.
+"""A worker's memory file, in which the node reads the stacks of the worker's threads, and their progress.
 
-`faulthandler` writes in C, without the interpreter's lock, and does not end the process. Writing to a file never
-blocks, unlike writing to a full pipe. The file begins with the worker's pid and the file's descriptor number in the
-worker, followed by a note for each of its threads: the attempt, the thread and the time of its last step. The stacks
-follow.
+On a signal, `faulthandler` writes the stacks in C, without the interpreter's lock, and without ending the process. A
+write to a file never blocks, unlike a write to a full pipe. The file begins with the worker's pid and the number of the
+file's descriptor in the worker. A note for each thread follows: its attempt, its number and the time of its last step.
+The stacks come last.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import time
 
 from ...lazy_named_tuple import NamedTuple
 
-# A real-time signal: SIGUSR1 and SIGUSR2 are used by Slurm, submitit and Lightning, and libraries use other old
-# signals. Of the real-time signals, libc reserves the first two or three, and valgrind the last; no known software uses
-# this one.
+# A real-time signal that no known software uses. (Slurm, submitit and Lightning use SIGUSR1 and SIGUSR2, libraries use
+# the other old signals, libc reserves the first two or three real-time signals, and valgrind the last.)
 SIGNAL = signal.SIGRTMIN + 11
 _HEAD = struct.Struct("=II")
-_NOTE = struct.Struct("=QQQ")  # (attempt, or 0; thread by `threading.get_ident`; time of the last step in ns, or 0)
+_NOTE = struct.Struct("=QQQ")  # attempt or 0, thread (`threading.get_ident`), time of the last step (ns) or 0
 _STEP = struct.Struct("=Q")
 _STEP_AT = _NOTE.size - _STEP.size
 
@@ -32,11 +31,11 @@ _STEP_AT = _NOTE.size - _STEP.size
 class Note(NamedTuple):
     attempt: int
     thread: int
-    stepped_ns: int  # by `time.monotonic_ns`
+    stepped_ns: int  # time of the last step, by `time.monotonic_ns`; 0: none
 
 
 def make(threads: int) -> int:
-    """Return the descriptor of a new file for a worker with so many threads.
+    """Return the descriptor of a new memory file, for a worker that runs tasks in ``threads`` threads.
 
     Raises OSError if no descriptor is left.
     """
@@ -51,15 +50,15 @@ def make(threads: int) -> int:
 
 
 class StackFile:
-    """The worker's end: handles the signal from now on, also in children that its tasks fork.
+    """The memory file in its worker: installs the handler of the signal, also for children that tasks fork.
 
     `faulthandler` reads frames without the interpreter's lock, and may crash on the frames of another thread that is
     running. Therefore each thread writes only its own frames, and the node signals each thread.
 
     Args:
-        fd: the memory file.
-        locked: whether the main thread, which must run no task, writes the stacks of all threads while it holds the
-            lock.
+        fd: the descriptor of the memory file.
+        locked: whether the main thread writes the stacks of all threads, while it holds the interpreter's lock. Then
+            no task may run in the main thread.
     """
 
     def __init__(self, fd: int, *, locked: bool) -> None:
@@ -72,14 +71,14 @@ class StackFile:
         _HEAD.pack_into(self._notes, 0, os.getpid(), fd)
 
     def began(self, place: int, attempt: int) -> None:
-        """Record that an attempt runs in the worker's ``place``-th thread; attempt 0: none does."""
+        """Record which attempt this thread, the worker's thread with the index ``place``, runs; 0: none."""
         _NOTE.pack_into(self._notes, _at(place), attempt, threading.get_ident(), 0)
 
     def stepped(self, place: int) -> None:
         _STEP.pack_into(self._notes, _at(place) + _STEP_AT, time.monotonic_ns())
 
     def _dump(self, *_: object) -> None:
-        """Write the stacks. The signal is blocked during this, which shows the node that more output will follow."""
+        """Write the stacks. The signal is blocked meanwhile: so the node sees that the output is not complete."""
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
         try:
             faulthandler.dump_traceback(self._fd, all_threads=True)
@@ -88,7 +87,7 @@ class StackFile:
 
 
 def read_head(fd: int) -> tuple[int, int]:
-    """Return the worker's pid and its descriptor number of the file; zeros if the worker has not begun."""
+    """Return the worker's pid and the number of the file's descriptor there; (0, 0) if the worker has not begun."""
     pid, number = _HEAD.unpack(os.pread(fd, _HEAD.size, 0))
     return pid, number
 
@@ -99,7 +98,7 @@ def read_notes(fd: int, threads: int) -> list[Note]:
 
 
 def stacks_at(threads: int) -> int:
-    """Return the offset at which the stacks begin."""
+    """Return the offset in the file at which the stacks begin, after the notes of ``threads`` threads."""
     return _HEAD.size + threads * _NOTE.size
 
 

@@ -1,13 +1,12 @@
-"""The node's side of stacks: it signals the processes of tasks, which then write their stacks, and reads these.
+"""The reader of tasks' stacks: it sends a signal to the tasks' processes, which then write their stacks to a file.
 
-A real-time signal ends a process that does not handle it. Therefore a process is signalled only if the kernel reports
-that it handles the signal (SigCgt in /proc/PID/status) and does not block it, and that it has the worker's memory file
-open under the descriptor number to which the handler writes. Such a process is the worker, or a fork of it that has not
-executed another program. A fork younger than `YOUNG_S` is left out, because it may be about to execute one. Whether the
-process handles the signal is checked again just before each signal, because an ending process or a task may remove the
-handler.
-The threads of a process are signalled one after the other, the main thread first: each writes its own frames, which do
-not change at that moment.
+A real-time signal ends a process that does not handle it. Therefore a process gets the signal only if it handles the
+signal and does not block it (as /proc/PID/status shows), and if it has its worker's memory file open under the
+descriptor number to which the handler writes. Such a process is the worker, or a fork of it that has not executed
+another program. A fork younger than `YOUNG_S` gets no signal, because it may be about to execute another program. The
+handler is checked again just before each signal, because an ending process or a task may remove it.
+The threads of a process get the signal one after the other, the main thread first. Each thread writes its own frames,
+which do not change meanwhile.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ from ..wire import messages as wire
 from . import process, stack_file, stack_text
 from .stack_file import SIGNAL
 
-WITHIN_S = 1.0  # time limit for a process to answer; a process that waits in the kernel for a disk may not answer
-AGAIN_S = 0.1  # a second signal wakes a thread worker that got the first one just before it began to wait
+WITHIN_S = 1.0  # time limit for a process to write its stacks; a process that waits for a disk may not react
+AGAIN_S = 0.1  # delay of a second signal, for a thread worker that got the first one just before it began to wait
 YOUNG_S = 0.1
-CHILDREN = 32  # at most so many children of a task are signalled and named
-# A thread runs no Python if it has received the signal, writes nothing, and either was seen asleep `LOOKS_ASLEEP` times
-# or has used `RAN_S` of processor time. A thread that waits for a processor may still be just before its handler. The
-# kernel counts processor time in ticks of at most 10 ms.
+CHILDREN = 32  # maximum number of a task's child processes whose stacks are read
+# A thread that has received the signal but writes nothing runs no Python, if it was seen asleep `LOOKS_ASLEEP` times or
+# has used `RAN_S` of processor time since. (Without either, it may still wait for a processor, just before its handler.
+# The kernel counts processor time in ticks of at most 10 ms.)
 LOOKS_ASLEEP, RAN_S = 3, 0.012
-LOOKS_AWAKE = 12  # used instead of RAN_S if the kernel does not report a thread's processor time
-LOOKS_LEAST = 8  # minimum checks for an answer, even after the time limit: this process may have been stopped meanwhile
-READ_BYTES = 1 << 20  # size limit of a dump: faulthandler writes at most 100 threads of 100 frames each
+LOOKS_AWAKE = 12  # number of checks that replaces RAN_S if the kernel does not report the processor time
+LOOKS_LEAST = 8  # minimum number of checks, even after the time limit: this process may have been stopped
+READ_BYTES = 1 << 20  # maximum size of a dump: faulthandler writes at most 100 threads of 100 frames each
 _BIT = 1 << (SIGNAL - 1)
 _TICKS = os.sysconf("SC_CLK_TCK")
-# system call numbers, because glibc has a function for this only since 2.30
+# the number of the system call `tgkill` on this processor: older glibc than 2.30 has no function for it
 _TGKILL = {"x86_64": 234, "ppc64le": 250, "s390x": 241}.get(os.uname().machine, 131)
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
 
 
 class StackMemory:
-    """The node's end of one worker's memory file."""
+    """The memory file of a worker, as the node uses it: it reads the stacks and the progress of the worker's tasks."""
 
     def __init__(self, threads: int) -> None:
         self.fd = stack_file.make(threads)
@@ -60,13 +59,13 @@ class StackMemory:
             os.close(fd)
 
     def stepped_at(self, attempt: int) -> float:
-        """Return when the attempt, or an earlier attempt in its process, took its last step; 0.0 if there was none."""
+        """Return the time of the last step of the attempt, or of an earlier attempt in its process; 0.0 without one."""
         notes = stack_file.read_notes(self.fd, self._threads)
         noted = [note for note in notes if note.attempt == attempt] if self._threads > 1 else notes
         return noted[0].stepped_ns / 1e9 if noted else 0.0
 
     async def text(self, attempt: int) -> str:
-        """Return the stacks of the worker's running attempt, or the reason why there are none."""
+        """Return the stacks of a running attempt of this worker, or the reason why they cannot be read."""
         async with self._turn:
             try:
                 return await self._text(attempt)
@@ -102,7 +101,7 @@ class StackMemory:
         return f"process {pid} ({name}):\n{stack_text.of_process(threads)}"
 
     async def _text_of_thread(self, pid: int, number: int, attempt: int) -> str:
-        """Return the stack of an attempt in a thread worker, from a dump of all threads of the process."""
+        """Return the stack of an attempt in a thread worker, from a dump of all threads of its process."""
         with ProcessHandle(pid) as handle:
             if refused := self._refusal(pid, number, child=False):
                 return f"no stack: {refused}"
@@ -117,7 +116,7 @@ class StackMemory:
         return stack_text.of_thread(threads, ids[0]) if ids else "no stack: it has just begun, or ended"
 
     async def _dump(self, pid: int, number: int, *, child: bool = False) -> tuple[list[stack_text.Thread], str]:
-        """Return the dumps of a process's threads, the main thread first; or the reason why there are none.
+        """Return (stacks of a process's threads, the main thread first; ""), or ([], why they cannot be read).
 
         Raises:
             OSError: the process has ended.
@@ -146,18 +145,18 @@ class StackMemory:
             dump = await self._of_thread(handle, thread, until)
             if dump is None and thread == pid:
                 return [], f"{late} ({_state(pid)})"
-            if dump is None:  # the thread may still write at any time, into the dumps of other threads
+            if dump is None:  # the thread may still write later, into the dumps of other threads
                 stacks.append(stack_text.without_stack(thread, f"{late}, and those after it were not asked"))
                 break
             stacks += stack_text.of_one(thread, dump)
         return stacks, ""
 
     async def _of_thread(self, handle: ProcessHandle, thread: int, until: float) -> str | None:
-        """Return the dump of one thread: "" if it runs no Python or has ended, None if it has not answered in time.
+        """Signal a thread; return its dump: "" if it runs no Python or has ended, None if it does not write in time.
 
         Raises:
-            OSError: it is the main thread, and has ended.
-            _NotHandledError: it is the main thread, and its process does not handle the signal any more.
+            OSError: the main thread has ended.
+            _NotHandledError: the process of this main thread does not handle the signal any more.
         """
         status = Path(f"/proc/{handle.pid}/task/{thread}/status")
         os.ftruncate(self.fd, self._begin)
@@ -166,7 +165,7 @@ class StackMemory:
             seen = _seen(status)
             if not seen.handles:
                 raise _NotHandledError
-            if not seen.at_signal:  # the thread may still have the signal of an earlier request, if it was stopped
+            if not seen.at_signal:  # otherwise the signal of an earlier request is still pending
                 handle.signal_thread(thread)
             while time.monotonic() < until or looks < LOOKS_LEAST:
                 looks += 1
@@ -211,7 +210,12 @@ class StackMemory:
             return False
 
     async def _has_answered(self, pid: int, blocked: frozenset[int], signal_again: Callable[[], None]) -> bool:
-        """Wait until the handler has finished. A thread blocks the signal while it runs the handler."""
+        """Wait until the signal's handler has finished; return False if that takes too long.
+
+        Args:
+            blocked: the threads that already blocked the signal. (A thread blocks it while it runs the handler.)
+            signal_again: sends the signal once more.
+        """
         now = time.monotonic()
         deadline, again_at, pause, size, looks = now + WITHIN_S, now + AGAIN_S, 0.001, 0, 0
         while (now := time.monotonic()) < deadline or looks < LOOKS_LEAST:
@@ -232,7 +236,7 @@ class StackMemory:
 
 
 class ProcessHandle:
-    """A handle that signals only one process, and never a later process with the same pid."""
+    """A handle to send signals to one process, and never to a later process with the same pid."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -243,7 +247,7 @@ class ProcessHandle:
             self._fd = os.pidfd_open(self.pid)
         except (AttributeError, OSError) as error:
             if isinstance(error, ProcessLookupError):
-                raise  # other errors mean that the kernel is older than Linux 5.3
+                raise  # any other error: the kernel is older than Linux 5.3
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -257,23 +261,26 @@ class ProcessHandle:
             os.kill(self.pid, number)
 
     def signal_thread(self, thread: int, number: int = SIGNAL) -> None:
-        """Signal one thread of the process. Raises ProcessLookupError if the thread or the process has ended."""
-        self.signal(0)  # fails if the process has ended; while it exists, no other process has its pid
+        """Send a signal to one thread of the process. Raises ProcessLookupError if either has ended."""
+        self.signal(0)  # raises if the process has ended: its pid may then be another process's
         if _syscall(_TGKILL, self.pid, thread, int(number)) < 0:
             raise OSError(errno := ctypes.get_errno(), os.strerror(errno))
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """A running attempt, with the memory file for the stacks of its worker."""
+    """A running attempt, with the memory file of its worker, for stacks."""
 
     attempt: int
     memory: StackMemory
-    began: float  # time when the attempt began, by the loop's clock (`time.monotonic`)
+    began: float  # when the attempt began, by `time.monotonic`
 
 
 class StackAnswers:
-    """The answers to `ShowStacks`, each in its own asyncio task. ``under_way``: returns the running attempts."""
+    """The handler of the client's `ShowStacks` requests; an asyncio task answers each.
+
+    ``under_way``: returns the running attempts.
+    """
 
     def __init__(self, under_way: Callable[[], Sequence[UnderWay]], send: Callable[[wire.Message], object]) -> None:
         self._under_way, self._send = under_way, send
@@ -303,21 +310,24 @@ class StackAnswers:
 
 
 class _NotHandledError(Exception):
-    """Raised for a process that no longer handles the signal, which would therefore end the process."""
+    """Raised if a process does not handle the signal any more, so that the signal would end it."""
 
 
 class _Seen(NamedTuple):
-    """The state, at one moment, of a thread that normally does not block the signal."""
+    """The state of a thread at the time of a check."""
 
     handles: bool  # whether the process handles the signal
-    at_signal: bool  # whether the signal is pending, or the thread runs its handler
-    asleep: bool  # whether the thread sleeps, and not in a page fault, which may occur when a handler begins
+    at_signal: bool  # whether the thread has the signal pending, or runs the handler
+    asleep: bool  # whether the thread sleeps (not in a page fault, which may occur at a handler's begin)
 
 
 def _silence(ran_s: float, seen: _Seen, *, known: bool) -> float:
-    """Return how strongly one check without output shows that a thread runs no Python: a weight up to 1.
+    """Return how strongly a check without output shows that a thread runs no Python: weights that add up to 1 prove it.
 
-    ``ran_s``: processor time of the thread since the previous check, if ``known``.
+    Args:
+        ran_s: processor time of the thread since the last check.
+        seen: the thread's state.
+        known: whether the kernel reports the processor time.
     """
     if seen.asleep:
         return 1 / LOOKS_ASLEEP
@@ -325,7 +335,7 @@ def _silence(ran_s: float, seen: _Seen, *, known: bool) -> float:
 
 
 def _ran_s(status: Path) -> float:
-    """Return the processor time of a thread; -1.0 if the kernel does not report it, or reports 0 for every thread."""
+    """Return the processor time of a thread in seconds; -1.0 if the kernel does not report it (or reports 0)."""
     try:
         return int(status.with_name("schedstat").read_text().split()[0]) / 1e9 or -1.0
     except (OSError, ValueError, IndexError):
@@ -339,10 +349,7 @@ def _seen(status: Path) -> _Seen:
 
 
 def handles(pid: int, number: int) -> bool:
-    """Return whether a process handles a signal; if not, the signal could end it.
-
-    Raises OSError if the process has ended.
-    """
+    """Return whether a process has a handler for a signal. Raises OSError if the process has ended."""
     return bool(int(_status(Path(f"/proc/{pid}/status")).get("SigCgt", "0"), 16) & 1 << (number - 1))
 
 
@@ -355,7 +362,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _blocking(pid: int) -> frozenset[int]:
-    """Return the threads that block the signal: permanently, or because they are running its handler."""
+    """Return the threads of a process that block the signal: permanently, or while they run its handler."""
     blocking: set[int] = set()
     for thread in _threads(pid):
         with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
@@ -366,7 +373,7 @@ def _blocking(pid: int) -> frozenset[int]:
 
 
 def _status(path: Path) -> dict[str, str]:
-    text = path.read_text(errors="replace")  # names of processes and threads may contain any bytes
+    text = path.read_text(errors="replace")  # the name of a thread may contain any bytes
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 

@@ -1,4 +1,4 @@
-"""Samples of a thread's Python frames, converted to time spans of function calls. No I/O."""
+"""The conversion of samples (a thread's Python frames, at many times) to time spans of function calls. No I/O."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from types import CodeType, FrameType
 
 from ...lazy_named_tuple import NamedTuple
 
-MOST = 100_000  # maximum number of spans; more are only counted
-DEEPEST = 200  # maximum number of frames per sample, counted from the outermost
-_OURS = str(Path(__file__).parents[2]) + "/"  # the folder of this package
-_CALLER = str(Path(__file__).with_name("call.py"))  # the file of `Caller.run`, below which all task code runs
+MOST = 100_000  # maximum number of spans that are kept; further ones are only counted
+DEEPEST = 200  # of a deeper stack, only the outermost 200 frames are used
+_OURS = str(Path(__file__).parents[2]) + "/"  # the folder of the Outrider package
+_CALLER = str(Path(__file__).with_name("call.py"))  # the file of `Caller.run`, which calls all code of tasks
 
 
 class Span(NamedTuple):
-    """A call of a function, as seen in samples. Times are nanoseconds of the samples' clock."""
+    """A call of a function, with begin and end as the samples show them, in nanoseconds of the samples' clock."""
 
     name: str
     began_ns: int
@@ -22,18 +22,18 @@ class Span(NamedTuple):
 
 
 class StackSpans:
-    """The samples of one thread, converted to spans.
+    """The time spans of function calls in one thread, computed from samples of its frames.
 
-    A span inside another span is a call made by the function of the outer span.
+    If a span lies within another span, the function of the outer span has made the inner call.
     """
 
     def __init__(self) -> None:
-        self._open: list[tuple[CodeType, int]] = []  # (code, time when it was first seen), the outermost first
+        self._open: list[tuple[CodeType, int]] = []  # (code, time of first sample) of running calls, outermost first
         self.spans: list[Span] = []
         self.left_out = 0
 
     def add(self, frame: FrameType | None, at_ns: int) -> None:
-        """Add a sample: the innermost frame of the thread, or None if the thread runs no Python code."""
+        """Add a sample: the thread's innermost frame, None if it runs no Python code, and the time of the sample."""
         codes = frames_of(frame)
         same = 0
         for (code, _), other in zip(self._open, codes, strict=False):
@@ -44,7 +44,7 @@ class StackSpans:
         self._open += [(code, at_ns) for code in codes[same:]]
 
     def end(self, at_ns: int) -> None:
-        """End the open spans, for example at a step's end: the next sample may show the same call or another."""
+        """End all open spans, as at the end of a training step, so that no span covers two steps."""
         self._end(0, at_ns)
 
     def _end(self, keep: int, at_ns: int) -> None:
@@ -57,7 +57,7 @@ class StackSpans:
 
 
 def frames_of(frame: FrameType | None) -> list[CodeType]:
-    """Return the code objects of a stack, the outermost first, without Outrider's frames around the task."""
+    """Return the code objects of a stack, the outermost first, without Outrider's frames outside of the task."""
     codes = list[CodeType]()
     while frame is not None and frame.f_code.co_filename != _CALLER:
         codes.append(frame.f_code)

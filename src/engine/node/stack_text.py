@@ -1,4 +1,4 @@
-"""Dumps of `faulthandler` as readable text: the task's frames come first, and Outrider's frames are left out.
+"""The conversion of `faulthandler`'s dumps to readable text: the task's thread comes first, without Outrider's frames.
 
 No I/O.
 """
@@ -14,16 +14,16 @@ MOST_CHARS = 64 * 1024
 _HEADING = r"(Current thread|Thread) (0x[0-9a-f]+)"
 _FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
 _NODE = __file__.removesuffix("stack_text.py")
-_CALL = f"{_NODE}call.py"  # the file of `Caller.run`, below which user code runs
+_CALL = f"{_NODE}call.py"  # the file of `Caller.run`, which calls all user code
 _OURS = _NODE.removesuffix("engine/node/")
 _RUNPY = ("<frozen runpy>", "/runpy.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread's frames, the innermost first, or one line with the reason why there are none.
+    """A thread's frames as lines of text, the innermost first, or one line that says why they are missing.
 
-    ``number``: from `threading.get_native_id`; in a process that runs several tasks, from `threading.get_ident`.
+    ``number``: the thread's `get_native_id()`; in a process that runs several tasks, its `get_ident()`.
     """
 
     number: int
@@ -35,12 +35,12 @@ class Thread:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether the thread is one of the worker's own, and runs no task."""
+        """Return whether the thread belongs to the worker itself and runs no task."""
         return not self.is_task and any(_file(frame).startswith(_NODE) for frame in self.frames)
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Return the frames without Outrider's own frames below which the user's code runs."""
+        """Return the frames without those of Outrider that have called the user's code."""
         files = [_file(frame) for frame in self.frames]
         end = files.index(_CALL) if _CALL in files else len(files)
         while self.is_task and end and (files[end - 1].startswith(_OURS) or files[end - 1].endswith(_RUNPY)):
@@ -49,7 +49,7 @@ class Thread:
 
 
 def of_one(number: int, dump: str) -> list[Thread]:
-    """Return a list with the thread of this dump, in the form of `parsed`; empty if the thread runs no Python."""
+    """Return a list with the thread whose dump this is, as `parsed` does; [] if the thread runs no Python."""
     frames = [line for line in dump.splitlines() if re.match(_FRAME, line) or line == "  ..."]
     return [Thread(number, tuple(frames))] if frames else []
 
@@ -59,7 +59,7 @@ def without_stack(number: int, why: str) -> Thread:
 
 
 def parsed(dump: str) -> list[Thread]:
-    """Parse a dump into threads; lines that belong to neither a thread nor a frame are ignored."""
+    """Return the threads in a dump of `faulthandler`; lines other than headings of threads and frames are ignored."""
     threads: list[tuple[int, list[str]]] = []
     for line in dump.splitlines():
         if heading := re.match(_HEADING, line):
@@ -70,7 +70,7 @@ def parsed(dump: str) -> list[Thread]:
 
 
 def of_process(threads: Sequence[Thread]) -> str:
-    """Return the text for a process that runs one task, or was forked by one. The task's thread comes first."""
+    """Return the stacks of a process that runs one task (or was forked by the task), the task's thread first."""
     shown = sorted((each for each in threads if not each.is_ours), key=lambda each: not each.is_task)
     return "\n".join(
         "\n".join(
@@ -81,7 +81,7 @@ def of_process(threads: Sequence[Thread]) -> str:
 
 
 def of_thread(threads: Sequence[Thread], number: int) -> str:
-    """Return the text for a task that runs in the thread ``number`` of a process with several tasks."""
+    """Return the stack of a task that runs in the thread ``number`` of a process with several tasks."""
     for each in threads:
         if each.number == number:
             return "\n".join(each.users)
@@ -89,7 +89,7 @@ def of_thread(threads: Sequence[Thread], number: int) -> str:
 
 
 def bounded(text: str, most: int = MOST_CHARS) -> str:
-    """Return at most ``most`` characters of a text; a last line gives the number of lines left out."""
+    """Return at most ``most`` characters of a text; a shortened text ends with the number of missing lines."""
     if len(text) <= most:
         return text
     kept = text[: most - 40].rpartition("\n")[0] or text[: most - 40]

@@ -1,4 +1,4 @@
-"""Hints for errors that occur because a task runs on a node: without a terminal, in another folder."""
+"""Hints for errors of tasks that occur only because a task runs on a node: without a terminal, in another folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NO_TERMINAL = "A task has no terminal: run the function here, by its .local(...
 
 
 def add_hint(error: BaseException) -> None:
-    with suppress(Exception):  # the error's class, and the folder, may be broken
+    with suppress(Exception):  # the error's class may raise; the working directory may be deleted
         if hint := _hint(error):
             error.add_note(hint)
 

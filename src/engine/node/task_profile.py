@@ -1,4 +1,4 @@
-"""A profile of a running task: 200 samples of its thread per second, and torch's trace if possible."""
+"""The profile of a running task: 200 samples per second of the task's thread, and torch's trace if possible."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ from .profile_requests import ProfileRequest
 from .stack_samples import StackSpans
 
 EVERY_S = 0.005  # interval between samples
-TRACE_BYTES = 1 << 30  # size limit of torch's trace, before compression
-PROFILE_BYTES = 64 << 20  # size limit of a profile, after compression
+TRACE_BYTES = 1 << 30  # maximum size of torch's trace, before compression
+PROFILE_BYTES = 64 << 20  # maximum size of a profile, after compression
 FORMAT = 1
-# ways in which steps are reported; if a task uses several, the first in this order counts
+# kinds of reports that a training step has ended; if a task uses several, only the first in this order counts
 KINDS = ("step", "optimizer", "metrics", "should_stop")
-_COMPRESSION = 3  # takes a third of the time of level 6; the result is a tenth larger
+_COMPRESSION = 3  # level of gzip: a third of the time of level 6, a result larger by a tenth
 
 
 class Left(NamedTuple):
-    """The result of a profile. ``fd``: a memory file, which the receiver closes; -1 if there is none."""
+    """The result of a profile.
+
+    ``fd``: descriptor of the memory file with the profile, which the receiver must close; -1 without a profile.
+    ``problem``: what is missing in the profile, and why; "" if it is complete.
+    """
 
     fd: int
     size_bytes: int
@@ -40,12 +44,19 @@ class Left(NamedTuple):
 
 
 class TaskProfile:
-    """One profile, from its beginning to its result. Its own thread calls ``over`` once with the result."""
+    """A profile of a task, made by a thread of its own."""
 
     def __init__(
         self, request: ProfileRequest, thread: int, scratch: Path, over: Callable[[TaskProfile, Left], None]
     ) -> None:
-        """Prepare a profile. ``thread``: the thread of the task. ``scratch``: a file for torch's trace."""
+        """Prepare a profile; `begin` starts its thread.
+
+        Args:
+            request: what to profile, and for how long.
+            thread: the thread of the task, by `threading.get_ident`.
+            scratch: path of a temporary file for torch's trace.
+            over: called once, by the profile's thread, with the result.
+        """
         self.request = request
         self._observed, self._scratch, self._over = thread, scratch, over
         self._spans, self._steps = StackSpans(), Steps(request.skip, request.steps)
@@ -55,7 +66,7 @@ class TaskProfile:
         self._torch: Any = None
         self._hook: Any = None
         self._until = math.inf
-        self._began_ns = self._ended_ns = 0  # 0: not begun yet, as steps are still to be skipped
+        self._began_ns = self._ended_ns = 0  # 0: not begun, because `request.skip` steps come first
 
     def begin(self) -> None:
         if self._steps.skipped:
@@ -72,7 +83,7 @@ class TaskProfile:
         self._began_ns = time.time_ns()
 
     def stepped(self, kind: str, number: int | None = None) -> None:
-        """Record the end of a step. ``number``: identifies a step that may be reported several times."""
+        """Record the end of a training step. ``kind``: one of `KINDS`. ``number``: the step's, if it has one."""
         self._steps.ended(kind, time.time_ns(), number)
         if self._steps.skipped and not self._began_ns:
             self._begin_now()
@@ -81,7 +92,7 @@ class TaskProfile:
             self._done.set()
 
     def task_ended(self, failed: bool = False) -> None:  # noqa: ARG002  callbacks get this argument
-        """End the profile, if it still runs, and wait until its result is sent."""
+        """End the profile, if it still runs, and wait until ``over`` has sent its result."""
         self._done.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -100,7 +111,7 @@ class TaskProfile:
             self._problems.append(f"it has failed: {torch_profile.one_line(error)}")
         finally:
             self._scratch.unlink(missing_ok=True)
-            self._spans = StackSpans()  # free the memory now: the task keeps this object, and may run for long
+            self._spans = StackSpans()  # frees memory: the task keeps this object until its end
             self._over(self, Left(fd, size_bytes, sha256, "; ".join(self._problems)))
 
     def _sample(self) -> None:
@@ -127,10 +138,9 @@ class TaskProfile:
         self._torch = None
 
     def _written(self) -> tuple[int, int]:
-        """Return a memory file with the profile, and its size; (-1, 0) if the profile is too large.
+        """Write the profile to a memory file; return (descriptor, size in bytes), or (-1, 0) if it is too large.
 
-        The file is compressed by gzip. It contains a line of JSON (see `_head`), followed by torch's trace if there is
-        one.
+        The file is compressed by gzip. It contains a line of JSON (see `_head`), then torch's trace if there is one.
         """
         fd = os.memfd_create("profile", os.MFD_CLOEXEC)
         try:
@@ -177,14 +187,14 @@ class TaskProfile:
 
 
 class Steps:
-    """The ends of a task's steps.
+    """The record of the times at which a task's training steps have ended.
 
     If the task reports steps in several ways, only the first kind in the order of `KINDS` counts.
-    A step is the time between two ends; the time before the first end is not a step.
+    A step is the time between two ends; the time before the first end is no step.
 
     Args:
-        skip: the number of steps before the profile begins.
-        wanted: the number of steps to record; 0: any number.
+        skip: number of steps before the profile begins.
+        wanted: number of steps to record; 0: no limit.
     """
 
     def __init__(self, skip: int, wanted: int) -> None:
@@ -206,7 +216,7 @@ class Steps:
         return self.skipped and bool(self._wanted) and len(self.ends_ns) > self._wanted
 
     def ended(self, kind: str, at_ns: int, number: int | None = None) -> None:
-        """Record the end of a step. A numbered step may be reported several times: only its first report counts."""
+        """Record the end of a step. If a step with a ``number`` is reported again, only its first report counts."""
         if number is not None and self._numbers.get(kind) == number:
             return
         self._numbers[kind] = number
@@ -215,12 +225,12 @@ class Steps:
             self.skipped = True
 
     def begin(self, kind: str, at_ns: int) -> None:
-        """Forget earlier steps. The first step begins now, as if a step of this kind had ended."""
+        """Forget the earlier ends; the first step of the profile begins at ``at_ns``."""
         self._ends = {kind: [at_ns]}
 
 
 def _optimizer_hook(stepped: Callable[[str], None]) -> Any:
-    """Report the steps of one torch optimizer, the first that takes a step; return a handle that removes the hook."""
+    """Let torch call ``stepped`` after each step of an optimizer (the first that steps). Return torch's handle."""
     optimizer = sys.modules.get("torch.optim.optimizer")
     register = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if register is None:

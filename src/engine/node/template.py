@@ -1,13 +1,13 @@
-"""A process that imports modules once, and forks processes that already have them.
+"""The template: a process that imports modules once, and then forks processes, which have the modules already.
 
-    parent -+- template      importing torch takes 2 s of a core; a fork that has it, 15 ms
-            +- child         forked by the template, twice
+    parent -+- template      (an import of torch takes 2 s of a core; a fork of a process that has it, 15 ms)
+            +- child         (a fork of a fork of the template)
 
-The process between the two forks ends, so that the parent, which must be a child subreaper, adopts the child: the
-parent is notified of the child's end and adopts its orphans, as if it had forked the child itself. A template imports
-and forks, and runs no user code. Libraries may have started threads by then, if these survive a fork, as those of
-OpenBLAS do. If a template cannot import a module, or ends, the parent forks by itself, and tasks that use the module
-get its import error.
+The template forks twice: the process between the two forks ends at once, so that the child becomes a child of the
+parent (which must be a child subreaper). Then the parent is notified of the child's end and adopts the child's orphans,
+as if it had forked the child itself. A template imports and forks, but runs no user code. An imported library may have
+started threads, if it restores them after a fork, as OpenBLAS does. If a template cannot import a module, or ends, the
+parent forks the children itself, and tasks that use the module get its import error.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from . import limits, process
 
 _READY = b"+"
 _MESSAGE_BYTES = 64 * 1024
-IMPORT_S = 30.0  # after this time, the wait for the template ends: each process imports for itself
-_FORK_S = 10.0  # time limit for an answer; after that, the template is not used any more
+IMPORT_S = 30.0  # time limit for the imports; after that, each process imports the modules itself
+_FORK_S = 10.0  # time limit for the answer to a fork request; after that, the template is not used any more
 
-Become = Callable[[Any, list[int]], NoReturn]  # (order, descriptors)
+Become = Callable[[Any, list[int]], NoReturn]  # called with a fork request and its descriptors
 
 
 class Template:
-    """The parent's end of a template process. ``ready``: all modules are imported, and `fork` may be called."""
+    """A template process, as its parent uses it. ``ready``: whether all modules are imported, so that `fork` works."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Template:
 
         Args:
             modules: the modules to import.
-            become: called in each child, with the order and the descriptors of `fork`.
-            settle_in: called before the imports.
-            lead: whether each child leads a process group.
+            become: called in each child, with the request and the descriptors that were passed to `fork`.
+            settle_in: called in the template before the imports.
+            lead: whether each child becomes the leader of a process group.
 
         Raises:
             OSError: the template cannot be forked.
@@ -74,16 +74,13 @@ class Template:
         return self._control.fileno()
 
     def on_readable(self) -> None:
-        """Read the template's message, which must be that it is ready.
-
-        Raises BrokenPipeError if the template has ended.
-        """
+        """Read the template's message that it is ready. Raises BrokenPipeError if the template has ended."""
         if self._answer() != _READY:
             raise BrokenPipeError
         self.ready = True
 
     def fork(self, order: object, fds: Sequence[int]) -> int:
-        """Fork a child that executes the order; return its pid. The parent adopts the child at once, or shortly after.
+        """Let the template fork a child, which calls ``become``; return its pid. It is a child of this process soon.
 
         Raises:
             BrokenPipeError: the template has ended, or does not answer: call `close`.
@@ -108,7 +105,7 @@ class Template:
             os.kill(self.pid, signal.SIGKILL)
 
     def _answer(self) -> bytes:
-        """Return the template's answer; empty if it has ended, or does not answer in time."""
+        """Return the template's answer; b"" if the template has ended, or does not answer in time."""
         try:
             return self._control.recv(_MESSAGE_BYTES)
         except OSError:
@@ -139,7 +136,7 @@ class _Server:
             os._exit(1)
 
     def _obey(self) -> bool:
-        """Execute one order. Return False if the parent has closed its end, or answers could be confused."""
+        """Execute one fork request. Return False if the template must end: its parent or a fork of it has ended."""
         data, fds = limits.receive(self._control, _MESSAGE_BYTES, 5)
         if not data:
             return False
@@ -150,7 +147,8 @@ class _Server:
             between = os.fork()
             if between == 0:
                 self._fork_again(msgpack.unpackb(data), fds)
-            # the process was killed, perhaps before it answered: the next answer could be mistaken for its answer
+            # the process between the forks was killed, and may not have answered: the parent could mistake the answer
+            # to the next request for this one's
             if os.waitpid(between, 0)[1]:
                 return False
         except OSError as error:
@@ -160,9 +158,10 @@ class _Server:
         return True
 
     def _fork_again(self, order: Any, fds: list[int]) -> NoReturn:
-        """Fork the child. This runs in the process between the two forks.
+        """Fork the child, in the process between the two forks.
 
-        Only this process knows the child's pid, and the child's process group must exist before the pid is sent.
+        This process sends the child's pid, because no other process knows it. The child's process group must exist
+        before.
         """
         between = os.getpid()
         try:

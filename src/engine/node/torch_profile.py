@@ -1,7 +1,7 @@
-"""torch's own profiler around a running task, if the task has already imported torch. This module never imports torch.
+"""torch's profiler for a running task, if the task has imported torch already. This module never imports torch.
 
-The profiler records all threads of the process. Its default mode records only the thread that begins it, and must be
-ended at the place in the code where it was begun: this is impossible for a task that is interrupted anywhere.
+The profiler is used in the mode that records all threads of the process. Its default mode records only the thread that
+begins the profiler, and this thread must also end it. Here, the task's thread cannot: it may be anywhere in its code.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ from ...lazy_named_tuple import NamedTuple
 
 
 class Begun(NamedTuple):
-    """The state after `begin`. ``profiler``: None if it did not begin.
-
-    ``problem``: the reason, if torch is imported.
-    """
+    """The result of `begin`: torch's profiler, None if it did not begin; and why, "" if torch is just not imported."""
 
     profiler: Any
     problem: str
 
 
 def begin() -> Begun:
-    """Begin torch's profiler, in the thread that has imported torch. Never raises."""
+    """Begin torch's profiler, if torch is imported. Never raises."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "profiler") or not hasattr(torch, "optim"):
-        return Begun(None, "")  # not imported, or its import is not finished
+        return Begun(None, "")  # torch is not imported, or its import is not finished
     try:
         config = _all_threads(torch)
         if config is None:
@@ -43,7 +40,7 @@ def begin() -> Begun:
 
 
 def end(profiler: Any, path: Path) -> str:
-    """End the profiler and write its trace; return the problem, or "" if there is none."""
+    """End torch's profiler, and write its trace to ``path``; return why that failed, or ""."""
     try:
         profiler.stop()
         profiler.export_chrome_trace(str(path))

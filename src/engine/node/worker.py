@@ -1,8 +1,9 @@
-"""A worker process: runs the attempts that arrive by its pipe, one by one or one per thread, until it is killed.
+"""A worker process: it runs the attempts that arrive by its pipe, one after the other or one per thread.
 
-Effects of a task that later tasks see: running processes, the working directory, environment variables (except the
-variables that each task has for itself), and signal handlers. The process pools of loky and inductor, and Python's
-resource tracker, rely on this. `between_tasks` restores everything else, or ends the process.
+Four effects of a task stay for the worker's later tasks: processes that it has started, the working directory,
+environment variables (except those that Outrider sets for each task), and signal handlers. The process pools of loky
+and inductor, and Python's resource tracker, rely on this. All other effects are undone after the task, or the process
+is replaced: see `between_tasks`.
 """
 
 from __future__ import annotations
@@ -57,31 +58,39 @@ from .routed_output import RoutedStreams
 from .worker_streams import Streams
 
 _STREAMED = int(RunFlag.STREAM | RunFlag.ALONE)
-_NONE_YET = 0  # placeholder: no thread has this number
-_WINDOW_BYTES = 64 * 1024  # the capacity of a pipe
-_USES_GPU_US = 1000  # a shorter successful task is assumed not to use the GPU
+_NONE_YET = 0  # stands for "no thread": the number of no real thread
+_WINDOW_BYTES = 64 * 1024  # limit of unread output, as large as the capacity of a pipe
+_USES_GPU_US = 1000  # a task that succeeds in a shorter time is assumed not to use the GPU
 
 
 class WorkerProcess:
-    """The base of both kinds of workers: the pipe, and the functions and objects that the process has received."""
+    """The base class of both kinds of workers: it reads the pipe, and holds the functions and objects received."""
 
     def __init__(
         self, pipe: socket.socket, index: int, setup: dict[str, Any], outputs: Mapping[int, int], *, alone: bool
     ) -> None:
-        """Prepare the process. ``outputs``: descriptor 1 or 2 -> a duplicate from which it is restored."""
+        """Prepare the process to run tasks.
+
+        Args:
+            pipe: the worker's end of the pipe to the executor server.
+            index: index of the worker's slot; `instance_info` shows it.
+            setup: the content of the SETUP request (`fork_orders`).
+            outputs: descriptor 1 or 2 -> a duplicate, to restore it when a task has closed it.
+            alone: whether the process runs one task at a time.
+        """
         self._pipe = pipe
         self._pid = os.getpid()
         self._limits = limits.watched()
         self._cuda = Cuda()
         self._printed = Printed(outputs)
         self._info = Info(index, setup["address"], setup["hostname"])
-        self.lock = threading.RLock()  # a thread that holds this lock is not interrupted
+        self.lock = threading.RLock()  # `Interrupted` is not raised in a thread that holds this lock
         log = LogSender(self._send, self.lock, wanted=setup["logs"])
         self._caller = Caller(self._info, self._send, log, alone=alone)
         Profiling(setup["folder"], tasks=self._caller.tasks, send=self._send, log=log, lock=self.lock)
 
     def serve(self) -> NoReturn:
-        """Handle the messages from the pipe until the other end is closed."""
+        """Handle the messages from the pipe, until the executor server closes its end."""
         self._send_body(pipes.READY)
         while True:
             self._serve_next()
@@ -99,7 +108,7 @@ class WorkerProcess:
         return pipes.receive_next(self._pipe)
 
     def _handle(self, body: bytes, fds: list[int]) -> None:
-        message = codec.decode_again(body)  # the executor server has already validated it
+        message = codec.decode_again(body)  # without validation, which the executor server has done
         match message:
             case Run():
                 self._run(message, fds)
@@ -117,14 +126,14 @@ class WorkerProcess:
                 self._handle_other(message, fds)
 
     def _handle_other(self, _message: Message, fds: list[int]) -> None:
-        for fd in fds:  # descriptors for a stream whose task has ended
+        for fd in fds:  # a stream's message whose task has ended: its descriptors are not needed
             os.close(fd)
 
     def _run(self, run: Run, fds: list[int]) -> None:
         raise NotImplementedError
 
     def _on_lost_descriptors(self, body: bytes) -> None:
-        """Answer an attempt whose message arrived without its descriptors; exit if it was another kind of message."""
+        """Handle a message that has lost its descriptors: let its attempt fail, or exit if it belongs to no attempt."""
         message = codec.decode_again(body) if body != pipes.SPILLED else None
         if not isinstance(message, Run):
             os.write(2, f"{limits.story()}\n".encode())
@@ -140,7 +149,7 @@ class WorkerProcess:
             self._send(lacking(attempt, limits.story()))
 
     def _lost_gpu(self, answer: Message) -> bool:
-        """Return whether a task has left CUDA in a state in which all later tasks of this process would fail."""
+        """Return whether the task has broken CUDA in this process, so that all later tasks would fail."""
         used = isinstance(answer, Failed) or getattr(answer, "duration_us", 0) >= _USES_GPU_US
         return used and self._cuda.has_failed()
 
@@ -150,7 +159,7 @@ class WorkerProcess:
             os.close(fd)
 
     def _send_body(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        # a child forked by a task has returned from the task's function: it must not answer
+        # this process is a fork of the worker, made by a task whose function has returned here too: it must not answer
         if os.getpid() != self._pid:
             os._exit(0)
         pipes.send(self._pipe, body, fds)
@@ -169,11 +178,16 @@ class Worker(WorkerProcess):
         fresh: bool,
         logged: LogEnd | None,
     ) -> None:
-        """Prepare the process. ``logged``: the log socket for processes that tasks start; None if there is none."""
+        """Prepare the process to run tasks.
+
+        Args:
+            fresh: whether the process ends after its first task.
+            logged: the log socket for processes that tasks start; None if there is none.
+        """
         super().__init__(pipe, index, setup, outputs, alone=True)
         self._fresh, self._logged = fresh, logged
         self._between = BetweenTasks(Caller.run.__code__, outputs.get(STDERR, STDERR))
-        self._received: deque[pipes.Datagram] = deque()  # messages that arrived during a wait for another message
+        self._received: deque[pipes.Datagram] = deque()  # messages that came while this process waited for PAUSE
 
     def _receive(self) -> pipes.Datagram:
         return self._received.popleft() if self._received else super()._receive()
@@ -197,17 +211,17 @@ class Worker(WorkerProcess):
                 os._exit(0)
         spoiled = limits.spoiled(self._limits, getattr(answer, "duration_us", 0))
         if spoiled or self._between.has_threads or self._printed.is_redirected or self._lost_gpu(answer):
-            os._exit(0)  # the next task gets another worker, because it would fail in this one
+            os._exit(0)  # the next task might fail in this process: it gets another worker
         self._caller.modes.restore()
 
     def _on_lost_descriptors(self, body: bytes) -> None:
         super()._on_lost_descriptors(body)
-        os._exit(0)  # the next worker will hold fewer descriptors
+        os._exit(0)  # a new worker has fewer open descriptors
 
     def _wait_until_output_is_read(self) -> None:
-        """Wait until the task's output is read: it must precede the task's answer and the next task's output.
+        """Wait until the executor server has read the task's output, and the log records of the task's processes.
 
-        Also wait until the log records of the task's processes are read.
+        The output must reach the server before the task's answer and before the next task's output.
         """
         self._send_body(pipes.PAUSE)
         while (datagram := pipes.receive_next(self._pipe))[0] != pipes.PAUSE:
@@ -217,12 +231,12 @@ class Worker(WorkerProcess):
 
 
 def without_item(message: Input) -> Input:
-    """Return a stream's message with an error instead of the item, whose descriptor is lost."""
+    """Return the message of a stream with an error in place of the item, because the item's descriptor is lost."""
     return message._replace(item=None, error=pickle.dumps(OSError(errno.EMFILE, limits.story())))
 
 
 class _Reader:
-    """A thread that reads messages from the pipe for a task with streams, while the task runs."""
+    """A thread that reads the worker's pipe while a task with streams runs in the main thread."""
 
     def __init__(self, pipe: socket.socket, streams: Streams) -> None:
         self._pipe = pipe
@@ -262,19 +276,19 @@ class _Reader:
 
 
 class ThreadWorker(WorkerProcess):
-    """A worker that runs several attempts at once, one per thread.
+    """A worker that runs several attempts at once, each in a thread of its own.
 
-    Threads cannot be killed. To end an attempt, `Interrupted` is raised in its thread, even while it waits for its
-    client. If the attempt does not react (it may wait in C code), the executor server kills the whole process. Output
-    through `sys.stdout` is attributed to tasks by thread; output of C code and child processes is not.
+    Threads cannot be killed. To end an attempt, `Interrupted` is raised in its thread. If the attempt does not react
+    (it may wait in C code), the executor server kills the whole process. Output through `sys.stdout` and `sys.stderr`
+    belongs to the task of the writing thread; output of C code and of child processes cannot be attributed so.
     """
 
     def __init__(self, pipe: socket.socket, index: int, setup: dict[str, Any], outputs: Mapping[int, int]) -> None:
         super().__init__(pipe, index, setup, outputs, alone=False)
         self._output_credit = threading.Condition(self.lock)
-        self._unread_bytes = 0  # bytes printed and not yet confirmed as read
+        self._unread_bytes = 0  # bytes of output that the executor server has not confirmed as read
         self._credit_requested = False
-        self._unfinished = threading.Event()  # set when a line without an end waits to be sent
+        self._unfinished = threading.Event()  # set while the beginning of a line waits to be sent
         self._routed = RoutedStreams(self._print, self._unfinished.set)
         self._size: int = setup["threads"]
         self._reading = threading.Lock()
@@ -282,7 +296,7 @@ class ThreadWorker(WorkerProcess):
         self._readable.register(self._pipe, select.POLLIN)
         self._runs: SimpleQueue[tuple[Run, list[int], Streams]] = SimpleQueue()
         self._streams: dict[int, Streams] = {}
-        # attempt -> its thread, or `_NONE_YET` before it begins; removed when the attempt is interrupted
+        # attempt -> its thread, or `_NONE_YET` before it begins; an interrupted attempt is removed
         self._threads: dict[int, int] = {}
 
     def serve(self) -> NoReturn:
@@ -337,35 +351,38 @@ class ThreadWorker(WorkerProcess):
             self._caller.modes.restore()
 
     def _run_in(self, thread: int, base: Context, run: Run, fds: list[int], streams: Streams) -> None:
-        """Run one attempt and answer it, also if interrupted: that happens at most once, never after `_end`."""
+        """Run one attempt and send its answer, also if it is interrupted.
+
+        `Interrupted` is raised at most once in this thread, and never after `_end`.
+        """
         answer: Answer = Ended(run.attempt, Cause.KILLED, 0, ""), []
         try:
             if self._begin(run.attempt):
                 answer = context.run_in_copy(base, self._caller.run, run, fds, streams, thread)
                 self._routed.finish(run.attempt)
             self._end(run.attempt)
-        except Interrupted:  # interrupted before the task began, or after its end
+        except Interrupted:  # interrupted just before the task began, or just after its end
             self._end(run.attempt)
         self._routed.finish(run.attempt)
         with self.lock:
             self._printed.restore_descriptors()
             self._routed.restore(self._threads.keys())
-        while fds:  # descriptors of a value that was never loaded
+        while fds:  # the arguments' descriptor, if they were not loaded
             os.close(fds.pop())
         streams.discard()
         if self._printed.is_redirected or self._lost_gpu(answer[0]):
             self._answer_and_leave(run.attempt, answer)
         else:
             self._answer(run.attempt, *answer)
-        # a changed limit stays, because other tasks are running
+        # restores limits; a limit that cannot be restored stays, because other tasks are running in this process
         limits.spoiled(self._limits, getattr(answer[0], "duration_us", 0))
 
     def _answer_and_leave(self, attempt: int, answer: Answer) -> None:
-        """Answer, and end the process if it runs no other task.
+        """Send the answer, and end the process unless it runs other tasks.
 
-        Other tasks may not need the GPU, or may use their own stdout.
+        Other tasks may go on: perhaps they need no GPU, or print to other streams.
         """
-        with self._reading:  # messages still in the pipe go to the next process
+        with self._reading:  # unread messages stay in the pipe, for the next process
             self._answer(attempt, *answer)
             if not self._streams:
                 os._exit(0)
@@ -387,12 +404,12 @@ class ThreadWorker(WorkerProcess):
             streams = self._streams.get(attempt)
             if thread := self._threads.pop(attempt, _NONE_YET):
                 raise_in(thread)
-                self._output_credit.notify_all()  # wakes the thread if it waits to print
+                self._output_credit.notify_all()  # the thread may wait to print
         if streams is not None:
             streams.wake()
 
     def _print(self, output: Output) -> None:
-        """Send output. Wait while too much output is unread, unless the attempt has ended."""
+        """Send output of a task. Wait while too much output is unread by the executor server, unless the task ends."""
         with self.lock:
             while self._unread_bytes >= _WINDOW_BYTES and output.attempt in self._threads:
                 if not self._credit_requested:
@@ -409,5 +426,5 @@ class ThreadWorker(WorkerProcess):
 
 
 def raise_in(thread: int) -> None:
-    """Raise `Interrupted` at the next bytecode of a thread: code that waits in C is not interrupted."""
+    """Raise `Interrupted` in a thread, at its next Python instruction (not while it waits in C code)."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Interrupted))

@@ -1,4 +1,4 @@
-"""The executor server's end of one worker: the pipe with its unread messages, and the output of its tasks."""
+"""The executor server's connection to a worker: the pipe for messages, and the pipes with the output of its tasks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .log_socket import LogSocket
 from .output import UNFINISHED_S, Lines
 from .stack_reader import StackMemory
 
-_READ_BYTES = 65536  # a larger buffer is mapped and unmapped for each read: 16 us instead of 2
-# size limit of the output that is kept from before the worker is ready, which belongs to no attempt
+_READ_BYTES = 65536  # with a larger buffer, a read takes 16 us instead of 2 us, for an mmap
+# of output before the worker is ready (which belongs to no attempt), so many bytes are kept
 _WORDS_BYTES = 4096
-_TAKE_READS = 4  # reads per call, as a pipe's writers may never stop; the pipe's capacity is 64 KiB
+_TAKE_READS = 4  # maximum reads per call, because the writers may never stop; a pipe has 64 KiB
 
 
 class WorkerConnection:
@@ -34,13 +34,26 @@ class WorkerConnection:
         running: Callable[[int], int],
         threads: int = 1,
     ) -> None:
-        """Open the pipe. ``threads``: the number of threads in which the worker runs tasks."""
+        """Open the pipe. The worker's process is forked later, with the descriptors of `open_outputs`.
+
+        Args:
+            loop: the event loop that reads the pipes.
+            worker: the worker's number.
+            on_readable: called when messages have arrived; call `receive` then.
+            on_output: called with output of the running attempt.
+            on_logged: called with log records of processes of the running attempt, and their descriptors.
+            running: returns the attempt that the worker with this number runs; 0: none.
+            threads: number of threads in which the worker runs tasks.
+
+        Raises:
+            OSError: no descriptors are left.
+        """
         self.worker = worker
         self.known: set[bytes] = set()  # digests of the functions that the worker has
-        self.shared: dict[str, str] = {}  # name -> blob, of the shared objects that the worker has
+        self.shared: dict[str, str] = {}  # name of a shared object that the worker has -> its blob
         self.view = b""
-        self.ready = False  # output from before this belongs to no attempt
-        self.owes = 0  # missing answers: attempts delivered and not ended
+        self.ready = False  # whether the worker is ready; earlier output belongs to no attempt
+        self.owes = 0  # number of attempts that were delivered and not answered
         self.last = 0  # the attempt delivered last
         self._loop = loop
         self._on_readable = on_readable
@@ -48,23 +61,26 @@ class WorkerConnection:
         self._on_logged = on_logged
         self._running = running
         self._log: LogSocket | None = None
-        # raises OSError if no descriptors are left
         self._pipe, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._pipe.setblocking(False)
         self.stacks = StackMemory(threads)
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
-        self._outputs: dict[int, int] = {}  # stream -> reading end of its pipe
+        self._outputs: dict[int, int] = {}  # 1 (stdout) or 2 (stderr) -> reading end of its pipe
         self._lines = {stream: Lines(stream) for stream in (1, 2)}
-        self._unclaimed = dict.fromkeys(self._lines, b"")  # output that is read, but not yet assigned to an attempt
-        self._unfinished: asyncio.TimerHandle | None = None  # timer that sends lines without an end
+        self._unclaimed = dict.fromkeys(self._lines, b"")  # stream -> output that belongs to no attempt yet
+        self._unfinished: asyncio.TimerHandle | None = None  # timer that sends the beginning of a line
         self._reading = False
         self._credit_requested = False
         loop.add_reader(self._pipe, on_readable, self)
 
     def open_outputs(self, folder: Path, *, reading: bool) -> list[int]:
-        """Return a new process's descriptors: its pipe, stdout, stderr, its stack file, and its log socket.
+        """Return the descriptors for the worker's process: pipe, stdout, stderr, stack file, log socket.
 
-        The log socket is in ``folder``; it is missing if it cannot be created. The caller must close stdout and stderr.
+        The log socket is created in ``folder``; it is left out if that fails. The caller must close stdout and stderr.
+
+        Args:
+            folder: the node's private folder.
+            reading: whether to read the output at once (see `read_outputs`).
         """
         fds = [self._far.fileno()]
         for stream in self._lines:
@@ -80,20 +96,20 @@ class WorkerConnection:
         return fds
 
     def send(self, body: bytes, fds: Sequence[int] = ()) -> None:
-        """Send a message at once or, if the pipe is full, when the worker has read earlier messages."""
+        """Send a message to the worker: at once, or when the worker has read earlier messages from the full pipe."""
         if not self._outgoing:
             try:
                 pipes.send(self._pipe, body, fds)
             except BlockingIOError:
                 self._loop.add_writer(self._pipe, self._drain)
-            except ConnectionError:  # the worker is gone; the fork server reports that
+            except ConnectionError:  # the worker has ended, which the fork server reports
                 return
             else:
                 return
         self._outgoing.append((body, tuple(os.dup(fd) for fd in fds)))
 
     def receive(self) -> Iterator[pipes.Datagram]:
-        """Yield all messages of the worker; once no answer is missing, stop after the next message."""
+        """Yield the messages that the worker has sent. Stop early once all delivered attempts are answered."""
         while True:
             try:
                 datagram = pipes.receive(self._pipe)
@@ -102,18 +118,18 @@ class WorkerConnection:
             if not datagram[0]:
                 return
             yield datagram
-            if not self.owes:  # reading an empty pipe would take 3 us
+            if not self.owes:  # no more messages expected, and reading an empty pipe takes 3 us
                 return
 
     def take_back(self) -> Iterator[bytes]:
-        """Yield the bodies that the worker has not read and will not read, oldest first."""
+        """Take back the messages that the worker has not read; yield their bodies, the oldest first."""
         with pipes.taking_back(self._far) as may:
             while may:
                 try:
                     body, fds = pipes.receive(self._far, pipes.DO_NOT_WAIT)
                 except (BlockingIOError, ConnectionError):
                     break
-                _close(fds or ())  # None: the descriptors are lost, but the store has the blobs, and sends them again
+                _close(fds or ())  # not needed (or lost: None), because the store has the blobs
                 yield body
         unsent, self._outgoing = self._outgoing, deque()
         if unsent:
@@ -123,7 +139,7 @@ class WorkerConnection:
             yield body
 
     def read_outputs(self, reading: bool) -> None:
-        """Stop or resume reading the output of tasks. After a stop the pipes fill up, and tasks that print wait."""
+        """Stop or resume reading the output of tasks. While it is not read, pipes fill up, and printing tasks wait."""
         if reading == self._reading:
             return
         self._reading = reading
@@ -135,10 +151,7 @@ class WorkerConnection:
         self._grant_output_credit()
 
     def request_output_credit(self) -> None:
-        """Permit a worker whose threads print through its pipe to continue, as soon as output is read.
-
-        Until then they wait.
-        """
+        """Handle the request of a thread worker to print more: permit it, now or when output is read again."""
         self._credit_requested = True
         self._grant_output_credit()
 
@@ -148,7 +161,7 @@ class WorkerConnection:
             self.send(pipes.OUTPUT_CREDIT)
 
     def finish_outputs(self) -> list[Output]:
-        """Return everything that the running attempt has printed so far, including an unfinished last line."""
+        """Return all unread output of the running attempt, including a last line without an end."""
         outputs: list[Output] = []
         for stream, lines in self._lines.items():
             for _ in range(_TAKE_READS):
@@ -161,7 +174,10 @@ class WorkerConnection:
         return outputs
 
     def receive_logged(self, *, rest: bool = True) -> None:
-        """Receive what processes of the running attempt have logged; without ``rest``, only one turn's share."""
+        """Receive the log records of processes that the running attempt has started.
+
+        ``rest``: receive all records; if False, only a limited number, so that the event loop is not blocked.
+        """
         if self._log is not None:
             attempt = self._running(self.worker) or self.last
             for records, fds in self._log.receive(rest=rest):
@@ -169,10 +185,10 @@ class WorkerConnection:
 
     def _log_readable(self) -> None:
         self.receive_logged(rest=False)
-        self._on_output([])  # sends the received records
+        self._on_output([])  # makes the worker pool send the received records
 
     def last_words(self) -> str:
-        """Return the worker's output from before it was ready, which usually shows why it could not start."""
+        """Return the output of a worker that was never ready, which usually shows why it could not start."""
         return b"".join(self._unclaimed.values()).decode(errors="replace").strip()
 
     def close(self) -> None:
@@ -193,9 +209,10 @@ class WorkerConnection:
         self.stacks.close()
 
     def _readable(self, stream: int) -> None:
-        """Read output before messages, so that no output is attributed to an attempt whose result is still unread.
+        """Read output, and then the worker's messages, before the output is assigned to the running attempt.
 
-        (An attempt that has printed waits before it sends its result: see `Worker._wait_until_output_is_read`.)
+        So an attempt whose result was still unread does not get the next attempt's output. (An attempt that has printed
+        waits before it sends its result: see `Worker._wait_until_output_is_read`.)
         """
         self._unclaimed[stream] += self._read(stream)
         self._on_readable(self)
@@ -217,13 +234,13 @@ class WorkerConnection:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return b""
-        if not data:  # all processes that could print have ended
+        if not data:  # end of file: all processes that had the pipe have ended
             self._loop.remove_reader(fd)
             os.close(self._outputs.pop(stream))
         return data
 
     def _claim(self, stream: int) -> list[Output]:
-        """Return the unclaimed output of a stream as output of the running attempt."""
+        """Return the output in `_unclaimed` as output of the running attempt; [] before the worker is ready."""
         if not self.ready:
             self._unclaimed[stream] = self._unclaimed[stream][-_WORDS_BYTES:]
             return []

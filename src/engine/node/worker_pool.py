@@ -1,4 +1,4 @@
-"""The worker pool of a node: executes the scheduler's decisions, and forwards reports of workers to the scheduler.
+"""The worker pool of a node: it carries out the decisions of `WorkerScheduler`, and reports workers' events to it.
 
 No method blocks, except `WorkerPool.close`.
 """
@@ -37,7 +37,7 @@ from .stack_reader import UnderWay
 from .worker_connection import WorkerConnection
 from .worker_scheduler import WorkerScheduler
 
-ToClient = wire.Message | bytes  # a message, or its encoded body
+ToClient = wire.Message | bytes  # a message to the client, or its encoded body
 
 
 class WorkerPool:
@@ -45,10 +45,13 @@ class WorkerPool:
 
     Args:
         forks: the control socket of the fork server.
-        send: called once per event, with all messages to the client.
-        failed: called with the reason when the fork server has ended or the pool cannot continue.
+        store: the node's blobs.
+        free_ports: the ports reserved for ranks.
+        notice_page: the shared memory for preemption notices.
+        send: called once per event, with all its messages to the client.
+        failed: called with the reason when no task can run on this node any more.
         folder: the node's private folder.
-        devices: the number of accelerators of the node.
+        devices: number of GPUs of the node.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class WorkerPool:
         folder: Path,
         devices: int = 0,
     ) -> None:
-        """Watch the fork server. The workers start with `open`."""
+        """Begin to receive reports of the fork server. `open` starts the workers."""
         self._loop = asyncio.get_running_loop()
         self._forks = forks
         self._store = store
@@ -71,7 +74,7 @@ class WorkerPool:
         self._notice_page = notice_page
         self._send = send
         self._failed = failed
-        self.ended = asyncio.Event()  # set when the fork server has ended and no process of any worker is left
+        self.ended = asyncio.Event()  # set when the fork server, and so all workers' processes, have ended
         self.scheduler = self._scheduler = WorkerScheduler()
         self._connections: dict[int, WorkerConnection] = {}
         self._deliveries = Deliveries(store)
@@ -82,7 +85,7 @@ class WorkerPool:
         self._timer: asyncio.TimerHandle | None = None
         self._listening, self._threads = True, False
         self._worker_threads = 1
-        # attempt -> time when its processes last logged records that are not kept
+        # attempt -> time of the last log record of its processes, if the client wants no log records
         self._logged_at: dict[int, float] = {}
         self._starts_at: asyncio.TimerHandle | None = None  # timer that starts the workers
         self._closing = False
@@ -91,7 +94,14 @@ class WorkerPool:
     # --- from the client ---------------------------------------------------------------------------------------------
 
     def open(self, setup: dict[str, Any], *, cwd: str, address: str, after_s: float = 0.0) -> None:
-        """Start the workers after ``after_s`` seconds or at the first task, so that later tasks find them ready."""
+        """Start the workers after ``after_s`` seconds, or earlier if a task arrives.
+
+        Args:
+            setup: the client's settings from `Hello`.
+            cwd: the tasks' working directory.
+            address: the node's address.
+            after_s: delay of the start, in seconds.
+        """
         slots, threads = setup["slots"], setup["kind"] == "thread"
         self._threads = threads
         order = {
@@ -113,7 +123,7 @@ class WorkerPool:
         self._starts_at = self._loop.call_later(after_s, self._start_workers)
 
     def _start_workers(self) -> None:
-        """Have the workers forked, unless an early task has already caused that."""
+        """Start the workers, unless an early task has already started them."""
         self._open_slots()
         self.act()
 
@@ -124,7 +134,7 @@ class WorkerPool:
             self._scheduler.open(self._slots, threads=self._threads, now=self._loop.time())
 
     def obey(self, message: wire.Message, body: bytes) -> bool:  # noqa: PLR0912 (a table)
-        """Handle a message of the client, to be executed by `act`; return False if it does not concern workers."""
+        """Handle a client's message; `act` carries it out. Return False if the message does not concern workers."""
         match message:
             case wire.Run(attempt):
                 self._open_slots()
@@ -158,13 +168,13 @@ class WorkerPool:
         return True
 
     def _pass_on(self, message: wire.Input | wire.Credit, body: bytes) -> None:
-        """Forward a stream's message to its task, as soon as that has a worker. Drop it if the task has ended."""
+        """Send a stream's message to its task, once the task has a worker. Drop the message if the task has ended."""
         worker = self._scheduler.worker_of(message.attempt)
         if worker is not None:
             self._deliveries.pass_on(self._connections.get(worker), message, body)
 
     def drop(self, blobs: tuple[str, ...]) -> None:
-        """Have workers drop these blobs, which the store has already dropped."""
+        """Let the workers close these blobs, which the store has already dropped."""
         for connection in self._connections.values():
             if connection.shared:
                 held = tuple(name for name, blob in connection.shared.items() if blob in blobs)
@@ -174,7 +184,7 @@ class WorkerPool:
                     connection.send(codec.body(wire.Drop(held)))
 
     def moved(self, blob: str) -> None:
-        """Send the new descriptor of a blob to the workers that have it, so that the old memory is freed."""
+        """Send the new descriptor of a blob (moved to disk) to the workers that have it, which frees its memory."""
         for connection in self._connections.values():
             self._deliveries.renew(connection, blob)
 
@@ -183,7 +193,7 @@ class WorkerPool:
         return self._scheduler.has_run
 
     def under_way(self) -> list[UnderWay]:
-        """Return the running attempts, each with the memory file for the stacks of its worker."""
+        """Return the running attempts, each with the memory file of its worker, in which stacks are read."""
         heads, workers = self._scheduler.heads(), self._connections
         return [
             UnderWay(attempt, workers[each].stacks, max(at, self._logged_at.get(attempt, at)))
@@ -192,17 +202,17 @@ class WorkerPool:
         ]
 
     def listen(self, listening: bool) -> None:
-        """Set whether task output is read. While it is not read, a task that prints too much waits."""
+        """Set whether the output of tasks is read. While it is not read, a task that prints much must wait."""
         if listening != self._listening:
             self._listening = listening
             for connection in self._connections.values():
                 connection.read_outputs(listening)
 
     def act(self) -> None:
-        """Execute the scheduler's decisions after the latest events, and send the resulting messages to the client.
+        """Carry out the scheduler's decisions after an event, and send the resulting messages to the client.
 
-        An exception means a bug in Outrider, or that the host lacks descriptors or ports. Partly executed decisions
-        would leave the client waiting for ever. Therefore the node ends, and its attempts run elsewhere.
+        An exception means a bug in Outrider, or that the host lacks descriptors or ports. Since some decisions are then
+        not carried out, the client would wait for ever. Therefore the node ends, and its attempts run elsewhere.
         """
         try:
             self._carry_out()
@@ -242,7 +252,7 @@ class WorkerPool:
                         self._outbox.append(message)
                     case Steal(worker):
                         self._take_back(self._connections[worker])
-                        more = True  # an attempt that was taken back may go to another worker
+                        more = True  # decide again: an attempt taken back may go to another worker
                     case Fork(worker, slot, fresh, attempt):
                         try:
                             self._fork(worker, slot, self._holdings.allotment(worker, attempt), fresh=fresh)
@@ -273,9 +283,9 @@ class WorkerPool:
             self._timer.cancel()
         try:
             self._forks.shutdown(socket.SHUT_WR)
-        except OSError:  # the fork server has ended by itself
+        except OSError:  # the fork server has already ended
             self.ended.set()
-        with suppress(TimeoutError):  # the fork server hangs in the kernel; its workers die with it later
+        with suppress(TimeoutError):  # the fork server hangs in the kernel; its workers will end with it
             async with asyncio.timeout(within_s):
                 await self.ended.wait()
         self._loop.remove_reader(self._forks)
@@ -287,7 +297,7 @@ class WorkerPool:
     # --- to workers --------------------------------------------------------------------------------------------------
 
     def _fork(self, worker: int, slot: int, allotment: Allotment, *, fresh: bool) -> None:
-        """Have a worker forked. Raises OSError if this process has no descriptors left."""
+        """Let the fork server fork a worker. Raises OSError if this process has no descriptors left."""
         connection = WorkerConnection(
             self._loop,
             worker,
@@ -310,7 +320,7 @@ class WorkerPool:
                 os.close(fd)
 
     def _not_forked(self, worker: int, error: OSError, effects: list[Effect]) -> None:
-        """Handle a worker that could not be forked: take back the attempts that the same turn assigned to it."""
+        """Handle a worker that could not be forked: take back the attempts that these decisions deliver to it."""
         if (connection := self._connections.pop(worker, None)) is not None:
             connection.close()
         self._holdings.gone(worker)
@@ -325,19 +335,19 @@ class WorkerPool:
         self._deliveries.deliver(connection, run, body)
 
     def _forget(self, *attempts: int) -> None:
-        """Forget the state of attempts that have ended without running."""
+        """Drop all data kept for attempts that have ended without running."""
         for attempt in attempts:
             self._deliveries.forget(attempt)
             self._holdings.ended(attempt)
             self._free_ports.book.close_for(attempt)
 
     def _take_back(self, connection: WorkerConnection) -> None:
-        """Take back a worker's unread messages, then receive its results. Its remaining attempts are running."""
+        """Take back a worker's unread messages, then receive its results. Its attempt that is left after this runs."""
         unread = list(connection.take_back())
         self._receive(connection)
         attempts: list[int] = []
         for body in unread:
-            message = codec.decode(body) if len(body) > 1 else None  # one byte: a mark
+            message = codec.decode(body) if len(body) > 1 else None  # one byte: a mark, not a message
             if isinstance(message, wire.Run):
                 attempts.append(message.attempt)
                 connection.owes -= 1
@@ -348,7 +358,7 @@ class WorkerPool:
     def _tell_fork_server(self, *order: object, fds: list[int] | None = None) -> None:
         try:
             socket.send_fds(self._forks, [cast("bytes", msgpack.packb(order))], fds or [])
-        except ConnectionError:  # the fork server has ended: the next read finds the end of file
+        except ConnectionError:  # the fork server has ended, which the next read detects
             pass
         except OSError:
             if not self._closing:
@@ -376,15 +386,15 @@ class WorkerPool:
                 case wire.Yield() | wire.Credit():
                     self._outbox.append(body)
                 case wire.Output() | wire.Logged() | wire.Profiled() | Kept() | Stored() | Joined():
-                    # not encoded: the limits that apply while the client is away need the message
+                    # not the encoded body: if the client is away, `Backlog` needs the message to apply its limits
                     self._outbox.append(message)
-                case _:  # sent by user code that uses Outrider's pipe on purpose
+                case _:  # user code has written to the worker's pipe
                     pass
 
     def _answered(
         self, connection: WorkerConnection, message: wire.Done | wire.Failed, body: bytes, now: float
     ) -> None:
-        if self._threads:  # a thread worker does not wait for its output to be read, unlike a `Worker`
+        if self._threads:  # unlike a `Worker`, it does not wait until its log records are read
             connection.receive_logged()
         connection.owes -= 1
         self._deliveries.answered(message.attempt)
@@ -398,11 +408,11 @@ class WorkerPool:
     def _decode(
         self, connection: WorkerConnection, body: bytes, fds: list[int] | None
     ) -> tuple[wire.Message, bytes] | None:
-        """Return the message and its body; None for a mark or an unusable message.
+        """Return a worker's message and its body; None for a mark (a single byte) or an unusable message.
 
-        ``fds`` None: the descriptors were lost, so values in blobs are lost, too.
+        ``fds``: the message's descriptors; None if they are lost, and with them the values in blobs.
         """
-        if fds is None and body == pipes.SPILLED:  # the message is in the lost descriptor, so its attempt is unknown
+        if fds is None and body == pipes.SPILLED:  # the message itself is lost, with its attempt's number
             self._tell_fork_server(fork_orders.KILL, connection.worker)
             return None
         if len(body) == 1:
@@ -410,7 +420,7 @@ class WorkerPool:
             return None
         try:
             message = codec.decode(body)
-        except ProtocolError:  # written by user code that uses Outrider's pipe
+        except ProtocolError:  # user code has written to the worker's pipe
             for fd in fds or ():
                 os.close(fd)
             return None
@@ -430,7 +440,7 @@ class WorkerPool:
             case pipes.READY:
                 connection.ready = True
                 self._scheduler.ready(connection.worker, self._loop.time())
-            case _:  # written by user code that uses Outrider's pipe
+            case _:  # user code has written to the worker's pipe
                 pass
 
     def _on_output(self, outputs: list[wire.Output]) -> None:
@@ -441,7 +451,7 @@ class WorkerPool:
         self._outbox.append(self._blobs.named(message, fds) if fds else message)
 
     def _on_dropped(self, message: wire.Logged, fds: list[int]) -> None:
-        """Record when an attempt's processes logged: records that are not kept still show that the attempt is alive."""
+        """Drop log records that the client does not want, but note their time: it shows that the attempt is alive."""
         for fd in fds:
             os.close(fd)
         logged_at = self._logged_at | {message.attempt: self._loop.time()}
@@ -472,7 +482,7 @@ class WorkerPool:
         if connection is None:
             return
         if held_bytes:
-            self._receive(connection)  # its unread attempts end, too: in another process they would use as much memory
+            self._receive(connection)  # its unread attempts end too: they would need as much memory elsewhere
         else:
             self._take_back(connection)
         connection.receive_logged()
@@ -490,7 +500,7 @@ class WorkerPool:
         connection.close()
 
     def look_at_kills(self) -> None:
-        """Read how many processes the kernel has killed so far for lack of memory."""
+        """Read how many processes the kernel has killed for lack of memory so far. Call this method regularly."""
         self._oom.look(self._loop.time())
 
     def _cause_of_death(self, status: int) -> tuple[wire.Cause, int]:

@@ -1,24 +1,25 @@
-"""The executor's decisions: which attempt runs in which worker, when it is ended, and the client's messages. No I/O.
+"""The executor's decisions: which worker runs an attempt, when it is ended, and what the client is sent. No I/O.
 
-Events are method calls with the time; `decide` returns effects. The invariants (for each, a test breaks the code):
+Events (messages, ends of processes, the time) are method calls; `decide` returns the effects: actions to carry out. A
+warm worker runs many attempts, a fresh worker runs one. These invariants hold; for each, a test breaks the code:
 
     EXEC-1  every attempt is answered exactly once: by its result, `Ended` or `Returned`
-    EXEC-2  an attempt that may have started is never delivered again
-    EXEC-3  no more attempts run than there are slots, but for two kinds: ranks of a broadcast, which need each other
-            and do not wait, and attempts that run BESIDE the slots
+    EXEC-2  an attempt that may have started is never delivered to a second worker
+    EXEC-3  no more attempts run than there are slots, except attempts of two kinds: ranks of a broadcast, which need
+            each other and do not wait for slots, and attempts with the flag BESIDE
     EXEC-4  an attempt with streams, or in a process of its own, shares its worker's pipe with no other attempt
-    EXEC-5  a fresh worker runs one attempt, and no warm worker runs a FRESH one
-    EXEC-6  `Ended` is sent when the attempt's worker is gone, or has reported that the attempt is over; never before
+    EXEC-5  a fresh worker runs only one attempt, and no warm worker runs an attempt with the flag FRESH
+    EXEC-6  `Ended` is sent only after the attempt's worker is gone, or has reported that the attempt is over
     EXEC-7  no attempt waits while a slot is free
     EXEC-8  the attempts that are returned after a `Recall` have not started
     EXEC-9  no attempt stays in a pipe behind an attempt that takes long
     EXEC-10 an attempt begins when its worker is ready; if no worker can start, a few starts are tried, then the
             executor ends
-    EXEC-11 `has_run` is true once a worker has taken an attempt; attempts BESIDE the slots do not count
-    EXEC-12 an attempt whose timeout has passed ends with that cause, even if its worker could not be killed at once and
-            answers later
-    EXEC-13 after `Compare`, an attempt that only the client has is reported as ended; one that only the node has is
-            killed
+    EXEC-11 `has_run` is true once a worker has read an attempt; attempts with the flag BESIDE do not count
+    EXEC-12 an attempt whose timeout has passed ends with the cause TIMEOUT, even if its worker could not be killed at
+            once and answers later
+    EXEC-13 after `Compare`, an attempt that only the client knows is reported as ended, and an attempt that only the
+            node knows is killed
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt
 from .slot_table import SlotTable
 from .slots import TRIES, Attempt, Recall, Slot, StartFailures, Worker
 
-PATIENCE_S = 1.0  # time for a thread to react to its interruption
-SETTLED_S = 1.0  # a worker that has waited for an attempt for this time counts as started, however it ends
-FAREWELL_S = 10.0  # time for a fresh process to end by itself: destructors (`after_call.FREE_S`), then atexit functions
-# time for a worker to be ready; longer than the fork server's waits (`template.IMPORT_S`, 10 s for a fork)
+PATIENCE_S = 1.0  # time for an interrupted thread to end its attempt; then its process is killed
+SETTLED_S = 1.0  # a worker that was ready for so long has not failed to start, even if it ends without an attempt
+# time for a fresh worker to end after its answer: destructors run (`after_call.FREE_S`), then atexit functions
+FAREWELL_S = 10.0
+# time for a worker to be ready; longer than the fork server's own limits (`template.IMPORT_S`, and 10 s for a fork)
 START_S = 60.0
-# time for a killed worker to be gone; longer than the fork server's `forkserver.ENDS_S` and `STRAYS_S` together
+# time for the end of a killed worker; longer than the fork server's limits (`ENDS_S` and `STRAYS_S`) together
 END_S = 75.0
 _WITH_ANOTHER = 'its process was killed to end another task in it: Worker(kind="process") keeps tasks apart'
 
-# Plain integers, because `&` of an enumeration costs 1 us, and each task needs three.
+# Plain integers, because `&` of an enumeration costs 1 us, and the scheduler needs three for each task.
 _FRESH, _ANNOUNCE, _BESIDE = int(RunFlag.FRESH), int(RunFlag.ANNOUNCE), int(RunFlag.BESIDE)
 
 
@@ -50,19 +52,19 @@ class WorkerScheduler:
         self._queue: deque[Attempt] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._table = SlotTable()
-        self._ranks: deque[Attempt] = deque()  # waiting ranks of broadcasts, for which the client has reserved seats
+        self._ranks: deque[Attempt] = deque()  # waiting attempts that do not need a free slot: ranks, BESIDE
         self._workers: dict[int, Worker] = {}
         self._recalls: list[Recall] = []
         self._last_worker = 0
         self._starts = StartFailures()
-        self._due: dict[int, float] = {}  # worker -> time by which it must be ready, or gone
+        self._due: dict[int, float] = {}  # worker -> when it must be ready (or gone, if it was killed)
         self._has_run = False
         self._gave_up = False
 
     # --- events ------------------------------------------------------------------------------------------------------
 
     def open(self, slots: int, *, threads: bool, now: float) -> None:
-        """Begin with so many slots. ``threads``: one warm worker serves all of them."""
+        """Create the slots and their workers. ``threads``: one worker, with a thread per slot, serves all slots."""
         self._table = SlotTable(slots, threads=threads)
         self._make_missing(now)
 
@@ -82,7 +84,7 @@ class WorkerScheduler:
             self._mark_for_kill(attempt, Cause.KILLED, now)
 
     def compared(self, attempt_ids: tuple[int, ...], now: float) -> None:
-        """Settle the attempts that only one side has. ``attempt_ids``: the client's attempts."""
+        """End the attempts that only one side knows. ``attempt_ids``: all attempts that the client knows."""
         here = set(self.attempts())
         for attempt_id in attempt_ids:
             if attempt_id not in here:
@@ -108,7 +110,7 @@ class WorkerScheduler:
         self._answer_recalls()
 
     def ready(self, worker_id: int, now: float) -> None:
-        """Handle a worker's report that it is ready: the attempts delivered to it begin."""
+        """Handle a worker's report that it is ready: the attempts that were delivered to it begin now."""
         worker = self._workers.get(worker_id)
         if worker is None or worker.ready:
             return
@@ -122,9 +124,12 @@ class WorkerScheduler:
                 self._start(slot, now)
 
     def finished(self, worker_id: int, attempt_id: int, body: bytes, now: float, *, interrupted: bool = False) -> bool:
-        """Handle a worker's answer to an attempt; return whether the answer is forwarded to the client.
+        """Handle a worker's answer to an attempt; return whether it is sent to the client.
 
-        ``interrupted``: the attempt was interrupted, so the answer contains no result.
+        Args:
+            body: the encoded message to send.
+            now: the time, in seconds.
+            interrupted: whether the attempt was interrupted, so that the answer contains no result.
         """
         attempt = self._attempts.get(attempt_id)
         slot = attempt.slot if attempt is not None else None
@@ -148,9 +153,12 @@ class WorkerScheduler:
         return relayed
 
     def stolen(self, worker_id: int, attempt_ids: list[int], now: float) -> None:
-        """Take back the attempts that a worker has not read, oldest first.
+        """Handle the attempts that were taken back from a worker because it had not read them.
 
-        `finished` must have handled its results before.
+        Before this call, `finished` must have handled the worker's results.
+
+        Args:
+            attempt_ids: these attempts, the oldest first.
         """
         worker = self._workers.get(worker_id)
         if worker is None:
@@ -168,12 +176,12 @@ class WorkerScheduler:
                     attempt.recall = None
                 if not slot.pipe:
                     if worker.fresh:
-                        # A fresh worker was started only for the attempts that were taken back.
+                        # this worker was started only for an attempt that was taken back
                         if attempt_ids and (was_stealing or not self._attempts.keys() & attempt_ids):
                             self._end_worker(worker, now)
-                    elif attempt_ids:  # if there are none, the pipe was empty, and the slot is already free
+                    elif attempt_ids:  # without taken-back attempts, the slot is already free
                         self._table.release(slot)
-                        # slots whose workers do not read come last
+                        # slots whose workers do not read are used last
                         self._table.free.sort(key=lambda slot: not slot.stuck)
                 elif slot.pipe[0].kill_cause is not None and not self._is_shared(worker):
                     self._end_worker(worker, now)
@@ -182,17 +190,23 @@ class WorkerScheduler:
         self._answer_recalls()
 
     def gone(self, worker_id: int, cause: Cause, code: int, detail: str, now: float, *, ago_us: int = 0) -> None:
-        """Handle the end of a worker's process tree, which died ``ago_us`` ago.
+        """Handle the end of a worker and of all processes that it has started.
 
-        Before this, `finished` must have handled the worker's results, and `stolen` its unread attempts.
+        Before this call, `finished` must have handled the worker's results, and `stolen` its unread attempts.
+
+        Args:
+            cause: the cause of death.
+            code: exit code, number of the signal, or bytes of memory, depending on the cause.
+            detail: text for the error; may be "".
+            ago_us: time since the death, in microseconds.
         """
         worker = self._workers.pop(worker_id, None)
         if worker is None:
             return
         worker.stealing = False
         self._due.pop(worker_id, None)
-        # Drop kill requests for the dead worker: its last result may have moved an attempt to be ended to the head of
-        # its pipe.
+        # Drop the effects for the dead worker. (Its last result may have caused one: the next attempt in its pipe may
+        # have been one to be ended.)
         self._effects = [
             effect
             for effect in self._effects
@@ -226,7 +240,7 @@ class WorkerScheduler:
         self._answer_recalls()
 
     def ticked(self, now: float) -> None:
-        """Handle everything that is due. Called at the time that `due` has returned."""
+        """Handle timeouts and other times that have come. Called at the time that `due` has returned."""
         if any(at <= now for at in self._due.values()):
             self._give_up("its fork server does not answer")
         if self._starts.pause_until is not None and self._starts.pause_until <= now:
@@ -240,8 +254,8 @@ class WorkerScheduler:
                 self._check_slot(slot, slot.pipe[0], now)
 
     def decide(self, now: float) -> list[Effect]:
-        """Assign attempts to slots where possible; return all effects to execute, in order."""
-        if self._gave_up:  # no attempt begins any more, but ends are still reported
+        """Assign waiting attempts to slots where possible; return all effects to carry out, in their order."""
+        if self._gave_up:  # no attempt begins any more, but ended attempts are still reported
             effects, self._effects = self._effects, []
             return [effect for effect in effects if isinstance(effect, Answer | Relay | GiveUp)]
         while self._ranks and not self._awaits_start(self._ranks[0].run):
@@ -264,17 +278,14 @@ class WorkerScheduler:
 
     @property
     def has_run(self) -> bool:
-        """Return whether a worker has taken an attempt.
-
-        Attempts BESIDE the slots, which plugins start, do not count.
-        """
+        """Return whether a worker has read an attempt. Attempts with the flag BESIDE (of plugins) do not count."""
         return self._has_run or any(
             each.pipe and not each.beside and each.worker is not None and each.worker.ready
             for each in self._table.slots
         )
 
     def due(self) -> float | None:
-        """Return the time at which `ticked` must be called at the latest; None if no call is needed."""
+        """Return the time at which `ticked` must be called; None if nothing has a time limit."""
         if self._gave_up:
             return None
         times = [*self._due.values()]
@@ -297,20 +308,20 @@ class WorkerScheduler:
         return min(times, default=None)
 
     def attempts(self) -> Iterator[int]:
-        """Yield the attempts whose end or return was not sent to the client yet."""
+        """Yield the attempts that are not answered yet: neither a result, nor `Ended` or `Returned`, was sent."""
         yield from self._attempts
         for recall in self._recalls:
             yield from recall.returned
 
     def worker_of(self, attempt_id: int) -> int | None:
-        """Return the worker to which an attempt was delivered; 0: it waits; None: it is unknown or answered."""
+        """Return the worker of an attempt; 0 if the attempt waits for a worker; None if it is unknown or answered."""
         attempt = self._attempts.get(attempt_id)
         if attempt is None:
             return None
         return 0 if attempt.slot is None or attempt.slot.worker is None else attempt.slot.worker.id
 
     def running(self, worker_id: int) -> int:
-        """Return the attempt that a worker runs (if it runs several, the latest); 0 if there is none."""
+        """Return the attempt that a worker runs (the latest, if it runs several); 0 if it runs none."""
         attempt, latest = 0, -1.0
         for slot in self._table.slots:
             if slot.worker is not None and slot.worker.id == worker_id and slot.pipe:
@@ -320,7 +331,7 @@ class WorkerScheduler:
         return attempt
 
     def heads(self) -> list[tuple[int, int, float]]:
-        """Return the running attempts, each with its worker and the time when it began."""
+        """Return (attempt, its worker, time of its begin) of each running attempt."""
         heads = [(slot.pipe[0], slot.worker) for slot in self._table.slots if slot.pipe]
         return [(head.run.attempt, of.id, head.started) for head, of in heads if of and head.started is not None]
 
@@ -350,7 +361,7 @@ class WorkerScheduler:
             self._check_slot(slot, attempt, now)
 
     def _seat(self, now: float) -> Slot:
-        """Return a slot for a rank; if all slots are busy, create one."""
+        """Return a free slot for a rank; if all slots are busy, create an extra slot."""
         slot = self._table.take_any()
         if slot is None:
             slot = self._table.add()
@@ -368,9 +379,9 @@ class WorkerScheduler:
     # --- ending attempts ---------------------------------------------------------------------------------------------
 
     def _mark_for_kill(self, attempt: Attempt, cause: Cause, now: float) -> None:
-        """Mark a delivered attempt to be ended, wherever it is in a pipe.
+        """Arrange the end of an attempt that was delivered to a worker, whether it runs or waits in the pipe.
 
-        If it is already marked, the first cause stays.
+        If its end is already arranged, the first cause stays.
         """
         if attempt.kill_cause is None and attempt.slot is not None and attempt.slot.worker is not None:
             attempt.kill_cause, attempt.kill_requested_at = cause, now
@@ -380,7 +391,7 @@ class WorkerScheduler:
                 self._check_slot(attempt.slot, attempt.slot.pipe[0], now)
 
     def _check_slot(self, slot: Slot, head: Attempt, now: float) -> None:
-        """Do everything that is due in a slot that runs ``head``: timeout, end of its worker, work stealing."""
+        """Decide, for a slot that runs ``head``, whether to end attempts or the worker, or to take attempts back."""
         worker = slot.worker
         if worker is None or worker.ending:
             return
@@ -391,7 +402,7 @@ class WorkerScheduler:
             if head.kill_cause is not None and head.kill_requested_at + PATIENCE_S <= now:
                 self._end_worker(worker, now)
         elif any(attempt.kill_cause for attempt in slot.pipe):
-            self._steal(slot)  # first take back the other attempts; then `stolen` ends the worker
+            self._steal(slot)  # take back the other attempts first; then `stolen` ends the worker
         elif len(slot.pipe) > 1 and not slot.stuck and slot.stalls_at <= now:
             self._steal(slot)
 
@@ -408,7 +419,7 @@ class WorkerScheduler:
             self._effects.append(EndWorker(worker.id))
 
     def _vacate(self, slot: Slot, worker: Worker, cause: Cause, code: int, detail: str, *, ago_us: int) -> None:
-        """Empty the pipe of a slot whose worker is gone: its first attempt ends, the others had not begun."""
+        """Empty the pipe of a slot whose worker is gone: end the first attempt; the others have not begun."""
         slot.leaves_by, slot.stuck = None, False
         if not slot.pipe:
             return
@@ -423,7 +434,7 @@ class WorkerScheduler:
             self._end(head, cause, code, detail, ago_us=ago_us)
 
     def _unstarted(self, attempt: Attempt) -> None:
-        """End, return or queue again an attempt taken back from a pipe. Must be called for the newest attempt first."""
+        """End, return or queue an attempt that was taken back from a worker. Call this for the newest attempt first."""
         attempt.slot = attempt.started = None
         if attempt.kill_cause is Cause.KILLED:
             self._end(attempt, Cause.KILLED, 0)
@@ -466,19 +477,19 @@ class WorkerScheduler:
         return worker
 
     def _record_use(self, worker: Worker, slot: Slot) -> None:
-        """Record that a worker has taken an attempt: it has answered one, or has died after reading one."""
+        """Record that a worker has read an attempt: it has answered the attempt, or has died after reading it."""
         self._has_run = self._has_run or not slot.beside
         if not worker.used:
             worker.used = True
             self._starts.succeeded(worker.id)
 
     def _awaits_start(self, run: Run) -> bool:
-        """Return whether the attempt needs a new worker while starts are paused after a failure."""
+        """Return whether the attempt needs a new worker, but workers are not started now because a start has failed."""
         missing = run.flags & _FRESH or not (self._table.free or self._table.free_extra)
         return self._starts.pause_until is not None and bool(missing)
 
     def _give_up(self, reason: str) -> None:
-        """End the executor, because no task can run here. Its attempts run elsewhere afterwards."""
+        """End the executor, because no task can run on this node; the client runs its attempts on other nodes."""
         if not self._gave_up:
             self._gave_up = True
             self._effects.append(GiveUp(reason))

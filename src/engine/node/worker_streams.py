@@ -1,6 +1,7 @@
-"""The worker's end of a task's streams. The worker sends `Credit` for input items, and needs `Credit` for output items.
+"""The streams of a task, in its worker: items that the client sends to the task, and items that the task yields.
 
-The worker's reader puts messages in; the task's threads (or its asyncio loop) take them out.
+A side may send as many items as the other side has allowed by `Credit`. The thread that reads the worker's pipe puts
+messages into a queue; the task's threads, or its asyncio code, take them out.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from ..wire import values
 from ..wire.messages import Credit, Input, Message
 from . import blobs
 
-OUTPUT = -1  # the stream of items that the task itself yields
-WINDOW = 16  # maximum number of input items that are in transit or waiting
+OUTPUT = -1  # number of the stream of items that the task yields
+WINDOW = 16  # maximum number of input items that are on the way or wait in the queue
 
 
 class Streams:
     def __init__(self, attempt: int, send: Callable[[Message], None]) -> None:
         self._attempt = attempt
         self._send = send
-        self._lock = threading.RLock()  # used directly, as an interruption could occur in a condition's __enter__
+        self._lock = threading.RLock()  # `Interrupted` may be raised in Condition.__enter__, not here
         self._changed = threading.Condition(self._lock)
         self._watchers: list[Callable[[], None]] = []
         self._items: defaultdict[int, deque[tuple[Input, list[int]]]] = defaultdict(deque)
-        # stream -> items that the client may still send, or that wait
+        # stream -> number of its items that the client may still send, or that wait in the queue
         self._credited: defaultdict[int, int] = defaultdict(int)
-        self._over: dict[int, BaseException] = {}  # inputs that have ended -> their exception
+        self._over: dict[int, BaseException] = {}  # input stream that has ended -> the exception for its reader
         self._credit = 0
-        self._closed = False  # whether the receiver of the output accepts no more items
+        self._closed = False  # whether the client wants no more items from the task
 
     def put(self, message: Input | Credit, fds: list[int]) -> None:
         with self._lock:
@@ -44,7 +45,7 @@ class Streams:
         self.wake()
 
     def wake(self) -> None:
-        """Wake every waiting thread, to check for new messages or an interruption."""
+        """Wake all threads that wait here, so that they check for new messages or are interrupted."""
         with self._lock:
             self._changed.notify_all()
             watchers, self._watchers = self._watchers, []
@@ -52,7 +53,7 @@ class Streams:
             watcher()
 
     def wait_credit(self) -> bool:
-        """Wait until one more item may be sent; return False if no item may be sent any more."""
+        """Wait until the task may send one more item; return False if the client wants no more items."""
         with self._lock:
             self._changed.wait_for(lambda: self._credit or self._closed)
             self._credit -= 1
@@ -66,7 +67,7 @@ class Streams:
         return self._unpack(stream, *entry)
 
     async def anext(self, stream: int) -> Any:
-        import asyncio  # needed only by async tasks
+        import asyncio  # imported here because only async tasks need it
 
         loop = asyncio.get_running_loop()
         try:
@@ -90,7 +91,7 @@ class Streams:
                 self._send(Credit(self._attempt, stream, 0))
 
     def discard(self) -> None:
-        """Release messages that arrived after the task's end."""
+        """Close the descriptors of items that the task has not read."""
         for items in self._items.values():
             for _, fds in items:
                 for fd in fds:
@@ -98,7 +99,7 @@ class Streams:
             items.clear()
 
     def _ask(self, stream: int) -> None:
-        """Send new credit when half of the window is used: one message for many items."""
+        """Allow the client to send more items, once half of `WINDOW` is used: one message for several items."""
         if stream not in self._over and self._credited[stream] <= WINDOW // 2:
             count = WINDOW - self._credited[stream]
             self._credited[stream] += count
@@ -124,7 +125,7 @@ class Streams:
 
 def _waker(loop: Any, future: Any) -> Callable[[], None]:
     def wake() -> None:
-        with suppress(RuntimeError):  # the loop is closed, so no task waits in it
+        with suppress(RuntimeError):  # the event loop is closed, so nothing waits in it
             loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     return wake

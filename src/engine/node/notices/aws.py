@@ -1,8 +1,8 @@
-"""AWS: the notices in the EC2 instance metadata of a spot instance. Only IMDSv2 is used.
+"""AWS: the preemption notices in the EC2 instance metadata of a spot instance, read by IMDSv2 only.
 
 Documented in the EC2 user guide under "Spot Instance interruption notices", "EC2 instance rebalance recommendations"
-and "Use the Instance Metadata Service". The packets with the token have the machine's hop limit (default 1) as IP
-time-to-live, so a container behind a bridge never receives an answer.
+and "Use the Instance Metadata Service". The service sends its token in IP packets whose time-to-live is the instance's
+hop limit (default 1), so a container behind a network bridge never receives the token.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from datetime import datetime
 from .metadata_service import OK, Answer, MetadataService, request
 from .sources import Report, Unanswered
 
-WITHIN_S = 2.0  # time limit of a request: the service answers in milliseconds, or does not exist
-TOKEN_S = 21600  # lifetime of a token; the maximum that AWS allows
-NOTICE_S = 120.0  # AWS: "two minutes before Amazon EC2 stops or terminates"
+WITHIN_S = 2.0  # time limit of a request: the service answers in milliseconds if it exists
+TOKEN_S = 21600  # lifetime of a token in seconds; the maximum that AWS allows
+NOTICE_S = 120.0  # AWS promises the notice "two minutes before Amazon EC2 stops or terminates"
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
 
 class Imds(MetadataService):
-    """A reader of metadata with a session token, which is renewed before it expires."""
+    """A reader of the instance metadata (IMDS), with a session token that it renews before the token expires."""
 
-    every_s = 2.0  # AWS recommends 5
+    every_s = 2.0  # AWS recommends 5 seconds
     _token = ""
     _renew_at = 0.0
 
     async def get(self, path: str) -> Answer | None:
-        """Return the metadata item; None if the service has no such item."""
+        """Return the metadata at ``path``; None if the service has no such item."""
         for fresh in (False, True):
             headers = {"X-aws-ec2-metadata-token": await self._valid_token(renew=fresh)}
             answer = await request(f"{self._url}{path}", headers=headers, within_s=WITHIN_S)
-            # 401: the token was copied from another machine, of which this one is a resumed copy
+            # 401: this machine is a resumed copy of another machine, to which the token belongs; get a new token
             if answer.status != _UNAUTHORIZED:
                 break
         if answer.status == _NOT_FOUND:
@@ -60,7 +60,7 @@ class Imds(MetadataService):
 
 
 class SpotAction(Imds):
-    """The interruption notice, 120 s before the end. If the action is hibernation, it is already in progress."""
+    """The source of spot interruption notices, which come 120 s before the machine's end (0 s before a hibernation)."""
 
     name = "aws"
 
@@ -70,10 +70,10 @@ class SpotAction(Imds):
 
 
 class Rebalance(Imds):
-    """The rebalance recommendation: an interruption is likely. It contains no time; at least 120 s remain.
+    """The source of rebalance recommendations: AWS says that an interruption is likely, but not when (120 s or more).
 
-    It may arrive long before an interruption, together with it, or without any interruption. Therefore it is a separate
-    option.
+    A recommendation may come long before an interruption notice, together with it, or without any interruption.
+    Therefore this source is used only if the provider names it.
     """
 
     name = "aws-rebalance"
@@ -87,7 +87,7 @@ class Rebalance(Imds):
 
 
 def _seconds_left(answer: Answer) -> float:
-    """Return the time left, by the service's own clock. An unreadable notice still counts as a notice."""
+    """Return the seconds until the interruption, by the service's clock; `NOTICE_S` if the notice is unreadable."""
     try:
         action = json.loads(answer.body)
         at = datetime.fromisoformat(action["time"])
@@ -96,6 +96,6 @@ def _seconds_left(answer: Answer) -> float:
         left = answer.seconds_until(at)
     except (ValueError, LookupError, TypeError, AttributeError):
         return NOTICE_S
-    if answer.date is None and not 0.0 <= left <= NOTICE_S:  # computed with our own clock, which may be wrong
+    if answer.date is None and not 0.0 <= left <= NOTICE_S:  # this machine's clock is wrong
         return NOTICE_S
     return min(max(left, 0.0), NOTICE_S)

@@ -1,7 +1,8 @@
-"""Azure: scheduled events of the instance metadata service that end this machine, or all programs on it.
+"""Azure: scheduled events that end this machine or all programs on it, from the instance metadata service.
 
-Documented under "Scheduled Events for Linux VMs". Machines of one set see each other's events, so only events that name
-this machine count. Events are not acknowledged, because that would make them start earlier.
+Documented under "Scheduled Events for Linux VMs". The machines of an availability set or scale set see each other's
+events, so only events that name this machine count. Events are not acknowledged, because Azure starts an acknowledged
+event earlier.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from .metadata_service import OK, Answer, MetadataService, request
 from .sources import Report, Unanswered
 
 WITHIN_S = 5.0
-FIRST_WITHIN_S = 150.0  # the first request activates the service: "up to two minutes"
-# The events that end the machine, and the minimum notice of each. Freeze is not included: it is a pause of seconds.
+FIRST_WITHIN_S = 150.0  # time limit of the first request, which activates the service: "up to two minutes"
+# Each event that ends the machine, and the shortest time from its notice to its start, in seconds. "Freeze" is left
+# out: it is a pause of seconds.
 LEAST_S = {"Preempt": 30.0, "Terminate": 300.0, "Reboot": 900.0, "Redeploy": 600.0}
 _METADATA = {"Metadata": "true"}
 
 
 class ScheduledEvents(MetadataService):
     name = "azure"
-    every_s = 1.0  # the recommended interval; a preemption is announced 30 s before it begins
+    every_s = 1.0  # the interval that Azure recommends; a preemption is announced 30 s before
     _own = ""  # this machine's name
     _answered = False
 
@@ -47,10 +49,10 @@ class ScheduledEvents(MetadataService):
 
 
 def _seconds_left(event: dict[str, Any], answer: Answer) -> float:
-    """Return the time left, by the service's own clock; 0 for an event that has started."""
+    """Return the seconds until an event starts, by the service's clock; 0 if it has started."""
     if event.get("EventStatus") == "Started" or not event["NotBefore"]:
         return 0.0
     left = answer.seconds_until(parsedate_to_datetime(event["NotBefore"]))
-    if answer.date is None and left < 0:  # computed with our own clock, which may be wrong
+    if answer.date is None and left < 0:  # this machine's clock is wrong
         return LEAST_S[event["EventType"]]
     return max(0.0, left)

@@ -1,6 +1,6 @@
-"""Metadata services, and a minimal HTTP client for them: one small request per connection, limited in time and size.
+"""A minimal HTTP client for the clouds' metadata services: one request per connection, limited in time and size.
 
-urllib would use the proxies of the environment, which must never receive the answers of these services.
+urllib would use the proxies of the environment, which must not see the answers of these services.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .sources import PolledSource, Unanswered
 
 URL = "http://169.254.169.254"  # address of the metadata service in every cloud
 OK = 200
-MAX_BYTES = 64 * 1024  # limit of an answer; also the reader's buffer, so no header is longer
+MAX_BYTES = 64 * 1024  # maximum size of an answer's body, and of a line of its header
 
 
 class MetadataService(PolledSource):
@@ -27,12 +27,12 @@ class MetadataService(PolledSource):
 
 class Answer(NamedTuple):
     status: int
-    headers: dict[str, str]  # the names in lower case
+    headers: dict[str, str]  # names in lower case
     body: str
 
     @property
     def date(self) -> datetime | None:
-        """Return the service's time when it answered, None if unknown: the machine's own clock may be wrong."""
+        """Return the time of the answer by the service's clock (this machine's clock may be wrong); None if unknown."""
         try:
             date = parsedate_to_datetime(self.headers["date"])
         except (KeyError, ValueError):
@@ -47,7 +47,7 @@ async def request(url: str, *, method: str = "GET", headers: Mapping[str, str] =
     """Send one request and return its answer.
 
     Raises:
-        Unanswered: no HTTP answer arrived in time.
+        Unanswered: no valid HTTP answer arrived within ``within_s`` seconds.
     """
     try:
         async with asyncio.timeout(within_s):

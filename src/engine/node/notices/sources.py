@@ -1,9 +1,11 @@
-"""The sources of preemption notices: their interface, the sources that need no cloud, and the texts that name sources.
+"""The sources of preemption notices: their interface, the sources for files and signals, and the names of sources.
+
+A provider names the sources of its nodes by texts such as these: a name, then options after commas.
 
     aws   aws-rebalance   gcp   gcp-maintenance,seconds=3600   azure   slurm,USR1=120,TERM=30   file,path=/run/notice
 
-A text is a name, followed by options after commas. ``url=`` replaces the cloud's own address. A node uses only the
-sources that its provider names, and the file ``preempt`` in the node's own folder.
+The option ``url=`` replaces the address of the cloud's metadata service. Besides these sources, every node reads the
+file ``preempt`` in its own folder.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from errno import EINVAL
 from importlib import import_module
 from pathlib import Path
 
-WITHDRAWN = "withdrawn"  # used instead of a signal's seconds: the signal withdraws the notice of another signal
-FIRST_S, AT_MOST_S = 1.0, 30.0  # first and longest delay between requests while no answer arrives
-FILE_BYTES = 64  # size limit of a notice file, which contains only a number
+WITHDRAWN = "withdrawn"  # in place of a signal's seconds: this signal withdraws the notice
+FIRST_S, AT_MOST_S = 1.0, 30.0  # first and longest delay between requests to a source that does not answer
+FILE_BYTES = 64  # maximum size of a notice file, which contains only a number
 _SIGNALS = ("signal", "slurm")
 _FILE = "file"
-_CLOUDS = {  # modules, imported only when needed: an HTTP client's imports take 20 ms
+_CLOUDS = {  # source -> (module, class); a module is imported only when needed, because that takes 20 ms
     "aws": ("aws", "SpotAction"),
     "aws-rebalance": ("aws", "Rebalance"),
     "gcp": ("gcp", "Preempted"),
@@ -34,7 +36,8 @@ _CLOUDS = {  # modules, imported only when needed: an HTTP client's imports take
     "azure": ("azure", "ScheduledEvents"),
 }
 
-# Called with the seconds left; None: no notice, or the notice is withdrawn. Repeating a report costs nothing.
+# A callback for a source's current state: the seconds until the machine's end, or None if there is no notice (any
+# more). A repeated state has no effect.
 Report = Callable[[float | None], None]
 
 
@@ -42,7 +45,7 @@ def named(texts: Sequence[str]) -> list[NoticeSource]:
     """Return the sources that the texts name.
 
     Raises:
-        ValueError: a text names no source; the error lists the possible names.
+        ValueError: a text is invalid, or names no source; in the second case the error lists the possible names.
     """
     sources: list[NoticeSource] = []
     for text in texts:
@@ -62,27 +65,27 @@ def named(texts: Sequence[str]) -> list[NoticeSource]:
 
 
 def signals(texts: Sequence[str]) -> list[int]:
-    """Return the numbers of the signals that these sources use."""
+    """Return the numbers of all signals that the sources named by ``texts`` use."""
     return [number for source in named(texts) if isinstance(source, Signals) for number in source.meanings]
 
 
 class Unanswered(Exception):
-    """Raised if a service does not answer, or its answer is malformed. This proves nothing about the machine."""
+    """Raised if a source gives no valid answer. It does not mean that the machine will end."""
 
 
 class PolledSource:
-    """A source that is polled at intervals, and less often while it does not answer.
+    """A source that is polled every ``every_s`` seconds, and less often while it does not answer.
 
-    The beginning and the end of a failure are logged.
+    The first request without an answer is logged, and the next answer too.
     """
 
     name: str
     every_s: float
-    at_most_s: float | None = None  # longest delay between requests while no answer arrives; None: `AT_MOST_S`
+    at_most_s: float | None = None  # longest delay while no answer arrives; None: `AT_MOST_S`
     _failures = 0
 
     async def ask(self, report: Report) -> None:
-        """Send one request, and report its result. A failure leaves earlier reports valid."""
+        """Send one request, and report its result. If the request fails, the last report stays valid."""
         raise NotImplementedError
 
     async def watch(self, report: Report) -> None:
@@ -106,18 +109,19 @@ class PolledSource:
                 await asyncio.sleep(self.every_s)
 
     def _log(self, text: str) -> None:
-        with suppress(OSError):  # if the disk is full, polling continues
+        with suppress(OSError):  # a full disk must not end the polling
             print(f"notices: {self.name}: {text}", file=sys.stderr, flush=True)
 
 
 class PreemptFile(PolledSource):
-    """A file with the number of seconds until this machine ends. Removing the file withdraws the notice.
+    """A source of notices that is a file with the number of seconds until this machine ends.
 
-    The seconds count from the file's modification time. An empty file is ignored, as it is still being written. A file
-    that is unreadable or contains no number is logged and ignored. Writing the file again starts a new count.
+    The seconds count from the file's modification time, also when the file is written again. Removing the file
+    withdraws the notice. An empty file is ignored, because it is still being written. A file that is unreadable or
+    contains no number is logged and ignored.
     """
 
-    every_s = 1.0  # reading a file's metadata takes 10 us
+    every_s = 1.0  # polling takes 10 us
     at_most_s = 1.0
     _seen: tuple[str, int] | None = None  # (content, modification time) of the last report
 
@@ -146,7 +150,7 @@ class PreemptFile(PolledSource):
 
 
 def _small_file(path: Path) -> tuple[str, int]:
-    """Return the beginning of a file, and its modification time. Does not block if the path is a pipe.
+    """Return the first bytes of a file as text, and its modification time (ns). Does not block if the path is a pipe.
 
     Raises:
         OSError: the path is missing, unreadable, or not a regular file.
@@ -170,11 +174,12 @@ def _seconds_in(text: str) -> float | None:
 
 
 class Signals:
-    """Signals that announce the end: for each signal the seconds left, or None if the signal withdraws the notice.
+    """A source of notices that are signals to this process, as Slurm sends them.
 
-    Slurm sends the ``--signal`` at the requested time before the time limit, and SIGTERM at GraceTime (an option of the
-    partition) before it kills preempted jobs. Signals contain no time, so the texts do. Every process of a job's step
-    receives them: see `shield`.
+    Slurm sends the signal of ``--signal`` at the requested time before the job's time limit, and SIGTERM before it
+    kills a preempted job (GraceTime, an option of the partition). A signal contains no time, so ``meanings`` has the
+    seconds until the machine's end for each signal; None if the signal withdraws the notice. Every process of the job
+    receives the signals: `process.shield` protects them.
     """
 
     def __init__(self, name: str, meanings: Mapping[int, float | None]) -> None:
@@ -192,7 +197,7 @@ class Signals:
                 loop.remove_signal_handler(number)
 
 
-NoticeSource = PolledSource | Signals  # `watch` runs until it is cancelled
+NoticeSource = PolledSource | Signals  # both have `watch`, which runs until it is cancelled
 
 
 def _signals(name: str, pairs: dict[str, str], text: str) -> Signals:

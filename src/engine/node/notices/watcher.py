@@ -1,6 +1,7 @@
-"""The preemption watcher: receives notices about this machine and its peers, and posts them on the notice page.
+"""The preemption watcher: it polls the sources of preemption notices, and writes the notices to the notice page.
 
-It also sends notices about this machine to the client. Tasks read all notices from the page.
+The watcher reports notices about this machine to the client. The client sends it the notices about other machines of a
+broadcast. Tasks read all these notices from the notice page, which is shared memory.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from ...wire.messages import Peer, PreemptionNotice, StopAt, StopChecks
 from ..notice_page import NoticePage, PostedNotice, World
 from .sources import NoticeSource
 
-SAME_S = 1.0  # times that differ by less are equal: an end computed twice from a cloud's answers differs by rounding
+SAME_S = 1.0  # ends that differ by less are the same: ends computed from two answers of a cloud differ by rounding
 LONGEST_S = 30 * 86400.0
 NAME_CHARS = 64
-SETTLE_S = 0.01  # after this time, every rank that checked before it could see the notice has counted its check
+# delay from the posting of a notice to the reading of the stop checks' counts: a check that began before the posting
+# has been counted then
+SETTLE_S = 0.01
 
 
 class PreemptionWatcher:
@@ -29,13 +32,19 @@ class PreemptionWatcher:
         send: Callable[[PreemptionNotice | StopChecks], None],
         noticed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare to watch sources. ``noticed``: called when this machine has a new or changed notice."""
+        """Create a watcher that polls nothing yet.
+
+        Args:
+            page: the notice page to write to.
+            send: sends a message to the client.
+            noticed: called when this machine has a new or changed notice.
+        """
         self._loop = asyncio.get_running_loop()
         self._page = page
         self._send = send
         self._noticed = noticed
         self._pending = Pending()
-        self._from_client: set[str] = set()  # sources whose latest notice came from the client
+        self._from_client: set[str] = set()  # sources whose latest notice the client has sent
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, sources: Iterable[NoticeSource]) -> None:
@@ -51,14 +60,14 @@ class PreemptionWatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def notice(self, source: str, seconds: float | None) -> None:
-        """Handle a notice of a local source: ``seconds`` until this machine's end; None: no notice any more."""
+        """Handle a notice of a source on this machine: ``seconds`` until its end; None: the notice is withdrawn."""
         if self._record(source, seconds):
             self._from_client.discard(source)
             self._send(PreemptionNotice(source[:NAME_CHARS], None if seconds is None else bounded(seconds)))
 
     def received(self, message: PreemptionNotice | StopAt) -> None:
         match message:
-            case PreemptionNotice(source, seconds, None):  # from the client, which received it from the provider
+            case PreemptionNotice(source, seconds, None):  # the provider sent this notice to the client
                 if self._record(source, seconds):
                     self._from_client.add(source)
             case PreemptionNotice(source, seconds, Peer() as peer):
@@ -74,7 +83,7 @@ class PreemptionWatcher:
                 self._send(PreemptionNotice(source, max(0.0, notice.at - now)))
 
     def _post_notice(self, source: str, seconds: float | None, peer: Peer) -> None:
-        """Post the notice about a machine of a generation; ``seconds`` None: withdraw it."""
+        """Write the notice about the machine of ``peer`` (a node of a broadcast); ``seconds`` None: erase it."""
         job, generation, number, node = peer
         if seconds is None:
             self._update(job, generation, notice=None)
@@ -84,7 +93,7 @@ class PreemptionWatcher:
         self._loop.call_later(SETTLE_S, self._count, job, generation, number)
 
     def _update(self, job: int, generation: int, **changes: Any) -> None:
-        """Change the page's entry of a generation. An entry of an earlier generation of the job is replaced."""
+        """Change the page's entry of a broadcast's generation, in place of the job's earlier generations."""
         text = self._page.read()
         world = text.worlds.get(job)
         if world is None or world.generation != generation:
@@ -113,27 +122,23 @@ class PreemptionWatcher:
 
 
 class Pending:
-    """The notices of all sources: which one applies to the tasks, and whether it has changed.
+    """The current notices of all sources about this machine. ``holds``: the notice that tasks see.
 
     No I/O and no clock: time is an argument.
-    PENDING-1: the notice with the soonest end that is still ahead applies; if all ends have passed, the notice with the
+    PENDING-1: tasks see the notice with the earliest end in the future; if all ends are past, the notice with the
     latest end.
     PENDING-2: a notice keeps its number until its source withdraws it; the source's next notice has another number.
-    PENDING-3: no notice applies exactly while no source has a notice.
-    PENDING-4: a change means that a source begins to have a notice, withdraws it, or changes its time, and nothing
-    else.
+    PENDING-3: tasks see no notice exactly while no source has a notice.
+    PENDING-4: `record` returns True only if a source gets a notice, withdraws it, or changes its time.
     """
 
     def __init__(self) -> None:
-        self.known: dict[str, PostedNotice] = {}  # source -> its notice
+        self.known: dict[str, PostedNotice] = {}  # source -> its current notice
         self.holds: PostedNotice | None = None
         self._last = 0
 
     def record(self, source: str, seconds: float | None, now: float) -> bool:
-        """Record that a source has a notice, or (``seconds`` None) has none any more.
-
-        Return whether that is a change.
-        """
+        """Record a source's notice, or (``seconds`` None) that it has none any more; return whether that is new."""
         source = source[:NAME_CHARS]
         known = self.known.get(source)
         if seconds is None:
@@ -157,5 +162,5 @@ class Pending:
 
 
 def bounded(seconds: float) -> float:
-    """Limit ``seconds`` to the range from 0 to `LONGEST_S`; not-a-number becomes 0."""
+    """Return ``seconds``, limited to the range from 0 to `LONGEST_S`; not-a-number becomes 0."""
     return min(max(seconds, 0.0), LONGEST_S) if seconds == seconds else 0.0  # noqa: PLR0124 (not a number)
