@@ -13,7 +13,8 @@ from ...lazy_named_tuple import NamedTuple
 
 KEPT = 64  # only the last 64 answered pings are used: two minutes at one ping each 2 s
 UNANSWERED = 256  # pings without an answer that are remembered, at most
-# largest drift between two clocks, in seconds per second: NTP assumes 15 ppm for an unset clock, and slews by 500 ppm
+# largest drift between two clocks, in seconds per second. For comparison: NTP assumes a drift of 15 ppm, and corrects a
+# clock by up to 500 ppm.
 DRIFT = 100e-6
 
 
@@ -85,5 +86,5 @@ def _says_more(one: Offset, newer: Offset) -> bool:
 
 
 def _agree(one: Offset, other: Offset) -> bool:
-    """Return whether some offset lies within the errors of both."""
+    """Return whether both estimates can be right: their error ranges overlap."""
     return abs(one.seconds - other.seconds) <= one.error_s + other.error_s

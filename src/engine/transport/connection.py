@@ -50,7 +50,7 @@ class Connector:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._connections: dict[NodeId, NodeConnection] = {}
-        # nodes not reached yet; a new try reuses the object, as results of the last try stay valid
+        # connections to nodes that were not reached yet; the next try reuses the object and its state
         self._opening: dict[NodeId, NodeConnection] = {}
         self._evictions: set[asyncio.Task[None]] = set()
         self._forwards = Forwards()
@@ -82,7 +82,7 @@ class Connector:
         task.add_done_callback(self._evictions.discard)
 
     async def close(self) -> None:
-        """Close all connections. Nodes that were given up, and not reached since, end with their lease."""
+        """Close all connections, and stop trying to reach nodes that were given up: their lease ends those nodes."""
         await self._forwards.close()
         for task in self._evictions:
             task.cancel()
@@ -110,7 +110,10 @@ class Connector:
 
     @property
     def facts(self) -> list[NodeFacts]:
-        """The facts of the ready nodes, by rank. In a large pool: the facts of all reached nodes."""
+        """The facts of the ready nodes, in the order of their ranks.
+
+        In a pool that is too large for a list of peers: the facts of all reached nodes.
+        """
         ready = self._settings.views.facts
         return [connection.facts for connection in self._connections.values()] if ready is None else ready
 
@@ -198,7 +201,7 @@ class NodeConnection:
         self._facts: NodeFacts | None = None
         self._uploads = 0  # number of running uploads
         self._gone = False  # whether the executor has certainly ended
-        self._errs = ""  # the executor's protocol error, for which the node is given up; empty: none
+        self._errs = ""  # an error of the executor for which the node is given up; empty: no such error
 
     @property
     def facts(self) -> NodeFacts:
@@ -223,7 +226,7 @@ class NodeConnection:
             await self._check(facts, raw_facts)
 
     async def set_up_plugins(self) -> None:
-        """Set up the pool's plugins once, across losses of the connection. If that fails, close everything."""
+        """Set up the pool's plugins once on this node; resume lost connections meanwhile. On an error, call `close`."""
         plugins = self._settings.plugins
         starting: asyncio.Future[Any] = asyncio.ensure_future(
             plugins.start(self._node, self.link, self.facts, systematic=self.on_this_computer)
@@ -242,9 +245,9 @@ class NodeConnection:
             raise
 
     async def _resumed(self) -> bool:
-        """Resume the session; repeat until the result is known.
+        """Try to resume the session until a try succeeds or fails for good. Return whether it was resumed.
 
-        A new session is not an option: the executor would refuse it.
+        A new session is not possible: the executor would refuse it.
         """
         while True:
             try:
@@ -275,7 +278,8 @@ class NodeConnection:
             failed.kind = str(objection).replace(facts.hostname, "")
             raise failed from objection
         rows = tuple(each.row for each in mismatches)
-        if rows and rows not in settings.reported_differences:  # report each set of differences once for all nodes
+        # nodes with equal differences between package versions: report these differences once
+        if rows and rows not in settings.reported_differences:
             settings.reported_differences.add(rows)
             settings.observe(VersionsDiffer(node, rows, versions.table(mismatches)))
 
@@ -304,9 +308,9 @@ class NodeConnection:
         return losing
 
     async def close(self) -> None:
-        """End the session in order.
+        """End the session: retire the plugins, send `Bye` to the executor, and wait until it closes the channel.
 
-        For a node on this computer, do not wait: its provider ends the process right after.
+        For a node on this computer, do not wait: its provider ends the executor's process right after.
         """
         self._watcher = None
         lost, control = not self._route.reached or self._lost is not None, self._control
@@ -317,7 +321,7 @@ class NodeConnection:
                 self.link.flush()
                 if not self.on_this_computer:
                     await asyncio.wait([self._losing()], timeout=FAREWELL_S)
-                    # unless the executor closed the channel, it may not have received the farewell
+                    # an executor that has not closed the channel may not have received `Bye`
                     lost = control is None or not control.ended
         finally:
             self.link.close()
@@ -362,7 +366,7 @@ class NodeConnection:
     # --- the control channel ------------------------------------------------------------------------------------
 
     async def _greet(self, answered: Callable[[], None] = lambda: None) -> wire.Welcome:
-        """Connect, send the hello, and attach the session to the executor. If that fails, close everything."""
+        """Connect, send the hello, and attach the session to the executor. On an error, drop the connection."""
         self.cut("reconnecting")
         self._lost = None
         try:
@@ -439,7 +443,8 @@ class NodeConnection:
         except ProtocolError as error:  # TCP does not garble bytes, so the node would send the same message again
             self._errs = f"it sent what is not the protocol: {error}"
             self.cut(self._errs)
-        if self.link.unfit and not self._errs:  # the executor is about to exit; bound the wait for its exit
+        # the executor has reported an internal error and will exit: limit the wait for its exit
+        if self.link.unfit and not self._errs:
             self._errs = self.link.unfit
             asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._errs)
 

@@ -15,7 +15,8 @@ from .route import Route
 from .silence import SilenceClock
 
 HEARTBEAT_S = 2.0  # seconds between two pings
-# seconds of silence before a second connection is tried: TCP doubles its retry pauses, so a new one may connect sooner
+# seconds of silence before a second connection is tried: TCP doubles the pauses between retransmissions, so a new
+# connection may work before the old one does
 QUIET_S = 3.5
 # seconds of silence before the connection is cut: with the reconnect, a dead network is detected in 9 s, and a stall of
 # 3 s has no effect

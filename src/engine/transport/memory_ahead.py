@@ -17,7 +17,8 @@ from ..serialization.own_memory import huge_buffer
 
 READY_BYTES = 32 << 20  # bytes to allocate ahead of the written bytes
 STEP_BYTES = 4 << 20  # bytes to allocate at a time: other memory calls of this process wait meanwhile
-# seconds per byte above which pages are slow: ten times the usual time of huge pages, and twice that of small ones
+# Pages count as slow if their allocation takes more seconds per byte than this: ten times as long as is usual for huge
+# pages, and twice as long as is usual for small pages.
 SLOW = 1e-9
 _SMALL = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
@@ -80,5 +81,5 @@ class MemoryAhead:
         self._busy = False
 
     def _next(self) -> int:
-        """Return the offset at which to allocate next; the writer may have overtaken this thread."""
+        """Return the offset at which to allocate next: skip memory that the writer has filled in the meantime."""
         return max(self._ready, self._written // STEP_BYTES * STEP_BYTES)

@@ -22,7 +22,7 @@ from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, Par
 from .node_objects import NodeObjects
 
 WAIT_S = 600.0  # seconds for a node to fetch and verify a part; the client may be suspended for minutes
-BYTES_PER_S = 10e6  # a part may take more time than `WAIT_S`: its size divided by this rate
+BYTES_PER_S = 10e6  # lowest accepted rate: the limit for a part is `WAIT_S` plus the part's size divided by this rate
 PREFIX = "checkpoint:"  # prefix of the names of checkpoint blobs
 
 
@@ -108,7 +108,7 @@ class NodeReplicas:
         return await self._ask(parts.Replicate(name, "", part.size_bytes, digest))
 
     async def verify(self, blob: str, part: Part) -> Place:
-        """Have the node verify its copy.
+        """Make the node verify the digest of the copy of ``part`` that the node keeps as ``blob``.
 
         Raises:
             Unavailable: the copy is missing or damaged.
@@ -119,7 +119,7 @@ class NodeReplicas:
         return await self._transfers.bring_kept(wire.Value(b"", None, blob))
 
     def path(self, blob: str) -> str:
-        return self._paths.get(blob, blob)  # for a rank's own copy, the blob's name is its path
+        return self._paths.get(blob, blob)  # a blob that a rank of this node has written: its name is also its path
 
     def drop(self, blob: str) -> None:
         self._paths.pop(blob, None)
@@ -147,7 +147,10 @@ class NodeReplicas:
 
 
 class Offer(NamedTuple):
-    """The version of a run from which the ranks of a generation resume. ``blobs``: by rank, on that rank's node."""
+    """The version of a run from which the ranks of a generation resume.
+
+    ``blobs``: for each rank, the name of the blob on the rank's node from which the rank resumes.
+    """
 
     run: str
     version: Version
@@ -162,7 +165,7 @@ class MemoryCheckpoints:
         self._nodes: dict[NodeId, NodeReplicas] = {}
         self._expected: set[JobId] = set()
         self._numbers = itertools.count(1)
-        # job -> its generation, and the task that prepares its offers
+        # job -> number of the generation that resumes, and the task that prepares the offers for its ranks
         self._restoring: dict[JobId, tuple[int, asyncio.Task[list[Offer]]]] = {}
         # (node, blob) -> tasks that copy this blob
         self._copying: dict[tuple[NodeId, str], set[asyncio.Task[None]]] = {}
@@ -175,7 +178,7 @@ class MemoryCheckpoints:
             self.versions.lost(node)
 
     def expect(self, job: JobId) -> None:
-        """Keep the states of this job's ranks in memory. All its ranks run again when one is lost."""
+        """From now on, keep checkpoints of this job in memory. All ranks of this job restart when one is lost."""
         self._expected.add(job)
 
     def expects(self, job: JobId) -> bool:
@@ -244,7 +247,7 @@ class MemoryCheckpoints:
             to.drop(name)
             self.versions.copied(copy.of, copy.to, None)
         except asyncio.CancelledError:
-            # the copy is no longer needed; without the drop, the node would wait for its bytes forever
+            # the copy is no longer needed: drop it, as the node would wait forever for bytes that do not arrive
             to.drop(name)
             raise
         else:
@@ -254,7 +257,7 @@ class MemoryCheckpoints:
     # --- resuming a new generation --------------------------------------------------------------------------------
 
     def may_offer(self, order: Order) -> bool:
-        """Return whether the attempt's generation may resume from memory; if so, call `offer`."""
+        """Return whether the attempt's generation may resume from memory. If True, the caller calls `offer`."""
         return order.world is not None and order.world.generation > 1 and order.task.job in self.versions.jobs
 
     async def offer(self, order: Order) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -325,7 +328,7 @@ class MemoryCheckpoints:
                 return ""
         source = next((each for at in part.at if (each := self._nodes.get(at)) is not None), None)
         if source is None:
-            # its copies are on unknown nodes; without this, the version would be chosen again and again
+            # all copies of the part are on unknown nodes: record that, or the version would be chosen again and again
             for at in [*part.at]:
                 self.versions.damaged(part_id, at)
             return ""

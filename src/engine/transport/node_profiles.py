@@ -39,7 +39,7 @@ class NodeProfiles:
         self._arriving: dict[asyncio.Task[None], tuple[Order, wire.Profiled]] = {}
 
     def ping(self) -> wire.Ping:
-        """Return a ping for the node, with the present time noted."""
+        """Return a ping to send to the node now, and record the time: the answer gives the offset of the clocks."""
         return wire.Ping(self.clock.ping(time.monotonic()))
 
     def ponged(self, pong: wire.Pong) -> None:

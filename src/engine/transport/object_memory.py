@@ -41,7 +41,7 @@ class HeldObject:
     name: str
     size_bytes: int
     key: str | None  # the key by which to find the object; None: it is not remembered
-    kept: bool  # the only copy of an object that is still referenced
+    kept: bool  # whether this is the only copy of an object to which a reference is left
     uses: int = 0  # number of attempts that use it, plus one during its transfer
     on_disk: bool = False
     idle_since: int = 0  # value of a counter, not a time
@@ -63,7 +63,7 @@ class ObjectMemory:
         self._idle_in_memory: OrderedDict[str, HeldObject] = OrderedDict()  # least recently used first
         self._idle_on_disk: OrderedDict[str, HeldObject] = OrderedDict()
         self._remembered = 0  # number of idle objects that are not kept
-        self._bytes = [0, 0]  # in memory, on disk
+        self._bytes = [0, 0]  # bytes of all objects: in memory, and on disk
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -77,7 +77,7 @@ class ObjectMemory:
         return self._bytes[1]
 
     def limit(self, memory_bytes: int, disk_bytes: int) -> None:
-        """Change the limits, once the node has reported its size."""
+        """Change the limits. The caller knows the final limits only when the node has reported its memory size."""
         self._limits = memory_bytes, disk_bytes
         self._settle()
 
@@ -175,7 +175,7 @@ class ObjectMemory:
         self._bytes[0] += held.size_bytes
         if not held.uses:
             self._idle_in_memory[name] = held
-            self._idle_in_memory.move_to_end(name, last=False)  # it was the next object to move
+            self._idle_in_memory.move_to_end(name, last=False)  # this object stays the least recently used one
         self._settle()
 
     # --- limits ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class PeerEnd:
     """The client's view of one node in transfers: the requests that the node has not answered."""
 
     def __init__(self, send: Callable[[wire.Message], None], address: str) -> None:
-        """Create it. ``send`` sends messages to the node. ``address``: the node's address for other nodes."""
+        """Begin without requests. ``send``: sends a message to the node. ``address``: where other nodes reach the node."""
         self.send, self.address = send, address
         self.has_keys = self._closed = False
         self._ports: dict[str, asyncio.Future[int]] = {}  # ticket -> port
@@ -106,12 +106,12 @@ class PeerTransfers:
     def __init__(self, observe: Callable[[Event], object]) -> None:
         self._observe = observe
         self._reach = Reach()
-        self._objects: dict[str, _Object] = {}  # by key
+        self._objects: dict[str, _Object] = {}  # key of an object -> the object
         self._keys: wire.Keys | None = None
         self._apart_reported = False
 
     def kept(self, key: str, home: NodeObjects, name: str, size_bytes: int) -> None:
-        """Note the node on which an object was made, before the object is sent to another node."""
+        """Register an object with the node on which it was made, before the object is sent to another node."""
         if key not in self._objects:
             self._objects[key] = new = _Object(self._reach, key)
             new.places[home.node] = home, name
@@ -150,8 +150,8 @@ class PeerTransfers:
     ) -> None:
         """Bring an object to a node as ``name``, from the best source. After an error or a cancellation, call `left`.
 
-        ``send_rest(at)`` sends the rest from the client, from byte ``at`` on. ``settle`` returns the object's SHA-256,
-        if its key is a provisional one.
+        ``send_rest(at)`` sends the object from the client, from byte ``at`` on. ``settle`` returns the object's
+        SHA-256; None: ``key`` is the SHA-256.
         """
         brought = self._objects.setdefault(key, _Object(self._reach, key))
         brought.settle = settle
@@ -255,7 +255,7 @@ class PeerTransfers:
     def _rerouted(
         self, brought: _Object, node: NodeId, arrived: wire.Arrived, size_bytes: int, *, more: bool = True
     ) -> NodeId | None:
-        """Return the node's next source for the rest, and report the change.
+        """Choose the next source after a broken hop, report the change of source, and return the new source.
 
         Once it is known that nodes cannot reach each other, changes are no longer reported.
         """

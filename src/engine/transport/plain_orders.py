@@ -1,4 +1,4 @@
-"""Requests to a node that become exactly one message, whatever the node runs."""
+"""Requests to a node that become exactly one message each, and need no state of the node's attempts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PlainOrders:
-    """The base class of `NodeLink` for requests that become exactly one message."""
+    """The base class of `NodeLink` with the requests that become exactly one message each."""
 
     node: NodeId
     stacks: NodeStacks
@@ -30,7 +30,7 @@ class PlainOrders:
     orders: dict[int, Order]
     _held_back: dict[int, asyncio.Task[None]]
     _fetching: dict[int, None]
-    # number of a ping -> the attempts that had been sent to the node before the ping
+    # number of a ping -> the attempts that were on the node when the ping was sent
     _pinged: dict[int, tuple[int, ...]]
     _named = False  # whether the node's last view listed its peers
     _pool_reports: Callable[[Sequence[Report]], None]
@@ -86,9 +86,10 @@ class PlainOrders:
         self.flush()
 
     def ponged(self, pong: wire.Pong) -> None:
-        """Compare the node's attempts with the attempts that were sent before the ping and have not ended since.
+        """Compare the attempts that the node has with those that it should have. If they differ, send it the list.
 
-        Reports of earlier ends arrive before the pong. If the digests differ, send the node the list.
+        Both sides compare a digest of the attempts that were sent before the ping and have not ended. Reports of ended
+        attempts arrive before the pong.
         """
         self.profiles.ponged(pong)
         sent = self._pinged.pop(pong.sent_ms, None)

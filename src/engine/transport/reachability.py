@@ -17,7 +17,7 @@ from ...lazy_named_tuple import NamedTuple
 from ...providers.base import Address, Login, Machine
 
 ANSWER_S = 2.5  # seconds for an answer: TCP retries after 1 s, so one lost packet does not count as silence
-AT_MOST = 32  # number of hosts to probe at once
+AT_MOST = 32  # number of hosts to probe at the same time
 
 
 class Place(NamedTuple):

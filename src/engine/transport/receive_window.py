@@ -13,7 +13,7 @@ from __future__ import annotations
 from .send_ahead import Rate
 
 QUEUED_S = 0.004
-MOST_BYTES = 4 << 20  # as `ssh.WINDOW_BYTES`: sshd copies its buffer each time the buffer grows
+MOST_BYTES = 4 << 20  # equal to `ssh.WINDOW_BYTES`, for the same reason: sshd copies its buffer whenever it grows
 
 
 class ReceiveWindow:

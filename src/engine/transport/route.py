@@ -40,7 +40,7 @@ class Route:
 
     @property
     def bootstrapped(self) -> bool:
-        """Return whether a bootstrap started the executor, so that it may run on while the machine is unreachable."""
+        """Return whether a bootstrap started the executor. If so, it may still run while the machine is unreachable."""
         return False
 
     @property
@@ -49,7 +49,7 @@ class Route:
         return False
 
     async def reach(self, *, again: bool) -> None:
-        """Connect to the machine. ``again``: it was reached before, and will be given up within seconds."""
+        """Connect to the machine. ``again``: this is a reconnect, and the node is given up if it fails for seconds."""
         raise NotImplementedError
 
     async def prepare(self) -> None:
@@ -62,9 +62,9 @@ class Route:
         """Forget an executor that never answered and may have ended: the next `prepare` starts a new one."""
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Return a context that holds one of the few places for a blob's channel.
+        """Return a context manager that limits the channels for blobs to `TRANSFERS` at the same time.
 
-        Enter it before the channel is opened.
+        Enter it before a channel for a blob is opened.
         """
         if self._transfers is None:
             self._transfers = asyncio.Semaphore(TRANSFERS)
@@ -96,9 +96,10 @@ class Route:
 
 
 def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectFailed:  # noqa: PLR0911  a table
-    """Return the error that `actors.interfaces.Connect` raises for ``error``. Its cause, if any, is the public error.
+    """Return the error that `actors.interfaces.Connect` raises for ``error``.
 
-    ``place``: the machine's name in the error.
+    If users should get another error, this one is the cause of the returned error. ``place``: the machine's name in the
+    error's text.
     """
     error, place = plainly(error), place or f"machine {machine.id}"
     match error:
@@ -118,7 +119,7 @@ def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectF
             return ConnectFailed(f"{place} did not answer in time")
         case _ if _is_from_outside(error):
             return ConnectFailed(f"{place} cannot be reached: {error}")
-        case _:  # another try would fail in the same way
+        case _:  # an internal error: further tries would fail in the same way
             story = (
                 f"{place} could not be prepared, by a defect of Outrider: report it ({type(error).__name__}: {error})."
             )

@@ -48,7 +48,7 @@ class SharedLogin:
 
 @dataclass(slots=True)
 class _Place:
-    """The connections of one login."""
+    """All shared connections to one login host as one user."""
 
     open: list[SharedLogin] = field(default_factory=list)
     dialling: asyncio.Task[Connected] | None = None
@@ -92,7 +92,7 @@ class SharedLogins:
             raise
         finally:
             place.waiting -= 1
-        if place.dialling is dialling:  # this is the first call to see the result
+        if place.dialling is dialling:  # of the calls that waited for `dialling`, this call is the first to continue
             place.dialling = None
             place.open.append(SharedLogin(connected))
         for shared in place.open:

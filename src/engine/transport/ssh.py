@@ -31,7 +31,7 @@ from .unix_route import Interpose, connected
 # of 16 MiB cost sshd 3 s of processor time.
 WINDOW_BYTES = 4 << 20
 NEAR_WINDOW_BYTES = 768 << 10  # receive window for a blob at a round trip near 0, as other data waits behind the blob
-PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
+PACKET_BYTES = 64 << 10  # largest packet: malloc would allocate larger packets by mmap, which is slow
 # seconds between probes of a silent connection, for example during a long installation; three unanswered probes end it
 ALIVE_S = 15.0
 SLICE_BYTES = 256 << 10  # bytes of a command's input or output per read or write
@@ -54,7 +54,10 @@ class Client(Dialling):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Connected:
-    """A connection and the connections that carry it, which end together. Forked children do not inherit it."""
+    """A connection to a machine, with the connections to the jump hosts on the way; all of them end together.
+
+    Forked children do not inherit the sockets.
+    """
 
     connection: asyncssh.SSHClientConnection
     hops: Sequence[asyncssh.SSHClientConnection] = ()
