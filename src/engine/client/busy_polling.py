@@ -39,7 +39,7 @@ class AnswerPolling:
         """
         self._loop, self._unanswered, self._clock = loop, unanswered, clock
         self._polls = False
-        self._took_s: list[float] = []  # durations of the calls in the present trial
+        self._took_s: list[float] = []  # durations of the calls in the current trial
         # median duration in the last trial; the key is True for trials with polling
         self._medians_s = {False: 0.0, True: 0.0}
         self._trials = 0

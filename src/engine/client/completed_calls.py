@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 Calls = Iterable[Call[Any]] | AsyncIterable[Call[Any]]
 TURN = 32  # calls to submit before the event loop gets a turn for other work: about a millisecond
 LIMIT = 1_000  # most calls submitted at a time, if the caller gives no limit
-# most calls submitted per slot, if that is more in total: one runs, one waits for the slot, the others are in transit
+# calls submitted at a time for each slot of the pool, if that makes more than `LIMIT`: one call runs, one waits for the
+# slot, and two are in transit
 PER_SLOT = 4
 
 

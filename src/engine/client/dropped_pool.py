@@ -23,7 +23,7 @@ T = TypeVar("T")
 def end_dropped(pool: Any, shown: str, thread: LoopThread, hold: ThreadHold) -> None:
     """Warn, and end the pool in the pool's own thread.
 
-    Any thread may call this. The program's end waits for the pool's.
+    Any thread may call this. If the program ends, it waits until the pool has ended.
     """
     warnings.warn(
         f"{shown} was dropped without close(), and is ended now: keep a reference to it while it is used, and call "

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class PackedCalls:
     """The packed calls of a group.
 
-    `add` packs calls in advance; without it, `gather` packs each call when it submits the call. The order is the same.
+    `add` packs calls in advance; without it, `gather` packs each call when it submits the call. Submit the calls in the
+    order in which they were added.
     """
 
     def __init__(self, core: OpenPool) -> None:

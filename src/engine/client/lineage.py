@@ -52,7 +52,7 @@ class Origin:
     state: State = State.THERE
     references: int = 1  # number of references to the call's result
     users: int = 0  # number of remembered calls that have the result as an argument
-    again: int = 0  # number of repeated runs, including a present one
+    again: int = 0  # number of repeated runs, including a run that has not ended
     remembered: bool = False
 
 

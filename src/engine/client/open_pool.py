@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     PreparedImage = Callable[[], Awaitable[Prepared]]
 
 SNAPSHOT_S = 10.0  # time limit for the actor's reply to a request for a snapshot
-# a mark for each open pool whose main task runs the current code
+# for each open pool whose own task runs the current code: a mark (see `waits_for_caller`)
 _within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=())
 
 
@@ -72,7 +72,7 @@ class OpenPool(JobIntake):
         self.handles: dict[str, Any] = {}  # by plugin name, the object that the plugin offers to users
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines on this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
-        # read only if needed, because the current folder may have been deleted
+        # get the current folder only if `keep` needs it: the folder may have been deleted, which raises an error
         self.began_in = Path() if settings.keep is None else Path.cwd()
         self.let_save: Callable[[], Awaitable[None]] | None = None  # called before `outrider stop` ends the pool
         self.fetch_owners: dict[Path, int] = {}  # for each folder of `Pool.fetch`, the node whose files are in it
@@ -121,7 +121,7 @@ class OpenPool(JobIntake):
             raise
 
     def call_off(self) -> None:
-        """Make a present or later `start` end what it began and raise `PoolClosed`."""
+        """Make a running or later call of `start` undo its work and raise `PoolClosed`."""
         self._called_off = True
         if not self._ready.done():
             self._ready.set_exception(PoolClosed(CALLED_OFF))
@@ -165,8 +165,9 @@ class OpenPool(JobIntake):
 
     @property
     def inherited(self) -> bool:
-        """True in a forked child, where no thread runs the pool's loop, and where nothing of the pool belongs to the
-        process.
+        """Whether this process is a forked child of the pool's process.
+
+        The child does not own the pool's resources, and no thread in the child runs the pool's loop.
         """
         return os.getpid() != self._process
 

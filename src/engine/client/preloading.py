@@ -1,7 +1,7 @@
 """Background import of modules that a pool may need only later.
 
-A pool that has been open for a while imports them, because an upgrade on disk may replace the package in the meantime:
-modules of another version may not import, or not fit those in memory.
+A pool that has been open for a while imports all of them, because the package on disk may be upgraded meanwhile. The
+import of a module of another version may fail, or the module may not work with those in memory.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ This applies only if a signal has its default action when a pool opens in the ma
 a SIGHUP that is ignored, as under nohup, stays ignored.
 
 SIGINT is handled by asyncio: `asyncio.run` cancels its task at the first SIGINT. At each further SIGINT it raises
-KeyboardInterrupt at the loop's present point of execution. If that is between a result and the wake-up of the task that
+KeyboardInterrupt at the point where the loop is. If that point is between a result and the wake-up of the task that
 waits for it, the task never wakes up, and the loop waits for the task forever. Therefore only the first SIGINT is
 passed on to asyncio; further ones are dropped if they arrive shortly after it, or while pools are ending. A pool that
 ends at once still waits `LINGER_S` after the first SIGINT, so that duplicates of that signal are dropped.
@@ -70,9 +70,9 @@ class TaskHold(Hold):
         _InterruptHandler.hold(self)
 
     async def leave(self) -> None:
-        """Release, after the other pools that the signal ends are closed.
+        """Wait until the other pools that the signal ends are closed, then release this hold.
 
-        If this task is the main task, asyncio would end with it and cancel the tasks of the others.
+        Without the wait, this task may end first. If it is the main task, asyncio then cancels the tasks of all pools.
         """
         self.at_rest.set()
         try:
@@ -177,7 +177,7 @@ def ending_signal_came() -> bool:
 class _EndingHandler:
     """The handler of the signals that would end the process.
 
-    All open pools share one; they find it as the installed signal handler.
+    All open pools share one instance, which each pool finds by asking Python for the installed signal handler.
     """
 
     def __init__(self) -> None:

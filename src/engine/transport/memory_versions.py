@@ -85,7 +85,7 @@ class Part:
     digest: int
     wanted: int
     at: dict[NodeId, str] = field(default_factory=dict)  # node -> name of the blob with the node's copy of this part
-    left: TellSafe | None = None  # the decision to take when the version becomes safe; None: the rank left no part yet
+    left: TellSafe | None = None  # the decision to make when the version becomes safe; None: no rank has left this part
 
 
 @dataclass(slots=True, eq=False)

@@ -25,7 +25,7 @@ class PeerEnd:
     """The client's view of one node in transfers: the requests that the node has not answered."""
 
     def __init__(self, send: Callable[[wire.Message], None], address: str) -> None:
-        """Begin without requests. ``send``: sends a message to the node. ``address``: where other nodes reach the node."""
+        """Begin without requests. ``send``: sends the node a message. ``address``: where other nodes reach the node."""
         self.send, self.address = send, address
         self.has_keys = self._closed = False
         self._ports: dict[str, asyncio.Future[int]] = {}  # ticket -> port

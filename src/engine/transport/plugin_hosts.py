@@ -42,7 +42,8 @@ KILL_S = 5.0  # seconds for the tasks of a node to end
 STOP_S = 20.0  # seconds for the plugins' code on a node to stop
 RETIRE_S = 4.5  # seconds for tasks and plugins to end on a node that the pool drops
 AHEAD = 256  # limit of unread messages of one node; a message of Outrider's own plugins has a few hundred bytes at most
-AHEAD_BYTES = 1 << 20  # limit for the size of all unread messages of a node, as received; a larger message is held alone
+# limit for the total size of the unread messages of one node, as received; a larger message is held alone
+AHEAD_BYTES = 1 << 20
 _END: Any = object()
 
 
@@ -65,7 +66,7 @@ class PluginHosts:
         return bool(self._plugins)
 
     async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts:
-        """Set up all plugins on a connected node. Return the node's facts, with what the plugins have added.
+        """Set up all plugins on a connected node. Return the node's facts, to which plugins may have added variables.
 
         On cancellation, plugins that have started end with the executor. ``systematic``: an error here would occur on
         every node.

@@ -137,13 +137,13 @@ def round_trip_s(connection: asyncssh.SSHClientConnection) -> float | None:
 
 
 def blob_window(connection: asyncssh.SSHClientConnection) -> int:
-    """Return the receive window for a blob over this connection, whose round trip is known by then."""
+    """Return the receive window for a blob over this connection, chosen by the connection's round trip."""
     trip_s = round_trip_s(connection)
     return WINDOW_BYTES if trip_s is None else min(WINDOW_BYTES, window(NEAR_WINDOW_BYTES, trip_s))
 
 
 def tell_taken(channel: Any, taken: Callable[[int], object]) -> None:
-    """Call ``taken`` each time the server reports that it passed on bytes of a channel, with their number."""
+    """Call ``taken`` with a number of bytes each time the server reports that it has passed on data of a channel."""
     process = channel.process_packet
 
     def processed(kind: int, number: int, packet: Any) -> Any:
@@ -227,14 +227,14 @@ async def connect(
         if sock is not None and interpose is not None:
             sock = await interpose(machine, sock)
         connection = await asyncssh.connect(
-            address.host or machine.id,  # a socket without a name has no peer name
+            address.host or machine.id,  # for a socket path, the machine's id stands for the host name
             address.port or 22,
             sock=sock,
             client_factory=lambda: client,
             **with_key(machine, key, host_keys),
         )
     except BaseException:
-        if sock is not None and not client.connected:  # a connected client's socket is closed by asyncssh
+        if sock is not None and not client.connected:  # after the connect, asyncssh closes the socket itself
             sock.close()
         raise
     send_nothing_to_ignore(connection)
@@ -287,11 +287,12 @@ async def hedged(
 ) -> T:
     """Return the result of the first try that succeeds. Every ``every_s`` another try begins, up to ``at_once``.
 
-    A connection that was begun without a network notices the network late, as TCP retries after 1, 3 and 7 s. The other
-    tries are cancelled, and late results are discarded. Cancel-safe if ``begin`` is.
+    Several tries help because a connection that was begun while the network was down continues late: TCP retries after
+    1, 3 and 7 s. After the first success, the other tries are cancelled, and their results are discarded. Cancel-safe
+    if ``begin`` is.
 
     Raises:
-        Exception: the error of the try that failed first, if no try had succeeded by then.
+        Exception: the first error of a try, if it occurs before any try has succeeded.
     """
     tries: list[asyncio.Task[T]] = []
     taken: asyncio.Task[T] | None = None
@@ -317,7 +318,7 @@ def discard_result(discard: Callable[[T], object], over: asyncio.Future[T]) -> N
 
 
 async def opened(opening: Coroutine[Any, Any, T], close: Callable[[T], object]) -> T:
-    """Return the channel that ``opening`` returns. A cancelled open would leak the channel, so a late one is closed."""
+    """Return the channel that ``opening`` returns. If this call is cancelled, close the channel once it is open."""
     task = asyncio.ensure_future(opening)
     try:
         return await asyncio.shield(task)
@@ -344,7 +345,7 @@ class RemoteShell:
     ) -> CommandResult:
         """See `CommandRunner.run`.
 
-        On cancellation, the channel closes: the command's input ends and its output breaks.
+        On cancellation, the channel closes: the command gets the end of its input, and can write no more output.
         """
         try:
             session = self._connection.open_session(shlex.join([*self._inside, *argv]), encoding=None)

@@ -19,7 +19,7 @@ Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]  # inse
 class UnixRoute(Route):
     """The route to an executor that the machine's provider started on this computer.
 
-    It has no second connection: that would reveal nothing more about a silent node.
+    While a node is silent, no second connection is tried: it would reveal nothing more about the node.
     """
 
     def __init__(self, machine: Machine, interpose: Callable[[], Interpose | None]) -> None:

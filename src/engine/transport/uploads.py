@@ -19,7 +19,7 @@ REPORT_EACH_S = 0.5
 
 @dataclass(slots=True)
 class Upload:
-    """A running upload of one blob to one node. ``sent_bytes``: returns the bytes sent by the present try."""
+    """A running upload of one blob to one node. ``sent_bytes``: returns the bytes sent by the current try."""
 
     node: int
     size_bytes: int
