@@ -1,6 +1,6 @@
 """Transfers of blobs (large values) between the client and one node.
 
-A transfer that loses its channel or connection starts over on another.
+A transfer that loses its channel or connection starts over on another channel or connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ T = TypeVar("T")
 # A transfer of a blob fails after this number of tries in a row without progress. A single try may fail for a reason
 # that passes: sshd refuses the channel because of MaxSessions, or the executor because it is short of memory.
 CHANNEL_TRIES = 8
-# seconds to pause after a lost channel on a live connection, times the number of tries in a row without progress
+# After a try that lost its channel, but not its connection, wait this number of seconds for each try in a row without
+# progress.
 CHANNEL_PAUSE_S = 0.1
 
 
@@ -82,7 +83,7 @@ class BlobTransfers:
         self._change: asyncio.Future[None] | None = None
         # name of a blob -> the task that sends the blob to the node, or has sent it
         self.placed: dict[str, asyncio.Task[None]] = {}
-        # these two dicts are used as sets: an empty dict takes less memory than an empty set
+        # `tasks` and `moving` are dicts that are used as sets: an empty dict takes less memory than an empty set
         self.tasks: dict[asyncio.Task[None], None] = {}
         self.moving: dict[asyncio.Task[Any], None] = {}  # transfers that have a channel, or will open one at once
 
@@ -246,6 +247,6 @@ def is_lost(fetched: asyncio.Task[Received]) -> bool:
 
 
 def refuse_lost(name: str) -> None:
-    """Raise an OSError if the node could not keep the value; ``name`` then has the reason."""
+    """Raise an OSError if the node could not keep the value; in that case, ``name`` contains the reason."""
     if name.startswith(wire.LOST):
         raise OSError(errno.EMFILE, plain(name.removeprefix(wire.LOST)))

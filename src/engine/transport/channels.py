@@ -44,7 +44,7 @@ class Channel(ByteStream):
 
     @property
     def takes(self) -> bool:
-        """Return whether written bytes are still sent. If not, `connection_lost` is about to be called."""
+        """Return whether the channel still sends what is written to it. If not, it calls `connection_lost` soon."""
         return self._carrier is not None and not self._carrier.is_closing()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -239,7 +239,7 @@ class Sending(Transfer):
     def limit(self, ahead: SendAhead) -> None:
         """From now on, send no more bytes than ``ahead`` allows.
 
-        The caller must call `taken` with the number of bytes that the other end has passed on, each time.
+        Each time that the other end has passed on bytes, the caller must call `taken` with their number.
         """
         self._ahead = ahead
 
@@ -319,7 +319,7 @@ class Sending(Transfer):
 
 
 class Receiving(Transfer):
-    """The transfer of a blob from the node, which is written straight into its final memory."""
+    """The transfer of a blob from the node. The received bytes are written straight into the blob's final memory."""
 
     stall_s, answer_s = STALL_S, ANSWER_S
 

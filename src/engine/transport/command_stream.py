@@ -112,7 +112,7 @@ async def _here(
         sock.close()
         try:
             raise await _story(machine, error, command, "") from error
-        finally:  # also if this call is cancelled while it waits
+        finally:  # end the command also if this call is cancelled while it waits for the command's error
             command.end()
     except BaseException:
         sock.close()

@@ -118,7 +118,7 @@ class Connector:
         return [connection.facts for connection in self._connections.values()] if ready is None else ready
 
     def cut(self, node: NodeId, cause: str) -> None:
-        """Drop the connection to a node. The node is tried again, as after any lost connection."""
+        """Drop the connection to a node. The pool reconnects, as after any lost connection."""
         if (connection := self._connections.get(node)) is not None:
             connection.cut(cause)
 
@@ -151,7 +151,7 @@ def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Ro
 
 
 class ConnectionOwner(Protocol):
-    """The object that owns a pool's connections, as each connection sees it."""
+    """The interface of the object that owns a pool's connections, which each connection calls."""
 
     def closed(self, node: NodeId, /) -> None: ...
 
@@ -192,7 +192,7 @@ class NodeConnection:
         self.link.sampled = SampleIntake(node, settings.setup.get("sample_every"), settings.observe).received
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None
-        self._lost: Lost | None = None  # how the present connection was lost; None: it lives
+        self._lost: Lost | None = None  # how the current connection was lost; None: it is not lost
         self._watcher: Callable[[Lost], object] | None = None
         self.link.profiles.observe = settings.observe
         self._heartbeat = Heartbeat(self._route, self, same_host=self.on_this_computer, beats=settings.beats)
@@ -302,7 +302,7 @@ class NodeConnection:
             lost(self._lost)
 
     def _losing(self) -> asyncio.Future[Any]:
-        """Return a future whose result is set when the present connection is lost. The caller may cancel the future."""
+        """Return a future whose result is set when the current connection is lost. The caller may cancel the future."""
         losing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.watch(lambda lost: None if losing.done() else losing.set_result(lost))
         return losing
@@ -345,7 +345,7 @@ class NodeConnection:
     async def _evicted(self) -> bool:
         """Try once to end an executor.
 
-        Return True when it has ended, by this call or before. Its messages are ignored.
+        Return True if the executor has ended, by this call or before. The executor's messages are ignored.
         """
         control, farewell = Control(), Farewell()
         try:
@@ -440,7 +440,7 @@ class NodeConnection:
             self._answered()
         try:
             self.link.received(data)
-        except ProtocolError as error:  # TCP does not garble bytes, so the node would send the same message again
+        except ProtocolError as error:  # a new connection would not help: the node would send the same message again
             self._errs = f"it sent what is not the protocol: {error}"
             self.cut(self._errs)
         # the executor has reported an internal error and will exit: limit the wait for its exit
@@ -456,7 +456,7 @@ class NodeConnection:
             self._reports(others)
 
     def cut(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
-        """Drop the present connection, whatever state it is in.
+        """Drop the current connection, whatever state it is in.
 
         If the route to the machine is lost, the machine counts as silent from now on: no further data can arrive.
         """

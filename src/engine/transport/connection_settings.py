@@ -35,7 +35,7 @@ BOOTSTRAPS = 50
 class ConnectionSettings:
     pool: str
     views: InstanceViews
-    key: PoolKey | None  # None: no machine is reached by SSH
+    key: PoolKey | None  # the pool's SSH key; None: no machine is reached by SSH
     setup: dict[str, Any]  # the field `setup` of the `Hello` message
     wanted: Callable[[Machine], requirement_check.Wanted]
     lease_s: float
@@ -49,7 +49,7 @@ class ConnectionSettings:
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
     # shared SSH connections to login hosts, on which commands such as `srun` lead to machines
     logins: SharedLogins = field(default_factory=SharedLogins)
-    # differences between package versions here and on nodes that were reported already
+    # already reported differences between the package versions here and those on nodes
     reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)
     beats: Beats = field(default_factory=Beats)
     interpose: Callable[[], Interpose | None] = lambda: None

@@ -26,7 +26,7 @@ SEEN = 4096  # fingerprints that are remembered; a blob whose fingerprint is for
 
 
 class Keyed(Protocol):
-    """A node as a holder of objects by key."""
+    """The interface of a node that has objects under keys."""
 
     def rekeyed(self, before: str, key: str) -> None: ...
 
@@ -80,7 +80,7 @@ class ContentKeys:
             settling.exception()  # retrieve the error: asyncio would log it
 
     def left(self, node: Keyed) -> None:
-        """Note that a node is lost. After the last node, no key is needed any more."""
+        """Note that a node is lost. Once the last node is lost, no key is needed any more."""
         self.nodes.discard(node)
         if not self.nodes:
             for task in (*self._settling.values(), *self._copying):

@@ -73,7 +73,7 @@ class Distribution:
         # a heap of nodes that may have room for a receiver, least deep first
         self._places: list[tuple[int, int, NodeId]] = []
         self._turn = self._here = 0
-        self._each = 1  # receivers that a node may have at a time
+        self._each = 1  # largest number of nodes to which one node forwards the object at the same time
 
     @property
     def empty(self) -> bool:
@@ -98,7 +98,7 @@ class Distribution:
         self._offer(node)
 
     def broke(self, node: NodeId, *, more: bool = True) -> NodeId | None:
-        """Note that a node's source sends no more. Return the next source; None: the client.
+        """Note that the source of a node has stopped sending. Return the node's next source; None: the client.
 
         ``more`` False: the next source must be the client. Otherwise the broken source's own source is tried first.
         """

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class LeaseRenewal:
-    """The renewal of a lease: touches ``file`` on the machine at once, and repeatedly until `close`.
+    """The renewal of a lease: touches the lease file ``file`` on the machine at once, and repeatedly until `close`.
 
     A failed renewal is tried again. It is not reported: other work on the same connection fails too, and reports the
     error. ``checked``: the first touch must have an effect. LEASE-1: a machine that cannot end itself is not used.
@@ -81,12 +81,12 @@ class LeaseRenewal:
 
     async def _run(self) -> None:
         while True:
-            with suppress(OSError):  # this includes TimeoutError
+            with suppress(OSError):  # OSError includes TimeoutError
                 async with asyncio.timeout(self._every_s):
                     if self._armed.done():
                         await self._shell.run(["touch", "-c", "--", self._file])
                     else:
                         ended = await self._shell.run(["sh", "-c", CHECK_LEASE, "outrider-lease", self._file])
-                        if ended.status is not None:  # None: the command was killed
+                        if ended.status is not None:  # the status is None if the command was killed
                             self._armed.set_result(ended.status == 0)
             await asyncio.sleep(self._every_s)

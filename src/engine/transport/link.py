@@ -149,7 +149,10 @@ class NodeLink(PlainOrders):
             self._held_back[order.attempt] = self._transfers.spawn(self._run_with_blobs(run, payload))
 
     def run_beside(self, payload: Payload, ended: Callable[[Finished | None], None]) -> AttemptId:
-        """Run a task beside the slots, without the actors. ``ended`` is called once; None: the node is lost."""
+        """Run an internal task, which takes no slot and which the pool's actor does not know.
+
+        ``ended`` is called once, with the task's end, or with None if the node is lost.
+        """
         attempt = AttemptId(self._next_beside)
         self._next_beside += 1
         if self._closed:
@@ -475,7 +478,7 @@ class NodeLink(PlainOrders):
     async def _define_by_blob(self, payload: Payload) -> None:
         """Define a function that is too large for a frame.
 
-        The node keeps its blob for later workers, until `forget`.
+        The node keeps the function's blob for later workers, until `forget`.
         """
         blob = self._codes.setdefault(
             payload.function, Blob(f"code-{payload.function.hex()}", [payload.code], len(payload.code))

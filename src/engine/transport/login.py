@@ -78,7 +78,7 @@ def _check_host_key(text: str, host: str) -> None:
 
 
 async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed:  # noqa: PLR0911  a table
-    """Return the error to report, as `route.refusal` does, also for the errors of `ssh.connect`."""
+    """Return the error to report for ``error``: as `route.refusal`, with more advice for errors of `ssh.connect`."""
     stop, error = None, plainly(error)
     if isinstance(error, JumpFailed) and error.__cause__ is not None:
         stop, error = error.stop, error.__cause__

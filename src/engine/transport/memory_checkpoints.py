@@ -298,7 +298,7 @@ class MemoryCheckpoints:
     async def _place(self, job: JobId, run: str, version: Version, world: World) -> list[str] | None:
         """Copy each part to the nodes of the ranks that need it, and verify it there. Return the blobs by rank.
 
-        Fewer blobs than ranks: a copy was unusable, and is dropped. None: a node is lost.
+        If a copy is unusable, drop it and return fewer blobs than ranks. If a node is lost, return None.
         """
         wanted = [(world.nodes[rank // world.ranks_per_node], rank % version.ranks) for rank in range(world.size)]
         places = dict.fromkeys(wanted, "")
@@ -317,8 +317,8 @@ class MemoryCheckpoints:
     async def _have(self, part_id: PartId, part: Part, node: NodeReplicas) -> str:
         """Copy a part to a node, and verify it there. Return its blob, or "" on failure.
 
-        A connected node that does not answer delays all ranks of the generation, but only until `WAIT_S` and the time
-        for the part's size are over: then the part counts as damaged.
+        A connected node that does not answer delays all ranks of the generation, but only for the time that `_in_time`
+        allows: then the part counts as damaged.
         """
         if (mine := part.at.get(node.node)) is not None:
             try:
@@ -347,7 +347,7 @@ class MemoryCheckpoints:
 
 
 async def _in_time(getting: Coroutine[Any, Any, Place], part: Part) -> Place:
-    """Return the result of ``getting``. Raise `Unavailable` also if it takes too long."""
+    """Return the result of ``getting``. Raise `Unavailable` if it takes longer than the part's size allows."""
     try:
         async with asyncio.timeout(WAIT_S + part.size_bytes / BYTES_PER_S):
             return await getting

@@ -26,7 +26,7 @@ from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 
 MOST = 3  # parts that a node keeps of one rank and generation: two in the rank's two slots, and one just reported
-MOST_RUNS = 64  # runs of one job
+MOST_RUNS = 64  # runs of one job of which versions are kept
 
 
 class VersionId(NamedTuple):
@@ -134,7 +134,7 @@ class MemoryVersions:
     # --- reports of ranks -----------------------------------------------------------------------------------------
 
     def kept(self, part_id: PartId, part: Left, nodes: Sequence[NodeId], each: int) -> None:
-        """Note that a rank has left a part. ``nodes``: the nodes of its generation, each with ``each`` ranks."""
+        """Note that a rank has left a part. ``nodes``: the nodes of the rank's generation; ``each``: ranks per node."""
         job, run, version, rank = part_id
         node = nodes[rank // each]
         runs = self.jobs.setdefault(job, {})
@@ -212,7 +212,7 @@ class MemoryVersions:
 
         Return False if the part is no longer needed.
 
-        The copy replaces an unverified one that has arrived on the node in the meantime.
+        The verified copy replaces an unverified copy that has arrived on the node in the meantime.
         """
         part = self._part(part_id)
         before = blob if part is None else part.at.get(node)
@@ -243,7 +243,7 @@ class MemoryVersions:
                 self._drop(version)
 
     def _is_passed_by(self, of: RunVersions, version: Version) -> bool:
-        """Return whether a rank has skipped this version: it reported a newer one of the same generation, and never
+        """Return whether a rank has skipped this version: it reported a newer version of the same generation, and never
         this one.
         """
         return any(

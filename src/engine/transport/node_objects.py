@@ -1,8 +1,9 @@
 """The large objects of one node: arguments of its attempts, and results that stay on the node.
 
-`object_memory` decides what the node remembers. This module sends objects to the node, and has it drop them or move
-them to its disk. A node on this computer maps memory of the client or of another local node, and remembers nothing.
-Other nodes receive large objects from each other where they can connect: see `peer_transfers`.
+A node remembers objects that it was sent, so that later calls need not send them again. `object_memory` decides which
+objects it remembers. This module sends objects to the node, and makes it drop them or move them to its disk. A node on
+this computer maps memory of the client or of another local node, and remembers nothing. Other nodes receive large
+objects from each other where they can connect: see `peer_transfers`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ..serialization.stored_objects import StoredObject
     from .peer_transfers import PeerTransfers
 
-MEMORY_SHARE = 8  # a node remembers objects of up to one eighth of its memory
+MEMORY_SHARE = 8  # objects that a node remembers take at most one eighth of its memory
 DISK_TIMES = 4  # objects on a node's disk may take four times the limit for objects in its memory
 
 
@@ -56,7 +57,7 @@ class NodeObjects:
         self._memory: ObjectMemory | None = None
         self._limits = 0, 0  # limits of `_memory`, in bytes: memory, disk
         self._end: PeerEnd | None = None
-        self.address = ""  # the node's address for other nodes
+        self.address = ""  # the address at which other nodes reach this node
         self._kept: WeakSet[Whereabouts] | None = None
         self._number = 0  # number of the last object that was sent
         self._placing: dict[str, asyncio.Task[None]] = {}
@@ -99,7 +100,7 @@ class NodeObjects:
     # --- sending to the node --------------------------------------------------------------------------------------
 
     async def place_arguments(self, attempt: int, args: wire.Value, blob: Blob) -> wire.Value:
-        """Send the node the large arguments of a call, for as long as the attempt runs. Return references to them.
+        """Send the node the large arguments of a call, which stay there until the attempt ends. Return references.
 
         Each large buffer, such as an array, is sent as its own object, so that a later call can reuse it.
         """
@@ -119,7 +120,7 @@ class NodeObjects:
         return wire.Value(pickle.dumps(_Pieces(named, args.sizes), 5))
 
     async def place(self, attempt: int, blob: Blob) -> str:
-        """Send the node a blob, for as long as the attempt runs. Return its name on the node."""
+        """Send the node a blob, which stays there until the attempt ends. Return the blob's name on the node."""
         key = "" if self.same_host else await self._keys.key_of(blob)
         if not key:
             await self._transfers.ensure_placed(blob)
@@ -165,7 +166,7 @@ class NodeObjects:
             name = known
         else:
             self._number += 1
-            name = f"{name}#{self._number}"  # a dropped object of the same name may still be arriving
+            name = f"{name}#{self._number}"  # a unique name: an object of this name may be dropped, but still arriving
             self.memory.sent(name, size_bytes, key)
             if self._peers is None or not self.serves(size_bytes):
                 bringing = send_rest(name, 0)

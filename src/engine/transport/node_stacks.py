@@ -15,7 +15,7 @@ from ..wire import messages as wire
 if TYPE_CHECKING:
     from ...actors.interfaces import Order
 
-WITHIN_S = 5.0  # seconds for a node to answer; its processes have 1 s each
+WITHIN_S = 5.0  # seconds for a node to answer; each process of the node has 1 s
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ class PacketEnds:
     """The finder of packet ends in one direction of a connection; it needs all data from the first byte on."""
 
     def __init__(self, cipher: Callable[[], str | None]) -> None:
-        """Start a connection. ``cipher`` returns the name of its cipher; it is called after the key exchange."""
+        """Begin before the first byte. ``cipher``: returns the cipher's name; it is called after the key exchange."""
         self._cipher = cipher
         self._handshake: bytes | None = b""  # the received handshake; None: the handshake is complete
         self._seen = True  # whether the ends of packets can be found

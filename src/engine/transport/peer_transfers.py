@@ -28,8 +28,8 @@ class PeerEnd:
         """Begin without requests. ``send``: sends the node a message. ``address``: where other nodes reach the node."""
         self.send, self.address = send, address
         self.has_keys = self._closed = False
-        self._ports: dict[str, asyncio.Future[int]] = {}  # ticket -> port
-        self._arrivals: dict[str, asyncio.Future[wire.Arrived]] = {}  # blob -> answer
+        self._ports: dict[str, asyncio.Future[int]] = {}  # ticket of a transfer -> the node's port for it
+        self._arrivals: dict[str, asyncio.Future[wire.Arrived]] = {}  # name of a blob -> the node's answer
 
     async def serve(self, ticket: str, blob: str, size_bytes: int) -> int:
         """Have the node listen, and return its port. Raise an OSError with the reason if the node cannot listen."""
@@ -48,7 +48,11 @@ class PeerEnd:
             del self._ports[ticket]
 
     async def arrival(self, blob: str, ask: Callable[[], Awaitable[None] | None]) -> wire.Arrived:
-        """Call ``ask``, and return the node's answer about the blob. Raise a ConnectionError if the node is lost."""
+        """Send a request by ``ask``, and return the node's answer about the blob.
+
+        Raises:
+            ConnectionError: the node is lost.
+        """
         if self._closed:
             raise ConnectionResetError("the node is lost")
         reply: asyncio.Future[wire.Arrived] = asyncio.get_running_loop().create_future()

@@ -79,7 +79,7 @@ class PlainOrders:
         self.send(wire.PortsTaken(taken, tuple(port for port in ports if port)))
 
     def ping(self, number: int | None = None) -> None:
-        """Send a ping with a unique number. Default: a number of the clock measurement."""
+        """Send a ping. ``number``: a unique number; None: the next number of the measurement of the clock's offset."""
         number = self.profiles.ping().sent_ms if number is None else number
         self._pinged[number] = tuple(self._sent_attempts())
         self.session.send(wire.Ping(number, self.session.sent))

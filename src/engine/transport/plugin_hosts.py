@@ -228,7 +228,7 @@ class PluginHost:
             self._unreadable(error)
 
     def _unreadable(self, error: Exception) -> None:
-        """End the node's plugin host, as if its process had ended by itself."""
+        """End the node's plugin host, because its messages cannot be read, as if its process had ended by itself."""
         cannot = f"cannot be read by the client ({type(error).__name__}: {plainly(error)})"
         mend = "a half may send only what can be imported here as well"
         if self.ready.done():
@@ -256,7 +256,7 @@ class PluginHost:
 class _Unread:
     count: int = 0
     size_bytes: int = 0
-    room: asyncio.Future[None] | None = None  # set while a sender waits for room
+    room: asyncio.Future[None] | None = None  # a future that exists while a sender waits for room
 
     @property
     def is_full(self) -> bool:
@@ -270,9 +270,9 @@ class _Unread:
 class PluginInbox:
     """The events and messages that a plugin's client side has not read yet. There is one reader.
 
-    INBOX-1: of each node, at most `AHEAD` messages are held, and at most `AHEAD_BYTES` before the last of them. Further
-        messages wait at the node, which is no error of the node: a sender cannot know how fast they are read. No
-        message is dropped while the inbox is open, and a node that sends more only fills its own memory.
+    INBOX-1: of each node, at most `AHEAD` messages are held; all of them but the last take at most `AHEAD_BYTES`.
+        Further messages wait at the node, which is no error of the node: a sender cannot know how fast they are read.
+        No message is dropped while the inbox is open, and a node that sends more only fills its own memory.
     """
 
     def __init__(self) -> None:
@@ -281,7 +281,7 @@ class PluginInbox:
         self._closed = False
 
     def put(self, news: Joined | Left) -> None:
-        """Add an event of the pool itself. This does not wait, as there are few for each node."""
+        """Add an event of the pool itself. This does not wait for room, as there are few events for each node."""
         self._news.put_nowait((news, 0))
 
     async def put_message(self, node: NodeId, message: object, size_bytes: int) -> None:

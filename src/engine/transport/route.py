@@ -49,7 +49,7 @@ class Route:
         return False
 
     async def reach(self, *, again: bool) -> None:
-        """Connect to the machine. ``again``: this is a reconnect, and the node is given up if it fails for seconds."""
+        """Connect to the machine. ``again``: the machine was reached before, and is given up if seconds pass."""
         raise NotImplementedError
 
     async def prepare(self) -> None:
@@ -75,7 +75,7 @@ class Route:
         raise NotImplementedError
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """Return a reader and a writer for a TCP stream from the node to ``host:port``, over the present connection.
+        """Return a reader and a writer for a TCP stream from the node to ``host:port``, over the current connection.
 
         Raises:
             OSError, asyncssh.Error: the connection failed.
@@ -87,7 +87,7 @@ class Route:
         return refusal(self._machine, error)
 
     def begin_another(self, reached: Callable[[], None]) -> None:
-        """Begin a second connection while the present one is silent, unless there is one. The next `reach` uses it."""
+        """Begin a second connection, as the current one is silent, unless this was done. The next `reach` uses it."""
 
     def begin_no_other(self) -> None: ...
 
@@ -98,8 +98,7 @@ class Route:
 def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectFailed:  # noqa: PLR0911  a table
     """Return the error that `actors.interfaces.Connect` raises for ``error``.
 
-    If users should get another error, this one is the cause of the returned error. ``place``: the machine's name in the
-    error's text.
+    The cause of the returned error, if set, is the error that users get. ``place``: the machine's name in the text.
     """
     error, place = plainly(error), place or f"machine {machine.id}"
     match error:
