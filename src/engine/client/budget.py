@@ -180,7 +180,7 @@ class Metered:
     budget: Budget
     changed: Callable[[], object]
     clock: Callable[[], float] = clock
-    # as the provider returned them from the launch, with their prices
+    # the machines as the provider returned them from the launch, with their prices
     _machines: dict[MachineId, Machine] = field(init=False, default_factory=dict)
     # machines in the provider's queue, which cost nothing yet
     _queued: set[MachineId] = field(init=False, default_factory=set)

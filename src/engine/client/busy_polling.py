@@ -23,8 +23,8 @@ GAIN = 0.9  # polling is used if the median time of a call is below this fractio
 class AnswerPolling:
     """Decides whether the client polls for the result of a lone call, by comparing trials with polling and without.
 
-    Most trials use the faster way. A poll without success costs `POLL_S` of an idle processor: between two looks the
-    client yields the processor to other processes (``sched_yield``) and runs one turn of the event loop.
+    Most trials use the faster way. A poll without success costs `POLL_S` of an idle processor: between two checks for
+    the result, the client yields the processor to other processes (``sched_yield``) and runs one turn of the loop.
     """
 
     def __init__(

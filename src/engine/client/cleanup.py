@@ -142,7 +142,7 @@ def raise_or_add(cleanup: CleanupError | None, error: BaseException | None) -> N
 
 
 async def _pass_on(fleet: Fleet, tell: Callable[[LastWord], object]) -> None:
-    with suppress(Exception):  # the note is for information only
+    with suppress(Exception):  # the note only informs: errors of adding it are ignored
         async for event in fleet.events():
             if isinstance(event, LastWord):
                 tell(event)

@@ -1,5 +1,5 @@
-"""`Pool.as_completed`: runs any number of calls, has a bounded number of them submitted at a time, and yields each
-result as soon as it is ready.
+"""`Pool.as_completed`: runs any number of calls, a bounded number of them at the same time, and yields each result as
+soon as it is ready.
 """
 
 from __future__ import annotations

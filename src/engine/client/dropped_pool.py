@@ -34,7 +34,7 @@ def end_dropped(pool: Any, shown: str, thread: LoopThread, hold: ThreadHold) -> 
 
     def over(ended: Future[None]) -> None:
         try:
-            ended.result()  # an error is logged by `concurrent.futures`, as for any callback
+            ended.result()  # raises the error of the pool's end, if any, which `concurrent.futures` then logs
         finally:
             hold.release()
             thread.stop()

@@ -69,7 +69,7 @@ def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
 def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted]:
     """Return a function that returns the hardware that a machine must have.
 
-    For a cloud's own sizes, that hardware comes from the cloud's catalogue.
+    For a machine that costs money, return only the accelerator: the cloud's catalogue guarantees the other hardware.
     """
 
     def wanted(machine: Machine) -> Wanted:

@@ -95,7 +95,7 @@ def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any
     except BaseException:
         packed.release()
         raise
-    group.add_done_callback(lambda _: packed.release())  # for a group that was cancelled before it started
+    group.add_done_callback(lambda _: packed.release())  # also if the group is cancelled before it starts
     return group
 
 

@@ -272,7 +272,7 @@ class MapRun(Generic[T]):
 
     def _landed(self, waiting: deque[_SentChunk | _UnsentItem]) -> _SentChunk | _UnsentItem | None:
         """Remove and return a finished task whose results are to be delivered next: only the oldest if the map is
-        ordered, else any. None: it is not finished.
+        ordered, else any. None: no such task is finished.
         """
         for sent in waiting:
             if sent.done():

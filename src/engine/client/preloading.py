@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from importlib import import_module
 
-AFTER_S = 10.0  # time after the pool's start; short programs end before it and save the cost of 40 ms in a thread
+AFTER_S = 10.0  # seconds from the pool's start to the import, which takes 40 ms in a thread: shorter programs save it
 _PACKAGE = __name__.partition(".engine.")[0]
 ROOMS = (
     "engine.client.completed_calls",

@@ -21,7 +21,7 @@ from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceede
 from ..api.settings import Selection, Spec, is_free, keyless
 from .cleanup import collecting_failures, merged_failures
 
-AGAIN_S = 1.0  # pause before a failed stream of events is read again, or a price is requested again after a timeout
+AGAIN_S = 1.0  # seconds before a failed stream of events is read again, or a price is requested again after a timeout
 # a cloud's prices arrive within some seconds, or a few more if the cloud creates resources for its pool first
 QUOTE_S = 60.0
 

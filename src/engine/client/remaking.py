@@ -37,7 +37,7 @@ LATER = "its call is not remembered any more, as those of later results took the
 
 
 class Argument(NamedTuple):
-    """An object in the arguments of a remembered call that cannot be recomputed."""
+    """An object in the arguments of a remembered call. The object itself cannot be recomputed."""
 
     stored: weakref.ref[StoredObject]
     made_by: str  # the function that returned the object; empty: the object is from `Pool.put`

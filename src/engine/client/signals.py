@@ -112,7 +112,7 @@ class TaskHold(Hold):
             self._loop.call_soon_threadsafe(self._cancel, self._task)
 
     def hurried(self) -> bool:
-        """Notify a block that is still ending after the first SIGINT of another SIGINT.
+        """Report another SIGINT to a block that is still ending after the first SIGINT.
 
         Return whether the block handles it.
         """

@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 
 QUEUED_S = 0.002
-LEAST_BYTES, MOST_BYTES = 128 << 10, 512 << 10  # limits of the bytes in flight, for a round trip of 0
+LEAST_BYTES, MOST_BYTES = 128 << 10, 512 << 10  # least and most bytes in flight, without those of the round trips
 FASTEST = 600e6  # rate in bytes per second that is assumed until it is measured
 MEASURED_S = 0.02
 SILENT_S = 0.02
@@ -86,7 +86,7 @@ def window(near_bytes: int, round_trip_s: float) -> int:
 
 
 def least_round_trip_s(tcp_info: bytes) -> float | None:
-    """Return the shortest round trip of a TCP connection from the kernel's ``TCP_INFO``; None: it has no value."""
+    """Return the shortest round trip of a TCP connection from the kernel's ``TCP_INFO``; None: it was not measured."""
     if len(tcp_info) < _MIN_RTT_AT + 4:
         return None
     (microseconds,) = struct.unpack_from("I", tcp_info, _MIN_RTT_AT)

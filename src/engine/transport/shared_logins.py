@@ -32,7 +32,7 @@ class SharedLogin:
         return self
 
     def leave(self, *, refused: bool = False) -> None:
-        """End one use.
+        """End one use of the connection.
 
         ``refused``: the host opened no session. Otherwise a session has ended, so there is room for another.
         """

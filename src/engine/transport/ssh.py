@@ -36,9 +36,10 @@ PACKET_BYTES = 64 << 10  # largest packet: malloc would allocate larger packets 
 ALIVE_S = 15.0
 SLICE_BYTES = 256 << 10  # bytes of a command's input or output per read or write
 LAST_BYTES = 64 << 10  # last bytes of stderr, and of stdout without an ``output`` callback, to show in errors
-_MSG_IGNORE = 2  # RFC 4253, section 11.2
-_MSG_CHANNEL_WINDOW_ADJUST = 93  # RFC 4254, section 5.2; the packet has a byte, the channel, and the bytes to add
-# RFC 4254, section 5.2; the packet has a byte, the channel, the length of the data, and the data
+_MSG_IGNORE = 2  # number of the message SSH_MSG_IGNORE (RFC 4253, section 11.2)
+# RFC 4254, section 5.2; the packet contains this number, the channel, and the number of bytes to add to the window
+_MSG_CHANNEL_WINDOW_ADJUST = 93
+# RFC 4254, section 5.2; the packet contains this number, the channel, the length of the data, and the data
 _MSG_CHANNEL_DATA = 94
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class Connected:
     connection: asyncssh.SSHClientConnection
     hops: Sequence[asyncssh.SSHClientConnection] = ()
     release: Callable[[], object] | None = None  # called after `abort`: releases a shared carrier
-    # the connection to the host whose command carries this connection, and perhaps others
+    # the connection to a login host on which a command carries this connection; None: no login host
     carrier: Connected | None = None
 
     def __post_init__(self) -> None:
@@ -113,9 +114,10 @@ def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> Non
 
 
 def take_packets_alone(connection: Any) -> None:
-    """Have the connection process received data one packet at a time, for the reason that `packet_ends` gives."""
+    """Make the connection process received data one packet at a time; `packet_ends` gives the reason."""
     take, info = connection.data_received, connection.get_extra_info
-    if info("socket") is None:  # a ProxyCommand carries the connection: its end would not be noticed
+    # A ProxyCommand carries the connection: change nothing, or the end of the command would not be noticed.
+    if info("socket") is None:
         return
     ends = PacketEnds(partial(info, "recv_cipher"))
 

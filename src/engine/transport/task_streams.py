@@ -70,7 +70,7 @@ class TaskStreams:
         return fetching
 
     async def bring(self, order: Order, item: wire.Value, most_bytes: int | None = None) -> Received:
-        """Return a value of an attempt that is in a blob. Raise a ConnectionError if the node is lost."""
+        """Return a value of an attempt that the node sends as a blob. Raise a ConnectionError if the node is lost."""
         try:
             return await self._transfers.bring(item, 0, most_bytes)
         except ConnectionError:

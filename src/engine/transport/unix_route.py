@@ -13,7 +13,8 @@ from ..node.client_channels import peer_uid
 from .channels import Channel
 from .route import Route
 
-Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]  # inserts a proxy: see `testing.chaos`
+# puts a proxy between the client and a machine; used by `testing.chaos`
+Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]
 
 
 class UnixRoute(Route):

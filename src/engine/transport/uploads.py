@@ -72,7 +72,7 @@ class Uploads:
         self._timer: asyncio.TimerHandle | None = None
 
     def watched(self, node: int, size_bytes: int, progress: TransferProgress) -> AbstractContextManager[None]:
-        """Return the context for one try to send a blob. For a small blob it costs one comparison."""
+        """Return a context manager for one try to send a blob. For a small blob it costs one comparison."""
         return nullcontext() if size_bytes < LARGE_BYTES else self._watched(node, size_bytes, progress)
 
     @contextmanager
