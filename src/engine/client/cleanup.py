@@ -87,7 +87,7 @@ async def collecting_failures(
         of_leaving = NotGone if block else ProviderError
         leaves = list(_leaves(error))
         if not entered or not all(isinstance(each, of_leaving) for each in leaves):
-            raise  # an error of the block, or a bug
+            raise  # the error comes from the block, or is a bug
         failures += [_not_gone(each) for each in leaves]
     finally:
         for reader in readers:

@@ -70,7 +70,7 @@ class CompletedCalls:
                 raise
 
     async def batches(self) -> AsyncGenerator[list[Any], None]:
-        """Yield the available results in lists of at least one."""
+        """Yield the available results, in lists of at least one result."""
         source = items_of(self._calls, self._news, self._freezer)
         try:
             while True:

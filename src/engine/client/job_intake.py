@@ -82,7 +82,7 @@ class JobIntake:
         self.objects = objects = Objects(lambda: self.packer, self._drop, self.remaking.have)
         plugins, kind = settings.plugins, settings.worker.kind
         self._packer = make(plugins, kind, drop=self._drop, forget=self._forget, objects=objects)
-        self._ref: Ref[Any] | None = None  # the pool's actor, while it accepts jobs
+        self._ref: Ref[Any] | None = None  # the pool's actor; None: it does not accept jobs
         self._failure: BaseException | None = None  # the error that ended the pool
         self._ids = itertools.count(1)
 

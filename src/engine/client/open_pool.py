@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     PreparedImage = Callable[[], Awaitable[Prepared]]
 
 SNAPSHOT_S = 10.0  # time limit for the actor's reply to a request for a snapshot
-# for each open pool whose own task runs the current code: a mark (see `waits_for_caller`)
+# marks of the open pools whose own tasks run the current code (see `waits_for_caller`)
 _within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=())
 
 
@@ -342,7 +342,7 @@ class OpenPool(JobIntake):
         from ..image.includes import roots
         from ..image.install_plan import prepare
 
-        roots(self.settings.image)  # raises for missing local files before any machine is requested
+        roots(self.settings.image)  # raises an error for a missing local file, before machines are requested
         packages = plugin_packages(self.settings)
         preparing = self.loop.create_task(prepare(self.settings.image, self.settings.volumes, packages))
         preparing.add_done_callback(self._prepared)

@@ -30,7 +30,7 @@ ROOMS = (
 
 
 def load_rooms() -> None:
-    """Import the modules. If an import fails, the module's first user gets the error."""
+    """Import the modules. Ignore errors: the first code that uses a broken module gets the error."""
     for room in ROOMS:
         with suppress(ImportError):
             import_module(f"{_PACKAGE}.{room}")

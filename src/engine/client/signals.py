@@ -27,7 +27,7 @@ from typing import Any, cast
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 # a further SIGINT within this time is a duplicate: a key held down, or a wrapper that forwards the terminal's signal
 SAME_S = 1.0
-LINGER_S = 0.25  # least time from the first signal to the end of a pool, within which a wrapper's duplicate arrives
+LINGER_S = 0.25  # seconds that a pool stays open at least after a signal, so that a wrapper's duplicate arrives before
 ENDING_S = 30.0  # SIGINTs are dropped for this long while pools end; a later one ends the wait for them
 
 
@@ -216,7 +216,7 @@ class _EndingHandler:
         return os.getpid() != self._process
 
     def settle(self) -> None:
-        """End the blocks that have to end. When no hold is left, restore the default actions."""
+        """End the blocks that the arrived signal has to end. When no hold is left, restore the default actions."""
         if self.came:
             for hold in [*self.holds]:
                 hold.end(innermost=self.holds[-1:] == [hold])

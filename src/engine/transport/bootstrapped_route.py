@@ -44,7 +44,7 @@ class BootstrappedRoute(Route):
             self._renewal = LeaseRenewal(shell, self._machine.lease, self._settings.lease_s, checked=checked)
 
     async def _bootstrap(self, shell: CommandRunner) -> bool:
-        """Install the image and start an executor on the machine, unless an earlier call did. Return whether it did so.
+        """Install the image and start an executor on the machine. Return False if an earlier call has done so.
 
         Raises:
             BootstrapError: the bootstrap failed; the error names the machine.

@@ -69,7 +69,7 @@ class Channel(ByteStream):
 
 
 class Listener(Protocol):
-    """The owner of a control channel."""
+    """The interface of the owner of a control channel."""
 
     def received(self, data: bytes, /) -> None: ...
 

@@ -1,6 +1,7 @@
 """A pool's connections to its nodes.
 
-Each connection has a control channel with a heartbeat, and further channels for blobs. It is resumed after a loss.
+Each connection has a control channel with a heartbeat, and further channels for blobs. If the connection is lost, the
+session continues on a new connection.
 """
 
 from __future__ import annotations
@@ -388,7 +389,7 @@ class NodeConnection:
         except BaseException:
             self.cut("not reached")
             raise
-        # a new executor must not get the messages for the earlier one
+        # a new executor must not get the messages for the earlier executor
         if self._facts is not None and not welcome.resumed:
             self.cut("its executor started anew")
             return welcome

@@ -26,7 +26,7 @@ TOGETHER_S = 0.125
 
 
 class Pinged(Protocol):
-    """The connection that a heartbeat pings and cuts."""
+    """The interface of a connection that a heartbeat pings and cuts."""
 
     def ping(self) -> None: ...
 
@@ -108,5 +108,5 @@ class Beats:
 
 
 def together(at: float, now: float) -> float:
-    """Return the time for a beat that is due ``at``: rounded down to `TOGETHER_S`, unless the beat is due soon."""
+    """Return ``at``, the time of a beat, rounded down to a multiple of `TOGETHER_S` unless the beat is due soon."""
     return at if at - now < 2 * TOGETHER_S else at - at % TOGETHER_S

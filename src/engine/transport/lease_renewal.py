@@ -51,7 +51,7 @@ class LeaseRenewal:
     async def during(self, work: Coroutine[Any, Any, T], machine: str) -> T:
         """Return the result of ``work``.
 
-        If the lease is not armed, cancel the work and refuse the machine: nothing would end it.
+        If the lease is not armed, cancel the work and refuse the machine: without a lease, it could outlive its client.
 
         Raises:
             ConnectFailed: the lease is not armed.

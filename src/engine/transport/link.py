@@ -195,7 +195,8 @@ class NodeLink(PlainOrders):
                 self._loop.call_soon(self._reports, [Finished(attempt, Verdict.KILLED, ended, 0.0)])
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
-        self._recalled |= dict.fromkeys(self._orders.keys() & attempts)  # without attempts that have already ended
+        # attempts that have already ended are not in `_orders`
+        self._recalled |= dict.fromkeys(self._orders.keys() & attempts)
         self.send(wire.Recall(tuple(attempts)))
 
     async def kill_all(self, below: int, within_s: float) -> None:

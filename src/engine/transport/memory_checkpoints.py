@@ -21,13 +21,13 @@ from .blob_transfers import BlobTransfers
 from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, PartId, Version, VersionId
 from .node_objects import NodeObjects
 
-WAIT_S = 600.0  # seconds for a node to fetch and verify a part; the client may be suspended for minutes
+WAIT_S = 600.0  # seconds for a node to fetch and verify a part: long, as the client may be suspended for minutes
 BYTES_PER_S = 10e6  # lowest accepted rate: the limit for a part is `WAIT_S` plus the part's size divided by this rate
 PREFIX = "checkpoint:"  # prefix of the names of checkpoint blobs
 
 
 class Place(NamedTuple):
-    """A node's copy of a part: the name of its blob, and the path by which nodes of the same computer open it."""
+    """A node's copy of a checkpoint part: the name of the blob, and its path for other nodes on the same computer."""
 
     blob: str
     path: str

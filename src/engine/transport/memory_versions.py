@@ -58,7 +58,7 @@ class Left(NamedTuple):
 
 
 class CopyPart(NamedTuple):
-    """A decision: copy the ``blob`` of ``source`` to ``to``. The caller reports the result to `copied`."""
+    """A decision: copy ``blob`` from node ``source`` to node ``to``. The caller reports the result to `copied`."""
 
     of: PartId
     source: NodeId

@@ -61,7 +61,7 @@ class PlainOrders:
         self.send(wire.View(self._views.place(rank, facts, nodes=nodes, accelerators=accelerators)))
 
     def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
-        from ..node.notices.watcher import NAME_CHARS, bounded  # few pools receive a preemption notice
+        from ..node.notices.watcher import NAME_CHARS, bounded  # imported here: few pools get a notice
 
         seconds = None if notice.seconds is None else bounded(notice.seconds)
         about = None if peer is None else wire.Peer(*peer)

@@ -49,7 +49,10 @@ class Route:
         return False
 
     async def reach(self, *, again: bool) -> None:
-        """Connect to the machine. ``again``: the machine was reached before, and is given up if seconds pass."""
+        """Connect to the machine.
+
+        ``again``: the machine was reached before, so the pool gives it up if it is not reached within seconds.
+        """
         raise NotImplementedError
 
     async def prepare(self) -> None:

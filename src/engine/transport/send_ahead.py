@@ -32,7 +32,7 @@ class Rate:
         self._taken, self._since = 0, -1.0
 
     def taken(self, count: int, now: float) -> float | None:
-        """Return the rate in bytes per second at the end of an interval; else None."""
+        """Count bytes that were passed on. Return the rate in bytes per second if an interval ends now; else None."""
         if self._since < 0:
             self._since = now
             return None

@@ -64,7 +64,7 @@ class SharedLogins:
     async def take(self, way: Login, dial: Callable[[], Awaitable[Connected]]) -> SharedLogin:
         """Return a connection that can carry another command, until `SharedLogin.leave`.
 
-        If there is none, dial one for all callers that wait in the meantime. Cancel-safe if ``dial`` is.
+        If there is no such connection, open one by ``dial`` for all callers that wait. Cancel-safe if ``dial`` is.
 
         Raises:
             Exception: any error of ``dial``.

@@ -17,9 +17,12 @@ HEARD-4: a node that sends anything is not given up while much data from before 
 from __future__ import annotations
 
 LATE_S = 0.1  # a smaller delay of a timer is noise
-MUCH_BYTES = 16 << 10  # more than TCP's first window, 10 segments of 1,460 bytes (RFC 6928); later windows are larger
+# Received data of this size proves that the node receives data, too: it is more than TCP's first window, 10 segments of
+# 1,460 bytes (RFC 6928). Later windows are larger.
+MUCH_BYTES = 16 << 10
 
-BACKLOG_BYTES = 256 << 10  # unacknowledged data of this size takes 2 s at 1 Mbit/s, the time between two pings
+# Unacknowledged data of this size delays a ping: it takes 2 s at 1 Mbit/s, the time between two pings.
+BACKLOG_BYTES = 256 << 10
 
 
 class SilenceClock:

@@ -55,7 +55,7 @@ class Wave:
             self.total_bytes -= upload.size_bytes
 
     def progress(self, now: float) -> UploadProgress | None:
-        """Return the event to report now; None: the wave has not lasted long enough."""
+        """Return the event to report now; None: this set of uploads has not lasted long enough."""
         if not self.is_reported and (self.ended or now - self.began_at < REPORT_AFTER_S):
             return None
         self.is_reported = True
