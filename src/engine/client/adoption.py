@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 # names of two files in the journal; other versions of outrider read these files, too
 KEY, REST = "client_key", "takeover"
-NOT_KEPT = ("witnesses",)  # machines that outlive their client have no witnesses, so the record leaves this field out
+# Fields of a machine that the record leaves out. A machine that outlives its client has no witnesses: other servers,
+# whose silence shows that this computer's network is down.
+NOT_KEPT = ("witnesses",)
 
 
 class AdoptionRecord:
@@ -107,10 +109,10 @@ class AdoptionRecord:
         return record
 
     async def around(self, fleet: Fleet, settings: Settings) -> tuple[RecordedFleet, Settings]:
-        """Return the fleet, wrapped so that its machines are recorded here, and the settings.
+        """Return the fleet, wrapped so that its machines are recorded here, and the pool's settings.
 
-        If the pool takes over all remaining machines, the returned settings have the number of these as number of
-        nodes.
+        If the pool takes over all machines of its dead client, the returned settings request as many nodes as there
+        are machines.
 
         Raises:
             ProviderError

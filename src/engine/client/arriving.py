@@ -43,7 +43,7 @@ class ArrivedCall:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An item that cannot be pickled, or a value in place of a call that is no call."""
+    """An item that cannot be pickled, or a value that was passed where a call is required."""
 
     kind: type
     error: Exception

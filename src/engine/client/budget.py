@@ -48,7 +48,7 @@ LOOK_AGAIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A cost in USD: ``spent`` so far, and ``hourly``, the present cost per hour."""
+    """A cost in USD: ``spent`` so far, and ``hourly``, the current cost per hour."""
 
     spent: float
     hourly: float
@@ -180,7 +180,7 @@ class Metered:
     budget: Budget
     changed: Callable[[], object]
     clock: Callable[[], float] = clock
-    # as the provider returned them from the launch, with their prices
+    # the machines as the provider returned them from the launch, with their prices
     _machines: dict[MachineId, Machine] = field(init=False, default_factory=dict)
     # machines in the provider's queue, which cost nothing yet
     _queued: set[MachineId] = field(init=False, default_factory=set)
@@ -230,9 +230,9 @@ class Metered:
             yield event
 
     def _runs(self, machine: Machine) -> None:
-        """Count a machine that starts to run now, or that the provider reports again."""
+        """Handle that a machine runs: start to count it if it was in the provider's queue, else update its price."""
         if not self.budget.counts(machine.id):
-            return  # the reply to the launch counts this machine
+            return  # the launch of this machine has not returned yet: its reply will count the machine
         if machine.id in self._queued:
             least_s = self._machines.get(machine.id, machine).billed_at_least_s
             self.budget.started(machine.id, machine.hourly_cost, self.clock(), least_s=least_s)
@@ -264,11 +264,11 @@ class BudgetWatch:
 
     @property
     def cost(self) -> Cost:
-        """The present cost. Any thread may read it."""
+        """The current cost. Any thread may read it."""
         return self._budget.cost(clock())
 
     def spending(self) -> Spending:
-        """Return the cost in the form of the run's record."""
+        """Return the current cost as it is written to the run's record."""
         cost = self.cost
         return Spending(cost.spent, cost.hourly, time.time())
 
@@ -276,7 +276,7 @@ class BudgetWatch:
         return Metered(fleet, self._budget, self._changed.set)
 
     def close(self) -> None:
-        """Stop counting when the provider's context is left, also machines that the provider could not end."""
+        """Stop counting all machines, also those that the provider could not end: the provider's context is closed."""
         self._budget.close(clock())
 
     def watches(self) -> Sequence[Watch]:

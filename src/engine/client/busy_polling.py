@@ -23,8 +23,8 @@ GAIN = 0.9  # polling is used if the median time of a call is below this fractio
 class AnswerPolling:
     """Decides whether the client polls for the result of a lone call, by comparing trials with polling and without.
 
-    Most trials use the faster way. A poll without success costs `POLL_S` of an idle processor: between two looks the
-    client yields the processor to other processes (``sched_yield``) and runs one turn of the event loop.
+    Most trials use the faster way. A poll without success costs `POLL_S` of an idle processor: between two checks for
+    the result, the client yields the processor to other processes (``sched_yield``) and runs one turn of the loop.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class AnswerPolling:
         """
         self._loop, self._unanswered, self._clock = loop, unanswered, clock
         self._polls = False
-        self._took_s: list[float] = []  # durations of the calls in the present trial
+        self._took_s: list[float] = []  # durations of the calls in the current trial
         # median duration in the last trial; the key is True for trials with polling
         self._medians_s = {False: 0.0, True: 0.0}
         self._trials = 0

@@ -38,12 +38,12 @@ async def finished(task: asyncio.Future[None]) -> None:
 
 @asynccontextmanager
 async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
-    """Yield an exit stack whose exits all run to their end.
+    """Yield an exit stack whose exit callbacks are shielded from cancellation, and run to their end.
 
-    Cancelling a scope around the stack ends the block, but no exit.
+    Cancelling a scope around the stack ends the block, but not the exit callbacks.
 
-    The block's cancellation is always raised again. A task group among the exits would otherwise suppress it, because
-    behind the shield the group takes the cancellation for its own.
+    If the block was cancelled, the cancellation is raised again at the end. Without that, a task group in the stack
+    would suppress it: inside the shield, the group believes that it has caused the cancellation itself.
     """
     cancelled: BaseException | None = None
     with anyio.CancelScope() as exits:
@@ -63,10 +63,10 @@ async def uncancelled_exits() -> AsyncIterator[AsyncExitStack]:
 async def collecting_failures(
     opened: AbstractAsyncContextManager[F], failures: list[NotGone], tell: Callable[[LastWord], object] | None = None
 ) -> AsyncIterator[F]:
-    """Wrap the provider's context: the exit raises the block's error, and appends errors of the exit to ``failures``.
+    """Wrap the provider's context, to keep errors of its exit apart from an error of the block.
 
-    ``tell``: receives the fleet's warnings and usage figures during its exit, when nothing else reads the fleet's
-    events.
+    An error of the block is raised. Errors of the exit are appended to ``failures``. ``tell``: receives the fleet's
+    warnings and usage figures during the exit, when nothing else reads the fleet's events.
     """
     block: list[BaseException] = []
     readers: list[asyncio.Task[None]] = []
@@ -83,17 +83,17 @@ async def collecting_failures(
                 if tell is not None:
                     readers.append(asyncio.create_task(_pass_on(fleet, tell), name="outrider-leaving"))
     except BaseException as error:
-        # if the block raised no error, any ProviderError is one of the exit
+        # types of errors of the exit: if the block raised no error, any ProviderError comes from the exit
         of_leaving = NotGone if block else ProviderError
         leaves = list(_leaves(error))
         if not entered or not all(isinstance(each, of_leaving) for each in leaves):
-            raise  # an error of the block, or a bug
+            raise  # the error comes from the block, or is a bug
         failures += [_not_gone(each) for each in leaves]
     finally:
         for reader in readers:
             reader.cancel()
     if block:
-        raise block[0]  # CLEANUP-1
+        raise block[0]  # CLEANUP-1: the error of the block, whatever errors the exit has added
 
 
 def merged_failures(failures: Sequence[NotGone]) -> NotGone:
@@ -133,7 +133,7 @@ def add_cleanup(error: BaseException, cleanup: CleanupError) -> None:
 
 
 def raise_or_add(cleanup: CleanupError | None, error: BaseException | None) -> None:
-    """Raise ``cleanup``, if it is an error; if the block has already an ``error``, add the clean-up's text to that."""
+    """Raise the error of the clean-up, if any. If the block has raised ``error``, add the text to ``error`` instead."""
     if cleanup is None:
         return
     if error is None:
@@ -142,7 +142,7 @@ def raise_or_add(cleanup: CleanupError | None, error: BaseException | None) -> N
 
 
 async def _pass_on(fleet: Fleet, tell: Callable[[LastWord], object]) -> None:
-    with suppress(Exception):  # the note is for information only
+    with suppress(Exception):  # the note only informs: errors of adding it are ignored
         async for event in fleet.events():
             if isinstance(event, LastWord):
                 tell(event)

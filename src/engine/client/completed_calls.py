@@ -1,5 +1,5 @@
-"""`Pool.as_completed`: runs any number of calls, has a bounded number of them submitted at a time, and yields each
-result as soon as it is ready.
+"""`Pool.as_completed`: runs any number of calls, a bounded number of them at the same time, and yields each result as
+soon as it is ready.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 Calls = Iterable[Call[Any]] | AsyncIterable[Call[Any]]
 TURN = 32  # calls to submit before the event loop gets a turn for other work: about a millisecond
 LIMIT = 1_000  # most calls submitted at a time, if the caller gives no limit
-# most calls submitted per slot, if that is more in total: one runs, one waits for the slot, the others are in transit
+# calls submitted at a time for each slot of the pool, if that makes more than `LIMIT`: one call runs, one waits for the
+# slot, and two are in transit
 PER_SLOT = 4
 
 
@@ -69,7 +70,7 @@ class CompletedCalls:
                 raise
 
     async def batches(self) -> AsyncGenerator[list[Any], None]:
-        """Yield the available results in lists of at least one."""
+        """Yield the available results, in lists of at least one result."""
         source = items_of(self._calls, self._news, self._freezer)
         try:
             while True:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 def end_dropped(pool: Any, shown: str, thread: LoopThread, hold: ThreadHold) -> None:
     """Warn, and end the pool in the pool's own thread.
 
-    Any thread may call this. The program's end waits for the pool's.
+    Any thread may call this. If the program ends, it waits until the pool has ended.
     """
     warnings.warn(
         f"{shown} was dropped without close(), and is ended now: keep a reference to it while it is used, and call "
@@ -34,7 +34,7 @@ def end_dropped(pool: Any, shown: str, thread: LoopThread, hold: ThreadHold) -> 
 
     def over(ended: Future[None]) -> None:
         try:
-            ended.result()  # an error is logged by `concurrent.futures`, as for any callback
+            ended.result()  # raises the error of the pool's end, if any, which `concurrent.futures` then logs
         finally:
             hold.release()
             thread.stop()

@@ -263,8 +263,8 @@ def _parts_below(path: Path) -> Iterator[Part]:
 async def keep(core: OpenPool, folder: str, block_error: BaseException | None) -> None:
     """Fetch a folder of every node at the end of the pool's block, also after a cancellation.
 
-    If the program is about to end, because of ``block_error`` or a cancellation, that takes at most `KEEP_S`. A pool
-    that has failed has no nodes, so nothing is fetched.
+    If the program is about to end, because of ``block_error`` or a cancellation, the fetch takes at most `KEEP_S`. A
+    pool that has failed has no nodes, so nothing is fetched.
 
     Raises:
         TransferError, NodeLost: only if the block has no error; else a note is added to the block's error.
@@ -303,7 +303,7 @@ async def _keep(core: OpenPool, folder: str, block_error: BaseException | None) 
     keeping.result()
 
 
-# --- what both have in common -----------------------------------------------------------------------------------------
+# --- helpers of fetch and push ----------------------------------------------------------------------------------------
 
 
 async def _each(transfers: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
@@ -313,7 +313,8 @@ async def _each(transfers: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
     try:
         await asyncio.wait(tasks) if tasks else None
     finally:
-        # cancel scopes and not tasks: then a thread that writes a file ends before the file is closed
+        # Cancel the scopes, not the tasks: a cancelled scope waits for a thread that is writing, and closes the file
+        # after that.
         for scope, _ in scopes:
             scope.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -337,7 +338,7 @@ def _some_places(
     """Return the nodes to transfer files from or to.
 
     Raises:
-        CapacityError: no node is ready; ``otherwise`` is the consequence, for the message.
+        CapacityError: no node is ready; its message ends with ``otherwise``, the consequence for the transfer.
     """
     if chosen := places(core, on, leaving=leaving):
         return chosen
@@ -361,7 +362,7 @@ def places(core: OpenPool, on: int | Literal["head"] | None = None, *, leaving: 
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether the path is a file or a folder. Pipes and devices are neither, and would be left out."""
+    """Return whether the path is a file or a folder. For pipes and devices return False: they are not transferred."""
     return os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112, PTH113 - those of Path may raise an OSError
 
 

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from ..transport.requirement_check import Wanted
     from ..transport.ssh import PoolKey
 
-# a lost connection is retried for this long before its node is lost; heartbeats took 6 s to detect the loss
+# seconds to retry a lost connection before its node counts as lost; before that, heartbeats take 6 s to detect the loss
 RECONNECT_S = 3.0
 
 ENTRY_POINTS = EntryPoints(
     fork_server="outrider.engine.node.forkserver:serve",
     executor="outrider.engine.node.server:serve",
     template="outrider.engine.node.template:Template",
-    # the first call of each worker imports this module, so it is loaded before
+    # loaded before workers are forked, because the first call of each worker would import this module otherwise
     shared=("outrider.engine.serialization.program",),
 )
 
 
 def entry_points(settings: Settings) -> EntryPoints:
-    """Return the entry points for a provider whose machines are processes of this computer.
+    """Return the functions that a provider's processes on this computer start with.
 
-    The processes share the modules that plugins preload, unless the import of these may depend on the tasks'
-    environment.
+    The processes share the modules that plugins preload, except if the image sets environment variables: the import of
+    a module may depend on them.
     """
     return ENTRY_POINTS if settings.image.env else replace(ENTRY_POINTS, preload=_preload(settings))
 
@@ -49,8 +49,9 @@ def new_client_key(settings: Settings) -> PoolKey | None:
 
 
 def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
-    """Return the launch request for the machines of the first spec; `ProviderFallback` makes the requests of the
-    others.
+    """Return the launch request for machines of the first `Spec`.
+
+    For further specs, `ProviderFallback` makes the launch requests.
     """
     nodes = settings.nodes
     return settings.specs[0].applied_to(
@@ -68,7 +69,7 @@ def launch_request(settings: Settings, client_key: str) -> LaunchRequest:
 def requirements(settings: Settings, fleet: Fleet) -> Callable[[Machine], Wanted]:
     """Return a function that returns the hardware that a machine must have.
 
-    For a cloud's own sizes, that hardware comes from the cloud's catalogue.
+    For a machine that costs money, return only the accelerator: the cloud's catalogue guarantees the other hardware.
     """
 
     def wanted(machine: Machine) -> Wanted:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class PackedCalls:
     """The packed calls of a group.
 
-    `add` packs calls in advance; without it, `gather` packs each call when it submits the call. The order is the same.
+    `add` packs calls in advance; without it, `gather` packs each call when it submits the call. Submit the calls in the
+    order in which they were added.
     """
 
     def __init__(self, core: OpenPool) -> None:
@@ -94,7 +95,7 @@ def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any
     except BaseException:
         packed.release()
         raise
-    group.add_done_callback(lambda _: packed.release())  # for a group that was cancelled before it started
+    group.add_done_callback(lambda _: packed.release())  # also if the group is cancelled before it starts
     return group
 
 

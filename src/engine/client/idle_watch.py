@@ -16,7 +16,7 @@ from .limits import Watch
 
 
 class IdleWatch:
-    """The idle watch of one open pool. It listens to the observer; without ``max_idle_s`` it does nothing.
+    """The idle watch of one open pool. It receives the pool's events; without ``max_idle_s`` it does nothing.
 
     ``calls`` returns how many calls have begun, and how many have ended. ``error`` returns the error that ends the
     pool.

@@ -13,8 +13,8 @@ from ..api.errors import TransferError
 from ..api.printable import plain
 from ..runtime.work_files import Part
 
-# Opcodes of plain values in pickle's protocol 5. Other opcodes can name code, or make a few bytes allocate any amount
-# of memory.
+# Opcodes of plain values in pickle's protocol 5. Other opcodes can call code, or let a few bytes allocate any amount of
+# memory.
 _PLAIN = frozenset(
     "PROTO FRAME STOP MARK MEMOIZE BINGET LONG_BINGET EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "  # noqa: SIM905
     "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 SHORT_BINUNICODE BINUNICODE SHORT_BINBYTES BINBYTES".split()

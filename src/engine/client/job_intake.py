@@ -51,7 +51,7 @@ class PackedCall(NamedTuple):
 
 
 def most_nodes(settings: Settings) -> int:
-    """Return the largest number of nodes that the pool may have, as far as that is known."""
+    """Return the largest number of nodes that the pool may have by its settings, before any resize."""
     return settings.nodes.max or settings.nodes.desired
 
 
@@ -62,9 +62,9 @@ class JobIntake:
         SubmittedJob,
         BroadcastJob,
         staticmethod(as_settled),
-    )  # re-exported for `engine.pool`, which does not import this module's dependencies before a pool opens
+    )  # `engine.pool` uses these names through a pool, so that it imports their modules only when a pool opens
     KEEP = int(RunFlag.KEEP)
-    connector: Connector  # set when the provider is open, so it is set for everyone who has a packed call
+    connector: Connector  # set when the provider is open; before that, no call can be packed
 
     def __init__(self, settings: Settings, observer: Observer) -> None:
         self.settings, self.observer = settings, observer
@@ -82,7 +82,7 @@ class JobIntake:
         self.objects = objects = Objects(lambda: self.packer, self._drop, self.remaking.have)
         plugins, kind = settings.plugins, settings.worker.kind
         self._packer = make(plugins, kind, drop=self._drop, forget=self._forget, objects=objects)
-        self._ref: Ref[Any] | None = None  # the pool's actor, while it accepts jobs
+        self._ref: Ref[Any] | None = None  # the pool's actor; None: it does not accept jobs
         self._failure: BaseException | None = None  # the error that ended the pool
         self._ids = itertools.count(1)
 
@@ -180,7 +180,7 @@ class JobIntake:
 
     def cancel(self, job: JobId) -> None:
         if self._ref is not None and not self.remaking.cancel(job):
-            with suppress(ActorStopped):  # the actor has stopped, so everything is settled
+            with suppress(ActorStopped):  # the actor has stopped, so the job has ended already
                 self._ref.tell(Cancel(job))
 
     def expire(self, job: JobId, deadline_s: float) -> None:
@@ -197,9 +197,9 @@ class JobIntake:
                 self._ref.tell(LeaveRank(job, rank))
 
     def map_slots(self) -> int:
-        """Return the number of slots that a map sends items for.
+        """Return the number of slots that a map should keep busy with its items.
 
-        A pool that scales by load counts also the slots of nodes that it would add for the items.
+        For a pool that scales by load, this includes the slots of nodes that the pool would add for the items.
         """
         most = self.most * self.settings.worker.concurrency if self.settings.nodes.scale else 0
         return max(self.observer.slots(), most)

@@ -65,7 +65,8 @@ class SubmittedJob(Generic[R]):
         self._core, self.payload, self.options = core, payload, options
         self.id = core.new_job()
         if payload.span is not None and core.observer.traces is not None:
-            core.observer.traces.packed = payload.span  # other calls may have been packed in the meantime
+            # set the span of this call again: other calls may have been packed since this call was packed
+            core.observer.traces.packed = payload.span
         core.observer.job(self.id, payload.name)
         self.future: asyncio.Future[None] = core.loop.create_future()
         self.ending: Any = None
@@ -204,9 +205,8 @@ class SubmittedJob(Generic[R]):
     def __call__(self, ending: Ending) -> None:
         """Settle the job, once.
 
-        The job itself is its task's callback (`actors.interfaces.Settle`), which saves a bound method for each job.
-
-        The blob is released even if nothing waits for the job any more.
+        The pool's actor calls the job itself when its task ends (`actors.interfaces.Settle`): a separate callback would
+        take a bound method for each job. The call's blob is released even if no caller waits for the job any more.
         """
         self._settled = True
         if self._deadline is not None:
@@ -376,7 +376,8 @@ def broadcast_of(
             need = f"{ranks} ranks per node would each need a port, and at most {MOST_PORTS} of a node can have one"
             raise SpecError(f"{need}: run fewer ranks per node.")
     if payload.needs is not None:
-        most = max(map(ranks_per_node, nodes), default=1)  # `facts` has no amounts for nodes that join later
+        # use the facts of the nodes that are ready now, as the amounts of nodes that join later are unknown
+        most = max(map(ranks_per_node, nodes), default=1)
     return BroadcastSpec(
         job=job,
         function=payload.function,

@@ -14,7 +14,7 @@ Watch = Callable[[], Coroutine[Any, Any, Never]]
 
 @asynccontextmanager
 async def ended_by(*watches: Watch) -> AsyncIterator[Callable[[], object]]:
-    """Cancel the block when a watch raises. Yield a function that stops the watches.
+    """Run the block with these watches, and cancel it when a watch raises. Yield a function that stops the watches.
 
     Raises:
         BudgetExceeded, PoolIdle: the error of the watch, raised at the end of the block; other errors are its cause.

@@ -52,7 +52,7 @@ class Origin:
     state: State = State.THERE
     references: int = 1  # number of references to the call's result
     users: int = 0  # number of remembered calls that have the result as an argument
-    again: int = 0  # number of repeated runs, including a present one
+    again: int = 0  # number of repeated runs, including a run that has not ended
     remembered: bool = False
 
 
@@ -66,7 +66,7 @@ class Lineage:
         self.forgotten: list[Origin] = []
         self.size_bytes = 0
         self._most, self._most_bytes = most, most_bytes
-        self._calls: OrderedDict[Origin, None] = OrderedDict()  # in the order in which the calls ended
+        self._calls: OrderedDict[Origin, None] = OrderedDict()  # remembered calls, in the order of their ends
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -132,9 +132,9 @@ class Lineage:
             self._forget_unneeded(self._forget(oldest))
 
     def _forget_unneeded(self, origins: Sequence[Origin]) -> None:
-        """Forget the calls that nothing needs any more, and recursively the sources that only these used.
+        """Forget those of the calls that are no longer needed, then their sources if these are not needed, and so on.
 
-        Chains may be long, so this is a loop.
+        Chains of sources may be long, so this is a loop and not a recursion.
         """
         looked_at = [*origins]
         while looked_at:

@@ -86,7 +86,7 @@ class LoopThread:
         loop = self._loop
         if loop is None or self._stopping:
             raise PoolClosed(ENDED)
-        from concurrent.futures import Future  # the loop's thread has imported this module already
+        from concurrent.futures import Future  # not slow here: the loop's thread has imported this module already
 
         future: Future[T] = Future()
         # added before the loop receives the call, so that `_settle_rest` finds it in any case

@@ -55,7 +55,7 @@ CHUNKS_PER_SLOT = 3  # tasks for each slot: one runs, one waits for the slot, th
 
 MapItems = Iterable[Any] | AsyncIterable[Any]
 ErrorsOption = Literal["raise", "return"]
-# endings for which an item may be the cause; for the other reasons, the pool is
+# reasons of a task's end that may be the fault of one of its items; all other reasons are the fault of the pool
 OF_ITEMS = {Reason.LOST, Reason.QUARANTINED, Reason.QUEUE_TIMEOUT, Reason.DEADLINE}
 
 
@@ -123,7 +123,7 @@ class MapRun(Generic[T]):
         asynchronous = isinstance(function, AsyncCompute)
         self._options = options = function.options
         limited = options.timeout_s is not None or options.deadline_s is not None
-        # these options apply to single items, and are enforced for tasks
+        # True: each item gets a task of its own, because these options are meant for one item but apply to a task
         self._alone = limited or options.max_restarts > 0
         if self._returns_errors and (options.at_most_once or not options.retries):
             self._alone = True  # if an item kills its task, no other item may have to run again
@@ -238,7 +238,7 @@ class MapRun(Generic[T]):
         """
         try:
             payload = self._payload(part)
-        except (SerializationError, NotACall) as error:  # an item is unpicklable (a lock), or a call that has not run
+        except (SerializationError, NotACall) as error:  # an item cannot be pickled, or is a call without a result yet
             if len(part.items) == 1:
                 waiting.append(_UnsentItem(part.naming(error, self._function.__name__), part))
                 return
@@ -272,7 +272,7 @@ class MapRun(Generic[T]):
 
     def _landed(self, waiting: deque[_SentChunk | _UnsentItem]) -> _SentChunk | _UnsentItem | None:
         """Remove and return a finished task whose results are to be delivered next: only the oldest if the map is
-        ordered, else any. None: it is not finished.
+        ordered, else any. None: no such task is finished.
         """
         for sent in waiting:
             if sent.done():

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     PreparedImage = Callable[[], Awaitable[Prepared]]
 
 SNAPSHOT_S = 10.0  # time limit for the actor's reply to a request for a snapshot
-# a mark for each open pool whose main task runs the current code
+# marks of the open pools whose own tasks run the current code (see `waits_for_caller`)
 _within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=())
 
 
@@ -69,13 +69,13 @@ class OpenPool(JobIntake):
         self.pool, self._opening = pool, opening
         if (sync := pool._sync) is not None:
             self.objects.reference = lambda stored: sync._ref(stored)  # noqa: PLW0108  a bound method would keep it
-        self.handles: dict[str, Any] = {}  # by plugin name, the object that the plugin offers to users
+        self.handles: dict[str, Any] = {}  # name of a plugin -> the object that the plugin offers to users
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines on this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
-        # read only if needed, because the current folder may have been deleted
+        # get the current folder only if `keep` needs it: the folder may have been deleted, which raises an error
         self.began_in = Path() if settings.keep is None else Path.cwd()
         self.let_save: Callable[[], Awaitable[None]] | None = None  # called before `outrider stop` ends the pool
-        self.fetch_owners: dict[Path, int] = {}  # for each folder of `Pool.fetch`, the node whose files are in it
+        self.fetch_owners: dict[Path, int] = {}  # folder of `Pool.fetch` -> the node whose files are in it
         self.cleanup: CleanupError | None = None  # the error of closing the provider
         self.profile_until = 0.0  # `time.monotonic` at the end of the profile in progress
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
@@ -102,7 +102,7 @@ class OpenPool(JobIntake):
     async def start(self) -> None:
         """Start the pool, and return when it has its minimum number of nodes.
 
-        On cancellation or failure, end everything that was started. If that is not confirmed, the raised error says so.
+        On cancellation or failure, end everything that was started. If an end is not confirmed, the error says so.
         """
         if self._called_off:
             raise PoolClosed(CALLED_OFF)
@@ -121,7 +121,7 @@ class OpenPool(JobIntake):
             raise
 
     def call_off(self) -> None:
-        """Make a present or later `start` end what it began and raise `PoolClosed`."""
+        """Make a running or later call of `start` undo its work and raise `PoolClosed`."""
         self._called_off = True
         if not self._ready.done():
             self._ready.set_exception(PoolClosed(CALLED_OFF))
@@ -146,7 +146,7 @@ class OpenPool(JobIntake):
     async def halt(self, error: Exception) -> None:
         """End the pool with ``error``, and return when nothing is left of the pool.
 
-        Its methods and its block then raise ``error``. If the pool is ending already, wait for that.
+        The pool's methods and its block then raise ``error``. If the pool is ending already, wait for its end.
         """
         assert self._main is not None
         if self._halted is None and not self._stop.is_set() and not self._main.done():
@@ -165,8 +165,9 @@ class OpenPool(JobIntake):
 
     @property
     def inherited(self) -> bool:
-        """True in a forked child, where no thread runs the pool's loop, and where nothing of the pool belongs to the
-        process.
+        """Whether this process is a forked child of the pool's process.
+
+        The child does not own the pool's resources, and no thread in the child runs the pool's loop.
         """
         return os.getpid() != self._process
 
@@ -177,7 +178,7 @@ class OpenPool(JobIntake):
     def explained(self, ending: Ending) -> Ending:
         """Return how a call has ended.
 
-        If the pool ended during the call for being idle, that is given as the reason.
+        If the pool ended during the call because it was idle, the result names this as the reason.
         """
         if isinstance(ending, GaveUp) and ending.reason is Reason.CLOSED:
             return replace(ending, failure=self._idle.error)
@@ -341,7 +342,7 @@ class OpenPool(JobIntake):
         from ..image.includes import roots
         from ..image.install_plan import prepare
 
-        roots(self.settings.image)  # raises for missing local files before any machine is requested
+        roots(self.settings.image)  # raises an error for a missing local file, before machines are requested
         packages = plugin_packages(self.settings)
         preparing = self.loop.create_task(prepare(self.settings.image, self.settings.volumes, packages))
         preparing.add_done_callback(self._prepared)

@@ -28,7 +28,7 @@ class Opening:
         self.name = settings.name or self.id
         self.tag = self.id if settings.name is None else unique(settings.name)
         self._settings = settings
-        # several providers are opened later, one after the other, when their context is entered
+        # only a single provider is opened here; several providers are opened later, one after the other
         alone = len(settings.specs) == 1
         self._begun = self._open(self.tag) if settings.provider.local and alone else None
 

@@ -1,7 +1,7 @@
 """Background import of modules that a pool may need only later.
 
-A pool that has been open for a while imports them, because an upgrade on disk may replace the package in the meantime:
-modules of another version may not import, or not fit those in memory.
+A pool that has been open for a while imports all of them, because the package on disk may be upgraded meanwhile. The
+import of a module of another version may fail, or the module may not work with those in memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from importlib import import_module
 
-AFTER_S = 10.0  # time after the pool's start; short programs end before it and save the cost of 40 ms in a thread
+AFTER_S = 10.0  # seconds from the pool's start to the import, which takes 40 ms in a thread: shorter programs save it
 _PACKAGE = __name__.partition(".engine.")[0]
 ROOMS = (
     "engine.client.completed_calls",
@@ -30,7 +30,7 @@ ROOMS = (
 
 
 def load_rooms() -> None:
-    """Import the modules. If an import fails, the module's first user gets the error."""
+    """Import the modules. Ignore errors: the first code that uses a broken module gets the error."""
     for room in ROOMS:
         with suppress(ImportError):
             import_module(f"{_PACKAGE}.{room}")

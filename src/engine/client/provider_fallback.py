@@ -21,7 +21,7 @@ from ...providers.errors import NoCapacity, NotGone, ProviderError, QuotaExceede
 from ..api.settings import Selection, Spec, is_free, keyless
 from .cleanup import collecting_failures, merged_failures
 
-AGAIN_S = 1.0  # pause before a failed stream of events is read again, or a price is requested again after a timeout
+AGAIN_S = 1.0  # seconds before a failed stream of events is read again, or a price is requested again after a timeout
 # a cloud's prices arrive within some seconds, or a few more if the cloud creates resources for its pool first
 QUOTE_S = 60.0
 
@@ -90,7 +90,7 @@ class FallbackFleet:
 
     options: Sequence[OpenedSpec]
     selection: Selection
-    # the spec of each machine that exists, as far as is known
+    # machine -> the spec of its launch; only machines whose end no fleet has reported
     _origins: dict[MachineId, OpenedSpec] = field(init=False, default_factory=dict)
     _news: list[MachineEvent | Exception] = field(init=False, default_factory=list)
     _more: anyio.Event = field(init=False, default_factory=anyio.Event)
@@ -124,7 +124,7 @@ class FallbackFleet:
     ) -> Sequence[OpenedSpec]:
         """Return the specs to try, the preferred one first.
 
-        A spec without a price at present is left out, and added to ``failed``. While the pool has machines from a spec
+        A spec that has no price now is left out, and added to ``failed``. While the pool has machines from a spec
         (``bound``), return only the specs of the same fleet, with ``bound`` first.
         """
         if bound is not None:
@@ -154,7 +154,7 @@ class FallbackFleet:
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
         known = {machine: self._origins[machine].fleet for machine in ids if machine in self._origins}
-        for fleet in {id(fleet): fleet for fleet in known.values()}.values():  # usually only one fleet
+        for fleet in {id(fleet): fleet for fleet in known.values()}.values():  # each fleet once, usually only one
             machines = [machine for machine, its in known.items() if its is fleet]
             await fleet.terminate(machines)
             for machine in machines:
@@ -193,7 +193,7 @@ class FallbackFleet:
 
 
 async def _price(option: OpenedSpec, request: LaunchRequest) -> float:
-    """Return the present price of one machine of an option in USD per hour; infinity: no machine is available.
+    """Return the current price of one machine of an option in USD per hour; infinity: no machine is available.
 
     Raises:
         ProviderError: the price cannot be requested, or no reply arrived within `QUOTE_S`.

@@ -37,7 +37,7 @@ LATER = "its call is not remembered any more, as those of later results took the
 
 
 class Argument(NamedTuple):
-    """An object in the arguments of a remembered call that cannot be recomputed."""
+    """An object in the arguments of a remembered call. The object itself cannot be recomputed."""
 
     stored: weakref.ref[StoredObject]
     made_by: str  # the function that returned the object; empty: the object is from `Pool.put`
@@ -47,7 +47,7 @@ class Argument(NamedTuple):
 class RememberedCall:
     """The packed call of a kept result, without the objects that its arguments refer to."""
 
-    name: str  # the name that pickles use to refer to the result
+    name: str  # name of the result, by which the pickled arguments of other calls refer to it
     function: str  # the function's name, for messages
     payload: Payload
     options: Options
@@ -58,7 +58,7 @@ class RememberedCall:
 
 
 class Run:
-    """The present run of a remembered call. It is ended when its last waiter stops waiting."""
+    """The current repeated run of a remembered call. It is cancelled when no job waits for its result any more."""
 
     __slots__ = ("task", "waiting")
 
@@ -78,7 +78,7 @@ class Remaking:
         self._core = core
         self._runs: dict[Origin, Run] = {}
 
-    # --- what is remembered ---------------------------------------------------------------------------------------
+    # --- remembering calls ----------------------------------------------------------------------------------------
 
     def remembering(
         self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]
@@ -133,7 +133,7 @@ class Remaking:
                 call.payload.blob.let_go()
             call.payload, call.sources, origin.sources = None, (), ()
 
-    # --- what is needed -------------------------------------------------------------------------------------------
+    # --- recomputing lost results ---------------------------------------------------------------------------------
 
     def submit(self, job: JobId, objects: Sequence[StoredObject], send: Send, settle: Callable[[Ending], None]) -> None:
         """Send a job to the pool's actor, by ``send``, when the objects in its arguments are available.
@@ -144,7 +144,10 @@ class Remaking:
         Waiting(self, job, objects, send, settle).begin()
 
     def cancel(self, job: JobId, ending: GaveUp | None = None) -> bool:
-        """End a job that waits here, as cancelled or with ``ending``. Return False if the job does not wait here."""
+        """End a job that waits for a lost object. Return False if the job does not wait.
+
+        ``ending``: how the job ends; None: as cancelled.
+        """
         waiting = self.waiting.get(job)
         if waiting is None:
             return False
@@ -348,7 +351,7 @@ class Waiting:
             self.give_up(GaveUp(Reason.LOST, failure=error))
 
     def give_up(self, ending: GaveUp) -> None:
-        """End the job, which waits here."""
+        """Stop waiting for lost objects, and end the job with ``ending``."""
         self._remaking.waiting.pop(self._job, None)
         observe = self._remaking._core.observer
         if self._sent and observe.tasks and observe.wants(self._job):
@@ -372,7 +375,7 @@ def _source(stored: StoredObject) -> Origin | Argument:
 
 
 def _at(call: RememberedCall) -> Whereabouts:
-    """Return the whereabouts of a result that is on no node."""
+    """Return the record of where a result is, for a result that is on no node yet."""
     return Whereabouts(call.name, None, 0, producer=_producer(call, call.node))
 
 
@@ -381,7 +384,7 @@ def _producer(call: RememberedCall, node: NodeId) -> str:
 
 
 def _as_object(received: Received, call: RememberedCall, job: JobId, node: NodeId) -> Whereabouts:
-    """Return the result of a repeated run as an object that can be sent to nodes, although it is small this time."""
+    """Return the small result of a repeated run as an object that can be sent to nodes, as the first result was."""
     name, size_bytes = f"{call.name}-{job}", len(received.data)
     blob = Blob(name, [received.data], size_bytes)
     return Whereabouts(name, received.sizes or (size_bytes,), size_bytes, blob=blob, producer=_producer(call, node))

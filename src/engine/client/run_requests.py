@@ -1,6 +1,6 @@
-"""Handlers of requests to the owner of a run, such as that of `outrider stop`.
+"""Handlers of requests that commands such as `outrider stop` send to the program that owns a run.
 
-Requests arrive through the socket in the run's record.
+The requests arrive through the socket in the run's record.
 """
 
 from __future__ import annotations

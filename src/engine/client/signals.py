@@ -5,7 +5,7 @@ This applies only if a signal has its default action when a pool opens in the ma
 a SIGHUP that is ignored, as under nohup, stays ignored.
 
 SIGINT is handled by asyncio: `asyncio.run` cancels its task at the first SIGINT. At each further SIGINT it raises
-KeyboardInterrupt at the loop's present point of execution. If that is between a result and the wake-up of the task that
+KeyboardInterrupt at the point where the loop is. If that point is between a result and the wake-up of the task that
 waits for it, the task never wakes up, and the loop waits for the task forever. Therefore only the first SIGINT is
 passed on to asyncio; further ones are dropped if they arrive shortly after it, or while pools are ending. A pool that
 ends at once still waits `LINGER_S` after the first SIGINT, so that duplicates of that signal are dropped.
@@ -27,7 +27,7 @@ from typing import Any, cast
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 # a further SIGINT within this time is a duplicate: a key held down, or a wrapper that forwards the terminal's signal
 SAME_S = 1.0
-LINGER_S = 0.25  # least time from the first signal to the end of a pool, within which a wrapper's duplicate arrives
+LINGER_S = 0.25  # seconds that a pool stays open at least after a signal, so that a wrapper's duplicate arrives before
 ENDING_S = 30.0  # SIGINTs are dropped for this long while pools end; a later one ends the wait for them
 
 
@@ -70,9 +70,9 @@ class TaskHold(Hold):
         _InterruptHandler.hold(self)
 
     async def leave(self) -> None:
-        """Release, after the other pools that the signal ends are closed.
+        """Wait until the other pools that the signal ends are closed, then release this hold.
 
-        If this task is the main task, asyncio would end with it and cancel the tasks of the others.
+        Without the wait, this task may end first. If it is the main task, asyncio then cancels the tasks of all pools.
         """
         self.at_rest.set()
         try:
@@ -112,7 +112,7 @@ class TaskHold(Hold):
             self._loop.call_soon_threadsafe(self._cancel, self._task)
 
     def hurried(self) -> bool:
-        """Notify a block that is still ending after the first SIGINT of another SIGINT.
+        """Report another SIGINT to a block that is still ending after the first SIGINT.
 
         Return whether the block handles it.
         """
@@ -177,7 +177,7 @@ def ending_signal_came() -> bool:
 class _EndingHandler:
     """The handler of the signals that would end the process.
 
-    All open pools share one; they find it as the installed signal handler.
+    All open pools share one instance, which each pool finds by asking Python for the installed signal handler.
     """
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class _EndingHandler:
         return os.getpid() != self._process
 
     def settle(self) -> None:
-        """End the blocks that have to end. When no hold is left, restore the default actions."""
+        """End the blocks that the arrived signal has to end. When no hold is left, restore the default actions."""
         if self.came:
             for hold in [*self.holds]:
                 hold.end(innermost=self.holds[-1:] == [hold])

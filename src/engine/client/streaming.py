@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .open_pool import OpenPool
 
 T = TypeVar("T")
-# a first item without a value, after which the generator must be closed even if no value is read
+# an extra first item of a generator, without a value: from this item on, closing the generator runs its clean-up
 _BEGUN: Any = object()
 
 
@@ -39,7 +39,7 @@ async def stream(
     """Implement `Pool.stream`. The call is submitted when the first value is requested.
 
     Args:
-        marked: The stream is for `begun`, which returns before the node has the arguments, so the arguments are copied.
+        marked: Whether to yield `_BEGUN` first, for `begun`. The caller continues then, so the arguments are copied.
         payload: The call, if it was packed before, with `Values` as its output.
     """
     if not isinstance(call, StreamCall):
@@ -69,9 +69,9 @@ async def stream(
 
 
 async def begun(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """Return a marked generator when it has begun.
+    """Take the first item, `_BEGUN`, from a generator, and return the generator.
 
-    From then on, closing or dropping the generator releases its resources, even if no value was read.
+    From now on, closing or dropping the generator releases its resources, even if no value was read.
     """
     await anext(values)
     return values
@@ -118,7 +118,7 @@ class StreamingBroadcast(BroadcastJob[None]):
         return ranks
 
     async def values(self, rank: int) -> AsyncGenerator[Any, None]:
-        """Yield the values of a rank, marked for `begun`; then raise the rank's error.
+        """Yield `_BEGUN` (see `begun`), then the values of a rank; then raise the rank's error, if any.
 
         Closing the generator ends only this rank.
         """

@@ -1,4 +1,7 @@
-"""Transfers of blobs between the client and one node. A transfer may take several channels and connections."""
+"""Transfers of blobs (large values) between the client and one node.
+
+A transfer that loses its channel or connection starts over on another channel or connection.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ from ..wire import messages as wire
 
 T = TypeVar("T")
 
-# limit of tries in a row without progress for one blob; a channel may be refused by sshd's MaxSessions, or by an
-# executor that is short of memory
+# A transfer of a blob fails after this number of tries in a row without progress. A single try may fail for a reason
+# that passes: sshd refuses the channel because of MaxSessions, or the executor because it is short of memory.
 CHANNEL_TRIES = 8
-# seconds to pause after a lost channel on a live connection, times the number of tries in a row without progress
+# After a try that lost its channel, but not its connection, wait this number of seconds for each try in a row without
+# progress.
 CHANNEL_PAUSE_S = 0.1
 
 
@@ -32,10 +36,10 @@ class TransferProgress:
         self._most, self._most_bytes = tries, most_bytes
         self._farthest = 0
         self.tries = 0  # tries since the last progress
-        self.at_bytes = 0  # bytes that the present try has moved
+        self.at_bytes = 0  # bytes that the current try has moved
 
     def begin(self, last: BaseException | None) -> None:
-        """Begin another try. ``last``: the error of the try before.
+        """Begin another try. ``last``: the error of the previous try; None: this is the first try.
 
         Raises:
             RuntimeError: `tries` tries in a row made no progress.
@@ -57,9 +61,9 @@ class TransferProgress:
 
 
 class Bulk(Protocol):
-    """A carrier of large data over one connection, until the connection is lost.
+    """The interface that moves blobs over one connection, until the connection is lost.
 
-    ``progress`` counts the moved bytes.
+    ``progress`` counts the bytes that were moved.
     """
 
     async def put(self, blob: Blob, progress: TransferProgress, at: int, /) -> None:
@@ -75,10 +79,11 @@ class BlobTransfers:
     def __init__(self, bulk: Bulk, *, same_host: bool, send: Callable[[wire.Message], None]) -> None:
         self._bulk, self._same_host, self.send = bulk, same_host, send
         self._attached = self._closed = False
-        # set when one of the two fields above changes; None: no transfer waits for that
+        # result is set when `_attached` or `_closed` changes; None: no transfer waits for a change
         self._change: asyncio.Future[None] | None = None
-        self.placed: dict[str, asyncio.Task[None]] = {}  # by name: blobs that are on the node, or are being sent to it
-        # these dicts have only keys, as an empty dict takes less memory than an empty set
+        # name of a blob -> the task that sends the blob to the node, or has sent it
+        self.placed: dict[str, asyncio.Task[None]] = {}
+        # `tasks` and `moving` are dicts that are used as sets: an empty dict takes less memory than an empty set
         self.tasks: dict[asyncio.Task[None], None] = {}
         self.moving: dict[asyncio.Task[Any], None] = {}  # transfers that have a channel, or will open one at once
 
@@ -106,13 +111,13 @@ class BlobTransfers:
             change.set_result(None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` until the node is lost. Its errors are dropped here: the loss is reported elsewhere."""
+        """Run ``work`` in a task that is cancelled when the node is lost. Errors of ``work`` are ignored here."""
         return _kept(self.tasks, work)
 
     async def ensure_placed(self, blob: Blob) -> None:
-        """Return when the node has the blob, whichever call sent it.
+        """Send the blob to the node unless another call has done so, and return when the node has it.
 
-        Errors of the transfer are final: a new connection would not help.
+        An error of the transfer is final: a new connection would not help.
         """
         while True:
             placing = self.placed.get(blob.name)
@@ -145,14 +150,14 @@ class BlobTransfers:
             await self._bulk.put(blob, progress, at)
 
     def drop(self, blob: Blob) -> None:
-        """Have the node drop the blob, if the node has it: no attempt will read the blob any more."""
+        """Make the node drop the blob, as no attempt will read it any more. Do nothing if the node lacks the blob."""
         placed = self.placed.pop(blob.name, None)
         if placed is not None:
             placed.cancel()
             self.send(wire.Drop((blob.name,)))
 
     def arrived(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
-        """Return a value that is in this process, or in a memory file of an executor on this computer.
+        """Return a value that can be read at once: from the message, or from a memory file on this computer.
 
         Raises:
             ConnectionError: the executor has ended, and the value is lost with it.
@@ -169,9 +174,10 @@ class BlobTransfers:
         return Received(mapping, value.sizes, duration_us / 1e6)
 
     async def bring(self, value: wire.Value, duration_us: int = 0, most_bytes: int | None = None) -> Received:
-        """Return a value that is in this process, on this computer, or on the node.
+        """Return a value that the node has reported; fetch its blob if the node is on another computer.
 
-        Raise a ValueError if it is too large.
+        Raises:
+            ValueError: the value is larger than ``most_bytes``.
         """
         if value.blob is None or self._same_host:
             return self.arrived(value, duration_us, most_bytes)
@@ -222,7 +228,7 @@ class BlobTransfers:
 
 
 def _kept(tasks: dict[Any, None], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run ``work`` as one of ``tasks``, until it ends. Retrieve its error, as asyncio logs unretrieved errors."""
+    """Run ``work`` in a task, and keep the task in ``tasks`` until it ends. asyncio will not log its error."""
     task = asyncio.ensure_future(work)
     tasks[task] = None
 
@@ -241,6 +247,6 @@ def is_lost(fetched: asyncio.Task[Received]) -> bool:
 
 
 def refuse_lost(name: str) -> None:
-    """Raise an OSError if the node could not keep the value; ``name`` then has the reason."""
+    """Raise an OSError if the node could not keep the value; in that case, ``name`` contains the reason."""
     if name.startswith(wire.LOST):
         raise OSError(errno.EMFILE, plain(name.removeprefix(wire.LOST)))

@@ -44,7 +44,7 @@ class BootstrappedRoute(Route):
             self._renewal = LeaseRenewal(shell, self._machine.lease, self._settings.lease_s, checked=checked)
 
     async def _bootstrap(self, shell: CommandRunner) -> bool:
-        """Install the image and start an executor on the machine, unless done. Return whether this call did it.
+        """Install the image and start an executor on the machine. Return False if an earlier call has done so.
 
         Raises:
             BootstrapError: the bootstrap failed; the error names the machine.
@@ -53,7 +53,7 @@ class BootstrappedRoute(Route):
             return False
         async with self._settings.bootstraps:
             bootstrap = self._bootstrapped(shell)
-            if self._renewal is not None:  # renew the lease during the bootstrap, so that its check takes no extra time
+            if self._renewal is not None:  # check and renew the lease during the bootstrap: this takes no extra time
                 bootstrap = self._renewal.during(bootstrap, self._machine.id)
             self._executor = await bootstrap
         return True
@@ -99,7 +99,7 @@ class BridgeOutput:
         return self._skipped is None
 
     def begun(self, data: bytes) -> bytes:
-        """Return the part of ``data`` that comes from the socket."""
+        """Return the part of ``data`` that comes from the socket: without what the login shell has printed."""
         if self._skipped is None:
             return data
         self._skipped += data

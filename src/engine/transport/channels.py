@@ -20,12 +20,12 @@ from .send_ahead import SILENT_S, SendAhead
 # A blob is written in slices of this size; before each slice, the code checks whether the channel still accepts data.
 # sshd accepts no larger packets: asyncssh would split a longer slice, and copy the rest of it each time.
 SLICE_BYTES = 32 << 10
-FILLING_S = 0.001  # seconds between checks for more bytes of a blob that is still being copied
+FILLING_S = 0.001  # seconds between checks whether a blob that is still being copied has more bytes to send
 STEP_BYTES = 512 << 10  # bytes to write in one step of the event loop: their encryption takes 2 ms
-ANSWER_S = 10.0  # seconds for a node to answer a request for a blob, which takes a healthy node no time
+ANSWER_S = 10.0  # seconds for a node to answer a request for a blob; a healthy node answers at once
 # seconds without a byte of a blob, while heartbeats arrive over the same connection, until the transfer fails
 STALL_S = 60.0
-# seconds for a node to receive a blob: progress of the last 2 MiB shows only when the node has them all
+# seconds for a node to confirm a blob: until then, the client cannot see whether the last 2 MiB make progress
 TAKEN_S = 300.0
 
 
@@ -44,7 +44,7 @@ class Channel(ByteStream):
 
     @property
     def takes(self) -> bool:
-        """Return whether written bytes are still sent. If not, `connection_lost` is about to be called."""
+        """Return whether the channel still sends what is written to it. If not, it calls `connection_lost` soon."""
         return self._carrier is not None and not self._carrier.is_closing()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -69,7 +69,7 @@ class Channel(ByteStream):
 
 
 class Listener(Protocol):
-    """The owner of a control channel."""
+    """The interface of the owner of a control channel."""
 
     def received(self, data: bytes, /) -> None: ...
 
@@ -82,7 +82,7 @@ class Control(Channel):
 
     def __init__(self) -> None:
         super().__init__()
-        # Both fields are in use until the session begins. The first message has all facts of the node.
+        # `first` and `_splitter` are used until the session begins. The first message contains all facts of the node.
         self.first: asyncio.Future[wire.Message] | None = asyncio.get_running_loop().create_future()
         self._splitter: Splitter | None = Splitter()
         self.rest = b""
@@ -100,7 +100,7 @@ class Control(Channel):
         if self._listener is not None:
             self._listener.received(data)
         elif self.first is None or self._splitter is None or self.first.done():
-            self.rest += data  # the connection calls `attach` one turn of the loop after the first message
+            self.rest += data  # keep the bytes that arrive after the first message, before `attach` is called
         else:
             try:
                 head = self._splitter.first(data)
@@ -216,7 +216,10 @@ class Sending(Transfer):
     def __init__(
         self, parts: Sequence[Part], progress: TransferProgress, at: int = 0, filled: Filled | None = None
     ) -> None:
-        """Begin with byte ``at``. ``filled``: the number of bytes that the parts contain so far; None: all."""
+        """Prepare to send the blob from byte ``at`` on.
+
+        ``filled``: counts how many bytes of ``parts`` are filled so far; None: all are filled.
+        """
         super().__init__(progress)
         self._at, self._filled = at, filled
         self._parts = [memoryview(part).cast("B") for part in parts]
@@ -229,12 +232,15 @@ class Sending(Transfer):
         self._silence: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Begin to send the blob. The message that announces it was written before."""
+        """Begin to send the blob. The caller has already written the message that announces the blob."""
         self._begun = True
         self._pump()
 
     def limit(self, ahead: SendAhead) -> None:
-        """Send no more than ``ahead`` allows. Call `taken` for bytes that the other end has passed on."""
+        """From now on, send no more bytes than ``ahead`` allows.
+
+        Each time that the other end has passed on bytes, the caller must call `taken` with their number.
+        """
         self._ahead = ahead
 
     def taken(self, count: int) -> None:
@@ -267,8 +273,9 @@ class Sending(Transfer):
         self._pump()
 
     def _pump(self) -> None:
-        """Write until the channel accepts no more data, but at most `STEP_BYTES`: a channel with a connection of its
-        own may accept megabytes at once.
+        """Write until the channel accepts no more data, but at most `STEP_BYTES`.
+
+        Without this limit, a channel that shares its connection with no other channel may accept megabytes at once.
         """
         if not self._begun:  # the channel accepts data, but the message that announces the blob must be written first
             return
@@ -312,7 +319,7 @@ class Sending(Transfer):
 
 
 class Receiving(Transfer):
-    """The transfer of a blob from the node, which is written straight into its final memory."""
+    """The transfer of a blob from the node. The received bytes are written straight into the blob's final memory."""
 
     stall_s, answer_s = STALL_S, ANSWER_S
 
@@ -345,6 +352,7 @@ class Receiving(Transfer):
         super().finish(error)
 
     def release(self) -> None:
-        self.finish(ConnectionResetError("the transfer was given up"))  # unless it is over: later bytes are ignored
+        # no effect if the transfer has ended already; bytes that arrive later are ignored
+        self.finish(ConnectionResetError("the transfer was given up"))
         self.__dict__.pop("buffer", None)
         self.__dict__.pop("_memory", None)

@@ -3,8 +3,8 @@
 A ping is sent at ``s``, the node adds its time to the answer, and the answer arrives at ``r``. The offset is the node's
 time less the middle of ``s`` and ``r``. Its error is at most half of the round trip, even if one direction took longer
 than the other (RFC 5905, section 8, states this for NTP). Of several recent pings, the one with the shortest round trip
-is the most exact. The errors of all pings grow at the same rate, so a ping that is less exact than a later ping can be
-dropped for good. So only a few pings are kept, and a heartbeat compares only these.
+is the most exact. As the clocks drift, the errors of all pings grow at the same rate, so a ping that is less exact than
+a later ping can be dropped for good. So only a few pings are kept, and a heartbeat compares only these.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 from ...lazy_named_tuple import NamedTuple
 
 KEPT = 64  # only the last 64 answered pings are used: two minutes at one ping each 2 s
-UNANSWERED = 256  # pings without an answer that are remembered, at most
-# largest drift between two clocks, in seconds per second: NTP assumes 15 ppm for an unset clock, and slews by 500 ppm
+UNANSWERED = 256  # largest number of unanswered pings to remember
+# largest drift between two clocks, in seconds per second. For comparison: NTP assumes a drift of 15 ppm, and corrects a
+# clock by up to 500 ppm.
 DRIFT = 100e-6
 
 
@@ -26,7 +27,7 @@ class Offset(NamedTuple):
 
 class _Seen(NamedTuple):
     offset: Offset
-    at: float  # when the ping was sent
+    at: float  # time of the client's clock when the ping was sent
     turn: int  # number of pings that were answered before this one
 
 
@@ -85,5 +86,5 @@ def _says_more(one: Offset, newer: Offset) -> bool:
 
 
 def _agree(one: Offset, other: Offset) -> bool:
-    """Return whether some offset lies within the errors of both."""
+    """Return whether both estimates can be right: their error ranges overlap."""
     return abs(one.seconds - other.seconds) <= one.error_s + other.error_s

@@ -42,7 +42,7 @@ from .unix_route import Interpose
 
 ENDS_S = 1.0  # seconds for a command to exit after its connection is lost, so that the error can name the exit status
 REUSE_S = 1.0  # seconds for a shared connection to open a session; a dead connection never does
-TRIES = 4  # shared connections to try; the last one may be new and take any time
+TRIES = 4  # number of shared connections to try; `REUSE_S` does not limit the last of them, which may be new
 TOGETHER_BYTES = 256 << 10
 SHOWN = 160  # characters of the command to show in an error
 _ITS_OWN = (asyncssh.HostKeyNotVerifiable, asyncssh.PermissionDenied, asyncssh.KeyImportError)
@@ -112,7 +112,7 @@ async def _here(
         sock.close()
         try:
             raise await _story(machine, error, command, "") from error
-        finally:  # also if this call is cancelled while it waits
+        finally:  # end the command also if this call is cancelled while it waits for the command's error
             command.end()
     except BaseException:
         sock.close()
@@ -240,7 +240,7 @@ class _Session:
             raise _Unusable from None
         finally:
             for each in carriers:
-                each.wanted = False  # the session has started, or nobody waits for it any more
+                each.wanted = False  # this call no longer waits for the sessions that have not started
         self._carrier = carrier
         return channel, carrier.connection
 
@@ -292,10 +292,10 @@ def _hang_up(channel: Any) -> None:
 
 
 class _Carrier(asyncssh.SSHClientSession[bytes]):
-    """The session of a command, between the login host's connection and the inner SSH connection.
+    """The SSH session on a login host whose command carries the inner SSH connection to the machine.
 
-    The inner connection begins when the command has started, for two reasons: its time-out starts then, and its error
-    must be awaited.
+    The inner connection is created only when the command has started, because its login timeout begins at its creation,
+    and because a caller must then await its error.
     """
 
     wanted = True  # whether the opening call still waits for this session

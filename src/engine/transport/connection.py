@@ -1,6 +1,7 @@
 """A pool's connections to its nodes.
 
-Each connection has a control channel with a heartbeat, and further channels for blobs. It is resumed after a loss.
+Each connection has a control channel with a heartbeat, and further channels for blobs. If the connection is lost, the
+session continues on a new connection.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Connector:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._connections: dict[NodeId, NodeConnection] = {}
-        # nodes not reached yet; a new try reuses the object, as results of the last try stay valid
+        # connections to nodes that were not reached yet; the next try reuses the object and its state
         self._opening: dict[NodeId, NodeConnection] = {}
         self._evictions: set[asyncio.Task[None]] = set()
         self._forwards = Forwards()
@@ -82,7 +83,7 @@ class Connector:
         task.add_done_callback(self._evictions.discard)
 
     async def close(self) -> None:
-        """Close all connections. Nodes that were given up, and not reached since, end with their lease."""
+        """Close all connections, and stop trying to reach nodes that were given up: their lease ends those nodes."""
         await self._forwards.close()
         for task in self._evictions:
             task.cancel()
@@ -110,12 +111,15 @@ class Connector:
 
     @property
     def facts(self) -> list[NodeFacts]:
-        """The facts of the ready nodes, by rank. In a large pool: the facts of all reached nodes."""
+        """The facts of the ready nodes, in the order of their ranks.
+
+        In a pool that is too large for a list of peers: the facts of all reached nodes.
+        """
         ready = self._settings.views.facts
         return [connection.facts for connection in self._connections.values()] if ready is None else ready
 
     def cut(self, node: NodeId, cause: str) -> None:
-        """Drop the connection to a node. The node is tried again, as after any lost connection."""
+        """Drop the connection to a node. The pool reconnects, as after any lost connection."""
         if (connection := self._connections.get(node)) is not None:
             connection.cut(cause)
 
@@ -148,7 +152,7 @@ def route_to(node: NodeId, machine: Machine, settings: ConnectionSettings) -> Ro
 
 
 class ConnectionOwner(Protocol):
-    """The object that owns a pool's connections, as each connection sees it."""
+    """The interface of the object that owns a pool's connections, which each connection calls."""
 
     def closed(self, node: NodeId, /) -> None: ...
 
@@ -189,7 +193,7 @@ class NodeConnection:
         self.link.sampled = SampleIntake(node, settings.setup.get("sample_every"), settings.observe).received
         self._route = route_to(node, machine, settings)
         self._control: Control | None = None
-        self._lost: Lost | None = None  # how the present connection was lost; None: it lives
+        self._lost: Lost | None = None  # how the current connection was lost; None: it is not lost
         self._watcher: Callable[[Lost], object] | None = None
         self.link.profiles.observe = settings.observe
         self._heartbeat = Heartbeat(self._route, self, same_host=self.on_this_computer, beats=settings.beats)
@@ -198,7 +202,7 @@ class NodeConnection:
         self._facts: NodeFacts | None = None
         self._uploads = 0  # number of running uploads
         self._gone = False  # whether the executor has certainly ended
-        self._errs = ""  # the executor's protocol error, for which the node is given up; empty: none
+        self._errs = ""  # an error of the executor for which the node is given up; empty: no such error
 
     @property
     def facts(self) -> NodeFacts:
@@ -223,7 +227,7 @@ class NodeConnection:
             await self._check(facts, raw_facts)
 
     async def set_up_plugins(self) -> None:
-        """Set up the pool's plugins once, across losses of the connection. If that fails, close everything."""
+        """Set up the pool's plugins once on this node; resume lost connections meanwhile. On an error, call `close`."""
         plugins = self._settings.plugins
         starting: asyncio.Future[Any] = asyncio.ensure_future(
             plugins.start(self._node, self.link, self.facts, systematic=self.on_this_computer)
@@ -242,9 +246,9 @@ class NodeConnection:
             raise
 
     async def _resumed(self) -> bool:
-        """Resume the session; repeat until the result is known.
+        """Try to resume the session until a try succeeds or fails for good. Return whether it was resumed.
 
-        A new session is not an option: the executor would refuse it.
+        A new session is not possible: the executor would refuse it.
         """
         while True:
             try:
@@ -275,7 +279,8 @@ class NodeConnection:
             failed.kind = str(objection).replace(facts.hostname, "")
             raise failed from objection
         rows = tuple(each.row for each in mismatches)
-        if rows and rows not in settings.reported_differences:  # report each set of differences once for all nodes
+        # nodes with equal differences between package versions: report these differences once
+        if rows and rows not in settings.reported_differences:
             settings.reported_differences.add(rows)
             settings.observe(VersionsDiffer(node, rows, versions.table(mismatches)))
 
@@ -298,15 +303,15 @@ class NodeConnection:
             lost(self._lost)
 
     def _losing(self) -> asyncio.Future[Any]:
-        """Return a future whose result is set when the present connection is lost. The caller may cancel the future."""
+        """Return a future whose result is set when the current connection is lost. The caller may cancel the future."""
         losing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.watch(lambda lost: None if losing.done() else losing.set_result(lost))
         return losing
 
     async def close(self) -> None:
-        """End the session in order.
+        """End the session: retire the plugins, send `Bye` to the executor, and wait until it closes the channel.
 
-        For a node on this computer, do not wait: its provider ends the process right after.
+        For a node on this computer, do not wait: its provider ends the executor's process right after.
         """
         self._watcher = None
         lost, control = not self._route.reached or self._lost is not None, self._control
@@ -317,7 +322,7 @@ class NodeConnection:
                 self.link.flush()
                 if not self.on_this_computer:
                     await asyncio.wait([self._losing()], timeout=FAREWELL_S)
-                    # unless the executor closed the channel, it may not have received the farewell
+                    # an executor that has not closed the channel may not have received `Bye`
                     lost = control is None or not control.ended
         finally:
             self.link.close()
@@ -341,7 +346,7 @@ class NodeConnection:
     async def _evicted(self) -> bool:
         """Try once to end an executor.
 
-        Return True when it has ended, by this call or before. Its messages are ignored.
+        Return True if the executor has ended, by this call or before. The executor's messages are ignored.
         """
         control, farewell = Control(), Farewell()
         try:
@@ -362,7 +367,7 @@ class NodeConnection:
     # --- the control channel ------------------------------------------------------------------------------------
 
     async def _greet(self, answered: Callable[[], None] = lambda: None) -> wire.Welcome:
-        """Connect, send the hello, and attach the session to the executor. If that fails, close everything."""
+        """Connect, send the hello, and attach the session to the executor. On an error, drop the connection."""
         self.cut("reconnecting")
         self._lost = None
         try:
@@ -384,7 +389,7 @@ class NodeConnection:
         except BaseException:
             self.cut("not reached")
             raise
-        # a new executor must not get the messages for the earlier one
+        # a new executor must not get the messages for the earlier executor
         if self._facts is not None and not welcome.resumed:
             self.cut("its executor started anew")
             return welcome
@@ -436,10 +441,11 @@ class NodeConnection:
             self._answered()
         try:
             self.link.received(data)
-        except ProtocolError as error:  # TCP does not garble bytes, so the node would send the same message again
+        except ProtocolError as error:  # a new connection would not help: the node would send the same message again
             self._errs = f"it sent what is not the protocol: {error}"
             self.cut(self._errs)
-        if self.link.unfit and not self._errs:  # the executor is about to exit; bound the wait for its exit
+        # the executor has reported an internal error and will exit: limit the wait for its exit
+        if self.link.unfit and not self._errs:
             self._errs = self.link.unfit
             asyncio.get_running_loop().call_later(UNFIT_S, self.cut, self._errs)
 
@@ -451,7 +457,7 @@ class NodeConnection:
             self._reports(others)
 
     def cut(self, cause: str, *, silent: bool = False, early_s: float = 0.0) -> None:
-        """Drop the present connection, whatever state it is in.
+        """Drop the current connection, whatever state it is in.
 
         If the route to the machine is lost, the machine counts as silent from now on: no further data can arrive.
         """

@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from ..observe.task_logs import TaskLogs
     from .ssh import PoolKey
 
-BOOTSTRAPS = 50  # bootstraps that run at once; machines that wait are connected already, and their leases are renewed
+# largest number of bootstraps at the same time; a machine that waits is connected, and its lease is renewed
+BOOTSTRAPS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
     pool: str
     views: InstanceViews
-    key: PoolKey | None  # None: no machine is reached by SSH
+    key: PoolKey | None  # the pool's SSH key; None: no machine is reached by SSH
     setup: dict[str, Any]  # the field `setup` of the `Hello` message
     wanted: Callable[[Machine], requirement_check.Wanted]
     lease_s: float
@@ -46,9 +47,9 @@ class ConnectionSettings:
     checkpoints: MemoryCheckpoints = field(default_factory=MemoryCheckpoints)
     uploads: Uploads = field(default_factory=lambda: Uploads(lambda _: None))
     bootstraps: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BOOTSTRAPS))
-    # connections to the hosts that run commands for machines
+    # shared SSH connections to login hosts, on which commands such as `srun` lead to machines
     logins: SharedLogins = field(default_factory=SharedLogins)
-    # version differences of packages that were reported already
+    # already reported differences between the package versions here and those on nodes
     reported_differences: set[tuple[tuple[str, str, str], ...]] = field(default_factory=set)
     beats: Beats = field(default_factory=Beats)
     interpose: Callable[[], Interpose | None] = lambda: None
@@ -56,7 +57,7 @@ class ConnectionSettings:
     object_bytes: tuple[int | None, int | None] = (None, None)
     keys: ContentKeys = field(default_factory=ContentKeys)
     peers: PeerTransfers | None = None  # None: nodes send no objects to each other
-    turn: str = ""  # distinguishes the pool's clients after one took the pool over from another
+    turn: str = ""  # identifies this client among the clients that have owned the pool, one after another
     # pinned host keys of a machine whose first key was rotated
     pinned: Callable[[Machine], tuple[str, ...]] = lambda _: ()
     # called with new host keys before the host uses them

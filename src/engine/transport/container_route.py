@@ -154,7 +154,7 @@ class LocalContainerRoute(BootstrappedRoute):
         return ContainerShell(LocalShell, self._machine, self._paused)
 
     async def reach(self, *, again: bool) -> None:
-        if again:  # a first bootstrap shows by itself whether the container exists
+        if again:  # on the first call, no check is needed: the bootstrap fails if the container does not exist
             await self._shell.run(["true"])
         self._channels = []
 

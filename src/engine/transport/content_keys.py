@@ -1,8 +1,8 @@
 """The keys of the objects on nodes: the SHA-256 of the bytes, or a provisional key at first.
 
-The SHA-256 of a gigabyte takes most of a second. No node has a large blob whose fingerprint is new, so the blob is sent
-at once under a provisional key, while it is copied. Its SHA-256 is computed after it is sent, or when a caller needs
-it, and then replaces the provisional key.
+The SHA-256 of a gigabyte takes most of a second. If the fingerprint of a large blob is new, no node has the blob: it is
+sent at once under a provisional key, without a wait for its SHA-256. The SHA-256 is computed after the blob was sent,
+or when a caller needs it, and then replaces the provisional key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEEN = 4096  # fingerprints that are remembered; a blob whose fingerprint is for
 
 
 class Keyed(Protocol):
-    """A node as a holder of objects by key."""
+    """The interface of a node that has objects under keys."""
 
     def rekeyed(self, before: str, key: str) -> None: ...
 
@@ -38,7 +38,7 @@ class ContentKeys:
         self._seen: OrderedDict[bytes, weakref.ref[Blob]] = OrderedDict()  # fingerprint -> the first blob that had it
         self._numbers = itertools.count(1)
         self._settling: dict[str, asyncio.Task[str]] = {}  # provisional key -> the running computation of the SHA-256
-        self._own: set[str] = set()  # provisional keys
+        self._own: set[str] = set()  # provisional keys that no SHA-256 has replaced yet
         self._copying: set[asyncio.Task[None]] = set()
         self.nodes: weakref.WeakSet[Keyed] = weakref.WeakSet()
         self.peers: PeerTransfers | None = None
@@ -80,7 +80,7 @@ class ContentKeys:
             settling.exception()  # retrieve the error: asyncio would log it
 
     def left(self, node: Keyed) -> None:
-        """Note that a node is lost. After the last node, no key is needed any more."""
+        """Note that a node is lost. Once the last node is lost, no key is needed any more."""
         self.nodes.discard(node)
         if not self.nodes:
             for task in (*self._settling.values(), *self._copying):

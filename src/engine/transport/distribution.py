@@ -6,8 +6,8 @@ the same time form a chain, or a tree if there are many, as a tree is less deep.
 CHAIN-1: from each receiving node, the chain of sources ends at the client or at a node that has the object.
 CHAIN-2: a node does not get the object from the client if another node could forward it, until `TRIES` hops to the node
     have broken.
-CHAIN-3: a node forwards an object to one node at a time while at most `CHAIN_NODES` take part, and to two if more do,
-    not counting nodes that bypass a broken hop.
+CHAIN-3: a node forwards an object to one node at a time, or to two if more than `CHAIN_NODES` nodes take part. Nodes
+    that bypass a broken hop are not counted.
 CHAIN-4: a broken hop is not tried again for that object. A hop whose nodes could not connect is not tried again for any
     object.
 CHAIN-5: if `APART` hops could not connect and none ever did, the pool's nodes cannot reach each other: each node gets
@@ -73,7 +73,7 @@ class Distribution:
         # a heap of nodes that may have room for a receiver, least deep first
         self._places: list[tuple[int, int, NodeId]] = []
         self._turn = self._here = 0
-        self._each = 1  # receivers that a node may have at a time
+        self._each = 1  # largest number of nodes to which one node forwards the object at the same time
 
     @property
     def empty(self) -> bool:
@@ -98,7 +98,7 @@ class Distribution:
         self._offer(node)
 
     def broke(self, node: NodeId, *, more: bool = True) -> NodeId | None:
-        """Note that a node's source sends no more. Return the next source; None: the client.
+        """Note that the source of a node has stopped sending. Return the node's next source; None: the client.
 
         ``more`` False: the next source must be the client. Otherwise the broken source's own source is tried first.
         """
@@ -180,7 +180,7 @@ class Distribution:
         return node not in self._way(source)
 
     def _way(self, node: NodeId) -> Iterator[NodeId]:
-        """Yield the node and its chain of sources, up to the first one that has the object or is gone."""
+        """Yield the node and its chain of sources, up to the first node that has the object or is gone."""
         at: NodeId | None = node
         while at is not None:
             yield at

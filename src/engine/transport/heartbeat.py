@@ -1,7 +1,7 @@
 """Heartbeats of a connection: ping the node, and react to its silence.
 
-After `QUIET_S` of silence, a second connection is tried while the present one stays open; after `SILENCE_S`, the
-present one is cut. `silence` defines silence; `actors.failure_detector` decides what a cut connection means for the
+After `QUIET_S` of silence, a second connection is tried while the current one stays open; after `SILENCE_S`, the
+current one is cut. `silence` defines silence; `actors.failure_detector` decides what a cut connection means for the
 node.
 """
 
@@ -15,17 +15,18 @@ from .route import Route
 from .silence import SilenceClock
 
 HEARTBEAT_S = 2.0  # seconds between two pings
-# seconds of silence before a second connection is tried: TCP doubles its retry pauses, so a new one may connect sooner
+# seconds of silence before a second connection is tried: TCP doubles the pauses between retransmissions, so a new
+# connection may work before the old one does
 QUIET_S = 3.5
 # seconds of silence before the connection is cut: with the reconnect, a dead network is detected in 9 s, and a stall of
 # 3 s has no effect
 SILENCE_S = 6.0
-# beats of all nodes are due at multiples of this time, so for 1,000 nodes the loop wakes up eight times a second
+# Heartbeats of all nodes are due at multiples of this time, so for 1,000 nodes the loop wakes up eight times a second.
 TOGETHER_S = 0.125
 
 
 class Pinged(Protocol):
-    """The connection that a heartbeat pings and cuts."""
+    """The interface of a connection that a heartbeat pings and cuts."""
 
     def ping(self) -> None: ...
 
@@ -74,7 +75,7 @@ class Heartbeat:
         self._beats.add(self, at)
 
     def _reached_anew(self) -> None:
-        """Switch to the new connection, unless the present one received data again or was cut."""
+        """Switch to the new connection, unless the current one received data again or was cut."""
         silent_s = self.silence.lasts(time.monotonic())
         if silent_s < QUIET_S:
             self._route.begin_no_other()
@@ -89,7 +90,7 @@ class Beats:
         self._due: dict[float, list[Heartbeat]] = {}
 
     def add(self, heartbeat: Heartbeat, at: float) -> None:
-        """Have a heartbeat beat at time ``at`` of the loop, unless its `beats_at` has changed by then."""
+        """Schedule a heartbeat for time ``at`` of the loop. It does nothing if its `beats_at` has changed by then."""
         if (due := self._due.get(at)) is None:
             self._due[at] = due = []
             asyncio.get_running_loop().call_later(at - time.monotonic(), self._ring, at)
@@ -107,5 +108,5 @@ class Beats:
 
 
 def together(at: float, now: float) -> float:
-    """Return the time for a beat that is due ``at``: rounded down to `TOGETHER_S`, unless the beat is due soon."""
+    """Return ``at``, the time of a beat, rounded down to a multiple of `TOGETHER_S` unless the beat is due soon."""
     return at if at - now < 2 * TOGETHER_S else at - at % TOGETHER_S

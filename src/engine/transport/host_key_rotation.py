@@ -10,8 +10,8 @@ from ...providers.base import Machine
 from ..api.errors import BootstrapError
 from ..image.commands import CommandResult, CommandRunner
 
-# The scripts run as root, directly or by sudo. sh reads them on stdin, so that no login shell must quote them. Under
-# systemd, a socket may start one server for each connection: then no server must be reloaded.
+# The scripts run as root, directly or by sudo. sh reads them on stdin, so they need no quoting for a login shell. Where
+# systemd starts one sshd for each connection (socket activation), sshd need not be reloaded.
 _MAKE = b"""\
 set -eu
 umask 077

@@ -15,20 +15,24 @@ Members = Sequence[tuple[NodeId, NodeFacts]]
 
 
 class InstanceViews:
-    """The packer of a pool's views, shared by the links of all nodes. It caches the last view and the last world."""
+    """The packer of a pool's views and worlds, shared by the links of all nodes.
+
+    A view describes the pool to a node; a world describes one run of a broadcast to its ranks. The last view and the
+    last world are cached.
+    """
 
     def __init__(self, pool: str, slots: int) -> None:
         self._pool, self._slots = pool, slots
         self._members: Members = ()
         self._shared_view = b""
-        self._shared_items = b""  # the shared view without the header of its map
+        self._shared_items = b""  # `_shared_view`, a packed map, without the map's header
         self._by_node: dict[NodeId, tuple[int, NodeFacts]] = {}
         # (rank, node) -> packed peer; most peers of a view are also in the next view
         self._packed: dict[tuple[int, NodeId], bytes] = {}
         self.names_peers = True  # whether the last result of `view` lists the peers
         self._placed = False  # whether `place` was called after the last `view`
         self._world: World | None = None
-        # the packed world by ``named``: True: without the peers that the view lists; False: with them
+        # argument ``named`` of `world` -> the packed world: without a list of peers if True, with the list if False
         self._shared_worlds: dict[bool, bytes] = {}
 
     @property
@@ -45,7 +49,7 @@ class InstanceViews:
         if members is not self._members:
             self._members = members
             self._by_node = {each: (rank, facts) for rank, (each, facts) in enumerate(members)}
-            self._world = None  # worlds are packed without the peers that the view lists
+            self._world = None  # drop the packed worlds: they leave out the peers that the previous view listed
             self.names_peers = len(members) <= NAMED_MOST
             accelerators = sum([len(facts.accelerators) for _, facts in members])
             self._shared_view = _pack(self._counts(len(members), accelerators))
@@ -83,9 +87,9 @@ class InstanceViews:
         return b"".join((b"\x81", _pack("peers"), header, *packed.values()))
 
     def world(self, world: World, rank: int, *, named: bool = True) -> bytes:
-        """Return the packed world of a rank for `wire.messages.Run`.
+        """Return the packed world (the description of a broadcast's run) of a rank, for `wire.messages.Run`.
 
-        ``named``: the last view of the rank's node lists the peers, so that the world need not repeat them.
+        ``named``: the last view that the rank's node received lists the peers, so the world does not repeat the list.
         """
         each = world.ranks_per_node
         if world is not self._world:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def internal_payload(call: PendingCall, code: bytes, *, name: str, output: Values | None = None) -> Payload:
-    """Return a payload. ``code``: the `serialization.program` of its function. ``output``: receives yielded values."""
+    """Return the payload of an internal task.
+
+    ``code``: the `serialization.program` of the task's function. ``output``: receives the values that the task yields.
+    """
     args, kwargs, inputs = call.detach()
     flags = RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE | (RunFlag.STREAM if output is not None else 0)
     return Payload(

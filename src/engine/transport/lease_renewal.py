@@ -16,7 +16,8 @@ from ..image.commands import CommandRunner
 RENEWALS = 4  # renewals during the time of one lease, so that some may fail
 # seconds between renewals, at most: a machine left by a dead client may have a shorter lease than this pool's
 MOST_S = 15.0
-CHECK_S = 10.0  # seconds for the lease check after a bootstrap; unless tries fail, the check ends before the bootstrap
+# seconds to wait for the result of the lease check after the bootstrap; as a rule, the check ends during the bootstrap
+CHECK_S = 10.0
 
 # The machine creates the lease file when it arms the lease, and detects a renewal by the file's inode and time. The
 # script's argument is the file's path.
@@ -31,10 +32,10 @@ T = TypeVar("T")
 
 
 class LeaseRenewal:
-    """The renewal of a lease: touches ``file`` on the machine at once, and repeatedly until `close`.
+    """The renewal of a lease: touches the lease file ``file`` on the machine at once, and repeatedly until `close`.
 
-    A failure is not reported, and the renewal is tried again: other work on the same connection reports it.
-    ``checked``: the first touch must have an effect. LEASE-1: a machine that cannot end itself is not used.
+    A failed renewal is tried again. It is not reported: other work on the same connection fails too, and reports the
+    error. ``checked``: the first touch must have an effect. LEASE-1: a machine that cannot end itself is not used.
     """
 
     def __init__(self, shell: CommandRunner, file: str, lease_s: float, *, checked: bool) -> None:
@@ -50,7 +51,7 @@ class LeaseRenewal:
     async def during(self, work: Coroutine[Any, Any, T], machine: str) -> T:
         """Return the result of ``work``.
 
-        If the lease is not armed, cancel the work and refuse the machine: nothing would end it.
+        If the lease is not armed, cancel the work and refuse the machine: without a lease, it could outlive its client.
 
         Raises:
             ConnectFailed: the lease is not armed.
@@ -61,7 +62,7 @@ class LeaseRenewal:
             either: list[asyncio.Future[Any]] = [doing, self._armed]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not self._armed.done():
-                doing.result()  # an error of the work is raised before one of the lease
+                doing.result()  # if both the work and the lease fail, raise the error of the work
             async with asyncio.timeout(CHECK_S):
                 armed = await asyncio.shield(self._armed)
             if not armed:
@@ -76,16 +77,16 @@ class LeaseRenewal:
             doing.cancel()
             await asyncio.wait([doing])
             if not doing.cancelled():
-                doing.exception()  # retrieve the error, or asyncio would log it: this error or another one was raised
+                doing.exception()  # mark the error as retrieved, so that asyncio does not log it
 
     async def _run(self) -> None:
         while True:
-            with suppress(OSError):  # this includes TimeoutError
+            with suppress(OSError):  # OSError includes TimeoutError
                 async with asyncio.timeout(self._every_s):
                     if self._armed.done():
                         await self._shell.run(["touch", "-c", "--", self._file])
                     else:
                         ended = await self._shell.run(["sh", "-c", CHECK_LEASE, "outrider-lease", self._file])
-                        if ended.status is not None:  # None: the command was killed
+                        if ended.status is not None:  # the status is None if the command was killed
                             self._armed.set_result(ended.status == 0)
             await asyncio.sleep(self._every_s)

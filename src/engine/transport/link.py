@@ -84,17 +84,17 @@ class NodeLink(PlainOrders):
         self._loop = asyncio.get_running_loop()
         self._scheduled = self._closed = False
         self.sent_bytes = self.received_bytes = 0  # bytes in frames and blobs, since the node was first reached
-        self._unacknowledged = 0  # number of messages received since the last write
+        self._unacknowledged = 0  # number of received messages that are not acknowledged: each write acknowledges all
         self.sampled: Callable[[wire.Sampled], object] = lambda _: None
         self.answered: Callable[[], object] = lambda: None  # called for each answer to a ping
-        self.unfit = ""  # the executor's reason why it ends itself; empty: it does not
-        # A dict without values serves as a set: while empty, it takes a third of the memory, and Python's garbage
-        # collector does not visit it. Most of these stay empty, and a pool may have a thousand nodes.
+        self.unfit = ""  # the internal error for which the executor ends itself, as reported by it; empty: no error
+        # These dicts are used as sets. An empty dict takes a third of the memory of an empty set, and Python's garbage
+        # collector does not visit it. Most of these dicts stay empty, and a pool may have a thousand nodes.
         self._defined: dict[bytes, None] = {}
         self.orders = self._orders = dict[int, Order]()
         send = self.send  # one bound method, shared by all users
         self.stacks = NodeStacks(self._orders, send)
-        # attempts of `_orders` that the pool has recalled, and that may be returned
+        # attempts that the pool has recalled: if they have not started, the node sends them back
         self._recalled: dict[int, None] = {}
         self._awaited: dict[int, None] = {}  # attempts whose end `kill_all` waits for
         # callbacks of attempts that the pool's actor does not know
@@ -149,7 +149,10 @@ class NodeLink(PlainOrders):
             self._held_back[order.attempt] = self._transfers.spawn(self._run_with_blobs(run, payload))
 
     def run_beside(self, payload: Payload, ended: Callable[[Finished | None], None]) -> AttemptId:
-        """Run a task beside the slots, without the actors. ``ended`` is called once; None: the node is lost."""
+        """Run an internal task, which takes no slot and which the pool's actor does not know.
+
+        ``ended`` is called once, with the task's end, or with None if the node is lost.
+        """
         attempt = AttemptId(self._next_beside)
         self._next_beside += 1
         if self._closed:
@@ -162,7 +165,7 @@ class NodeLink(PlainOrders):
         return attempt
 
     def _separate(self, reports: Sequence[Report]) -> None:
-        """Take out the reports of internal tasks, and pass all other reports on to the pool."""
+        """Pass the ends of internal tasks to their callbacks, and all other reports to the pool."""
         others: list[Report] = []
         for report in reports:
             ended = self._beside.pop(report.attempt, None) if isinstance(report, Finished) else None
@@ -192,7 +195,8 @@ class NodeLink(PlainOrders):
                 self._loop.call_soon(self._reports, [Finished(attempt, Verdict.KILLED, ended, 0.0)])
 
     def recall(self, attempts: Sequence[AttemptId]) -> None:
-        self._recalled |= dict.fromkeys(self._orders.keys() & attempts)  # an attempt may have ended just before
+        # attempts that have already ended are not in `_orders`
+        self._recalled |= dict.fromkeys(self._orders.keys() & attempts)
         self.send(wire.Recall(tuple(attempts)))
 
     async def kill_all(self, below: int, within_s: float) -> None:
@@ -425,7 +429,7 @@ class NodeLink(PlainOrders):
     def _finished(self, message: wire.Done | wire.Failed, received: Received | None) -> Finished:
         """Return the final report of an attempt.
 
-        To save memory, it holds only the received value: ten thousand may wait.
+        A report of success holds only the received value, to save memory: ten thousand reports may wait.
         """
         self._over(message.attempt)
         busy_s = message.duration_us / 1e6
@@ -464,7 +468,7 @@ class NodeLink(PlainOrders):
         else:
             del self._held_back[run.attempt]
             order = self._orders[run.attempt]
-            # the view may list other peers by now than when the world was packed
+            # pack the world again: the node may have received a view with another list of peers since
             if order.world is not None:
                 run = run._replace(world=self._views.world(order.world, order.rank, named=self._named))
             if payload.needs is not None:
@@ -475,7 +479,7 @@ class NodeLink(PlainOrders):
     async def _define_by_blob(self, payload: Payload) -> None:
         """Define a function that is too large for a frame.
 
-        The node keeps its blob for later workers, until `forget`.
+        The node keeps the function's blob for later workers, until `forget`.
         """
         blob = self._codes.setdefault(
             payload.function, Blob(f"code-{payload.function.hex()}", [payload.code], len(payload.code))

@@ -78,7 +78,7 @@ def _check_host_key(text: str, host: str) -> None:
 
 
 async def ssh_refusal(machine: Machine, error: BaseException) -> ConnectFailed:  # noqa: PLR0911  a table
-    """Return the error to report, as `route.refusal` does, also for the errors of `ssh.connect`."""
+    """Return the error to report for ``error``: as `route.refusal`, with more advice for errors of `ssh.connect`."""
     stop, error = None, plainly(error)
     if isinstance(error, JumpFailed) and error.__cause__ is not None:
         stop, error = error.stop, error.__cause__
@@ -123,7 +123,7 @@ async def _unreached(  # noqa: PLR0911  a table
     assert machine.login is not None
     try:
         way = await _way(machine)
-    except (OSError, ValueError, asyncssh.Error):  # perhaps the same error again: a file became unreadable
+    except (OSError, ValueError, asyncssh.Error):  # a file of the SSH configuration can no longer be read
         return refusal(machine, error, place)
     at = stop or way[-1]
     if unreached.no_such_name(error):
@@ -233,7 +233,7 @@ async def _login_story(machine: Machine, stop: Stop | None, error: BaseException
     assert machine.login is not None
     way = await _way(machine)
     place, stop = _place(machine, stop), stop or way[-1]
-    # the hosts after the first one cannot be reached directly
+    # only the first host on the way can be reached directly, to ask for its login methods
     methods = await _methods(stop) if stop.place == way[0].place else ()
     who = f"{stop.options.username}@{place}"
     if methods and "publickey" not in methods:

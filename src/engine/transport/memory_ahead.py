@@ -1,4 +1,4 @@
-"""The memory of an incoming blob: a thread has the kernel allocate it a little ahead of the written bytes.
+"""The memory of an incoming blob: a thread makes the kernel allocate it a little ahead of the written bytes.
 
 A kernel clears memory at the first access, which takes 0.1 s for 1 GB in huge pages. In a virtual machine that returns
 unused memory to its host, the hypervisor must find huge pages first: up to 3 s for 1 GB. There, small pages, of which
@@ -16,8 +16,9 @@ from ...providers.threads import hand
 from ..serialization.own_memory import huge_buffer
 
 READY_BYTES = 32 << 20  # bytes to allocate ahead of the written bytes
-STEP_BYTES = 4 << 20  # bytes to allocate at a time: other memory calls of this process wait meanwhile
-# seconds per byte above which pages are slow: ten times the usual time of huge pages, and twice that of small ones
+STEP_BYTES = 4 << 20  # bytes to allocate at a time: meanwhile, calls such as mmap wait in all threads of this process
+# Pages count as slow if their allocation takes more seconds per byte than this: ten times as long as is usual for huge
+# pages, and twice as long as is usual for small pages.
 SLOW = 1e-9
 _SMALL = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
@@ -27,7 +28,7 @@ class PageChoice:
 
     def __init__(self) -> None:
         self.huge = True
-        self._slow_s = 0.0  # seconds per byte of slow huge pages; 0: none were slow
+        self._slow_s = 0.0  # seconds per byte that the slow huge pages took; 0: no huge pages were slow
         self._chosen = False
 
     def took(self, size_bytes: int, seconds: float) -> None:
@@ -80,5 +81,5 @@ class MemoryAhead:
         self._busy = False
 
     def _next(self) -> int:
-        """Return the offset at which to allocate next; the writer may have overtaken this thread."""
+        """Return the offset at which to allocate next: skip memory that the writer has filled in the meantime."""
         return max(self._ready, self._written // STEP_BYTES * STEP_BYTES)

@@ -21,13 +21,13 @@ from .blob_transfers import BlobTransfers
 from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, PartId, Version, VersionId
 from .node_objects import NodeObjects
 
-WAIT_S = 600.0  # seconds for a node to fetch and verify a part; the client may be suspended for minutes
-BYTES_PER_S = 10e6  # a part may take more time than `WAIT_S`: its size divided by this rate
+WAIT_S = 600.0  # seconds for a node to fetch and verify a part: long, as the client may be suspended for minutes
+BYTES_PER_S = 10e6  # lowest accepted rate: the limit for a part is `WAIT_S` plus the part's size divided by this rate
 PREFIX = "checkpoint:"  # prefix of the names of checkpoint blobs
 
 
 class Place(NamedTuple):
-    """A node's copy of a part: the name of its blob, and the path by which nodes of the same computer open it."""
+    """A node's copy of a checkpoint part: the name of the blob, and its path for other nodes on the same computer."""
 
     blob: str
     path: str
@@ -108,7 +108,7 @@ class NodeReplicas:
         return await self._ask(parts.Replicate(name, "", part.size_bytes, digest))
 
     async def verify(self, blob: str, part: Part) -> Place:
-        """Have the node verify its copy.
+        """Make the node verify the digest of the copy of ``part`` that the node keeps as ``blob``.
 
         Raises:
             Unavailable: the copy is missing or damaged.
@@ -119,7 +119,7 @@ class NodeReplicas:
         return await self._transfers.bring_kept(wire.Value(b"", None, blob))
 
     def path(self, blob: str) -> str:
-        return self._paths.get(blob, blob)  # for a rank's own copy, the blob's name is its path
+        return self._paths.get(blob, blob)  # a blob that a rank of this node has written: its name is also its path
 
     def drop(self, blob: str) -> None:
         self._paths.pop(blob, None)
@@ -147,7 +147,10 @@ class NodeReplicas:
 
 
 class Offer(NamedTuple):
-    """The version of a run from which the ranks of a generation resume. ``blobs``: by rank, on that rank's node."""
+    """The version of a run from which the ranks of a generation resume.
+
+    ``blobs``: for each rank, the name of the blob on the rank's node from which the rank resumes.
+    """
 
     run: str
     version: Version
@@ -162,7 +165,7 @@ class MemoryCheckpoints:
         self._nodes: dict[NodeId, NodeReplicas] = {}
         self._expected: set[JobId] = set()
         self._numbers = itertools.count(1)
-        # job -> its generation, and the task that prepares its offers
+        # job -> number of the generation that resumes, and the task that prepares the offers for its ranks
         self._restoring: dict[JobId, tuple[int, asyncio.Task[list[Offer]]]] = {}
         # (node, blob) -> tasks that copy this blob
         self._copying: dict[tuple[NodeId, str], set[asyncio.Task[None]]] = {}
@@ -175,7 +178,7 @@ class MemoryCheckpoints:
             self.versions.lost(node)
 
     def expect(self, job: JobId) -> None:
-        """Keep the states of this job's ranks in memory. All its ranks run again when one is lost."""
+        """From now on, keep checkpoints of this job in memory. All ranks of this job restart when one is lost."""
         self._expected.add(job)
 
     def expects(self, job: JobId) -> bool:
@@ -244,7 +247,7 @@ class MemoryCheckpoints:
             to.drop(name)
             self.versions.copied(copy.of, copy.to, None)
         except asyncio.CancelledError:
-            # the copy is no longer needed; without the drop, the node would wait for its bytes forever
+            # the copy is no longer needed: drop it, as the node would wait forever for bytes that do not arrive
             to.drop(name)
             raise
         else:
@@ -254,7 +257,7 @@ class MemoryCheckpoints:
     # --- resuming a new generation --------------------------------------------------------------------------------
 
     def may_offer(self, order: Order) -> bool:
-        """Return whether the attempt's generation may resume from memory; if so, call `offer`."""
+        """Return whether the attempt's generation may resume from memory. If True, the caller calls `offer`."""
         return order.world is not None and order.world.generation > 1 and order.task.job in self.versions.jobs
 
     async def offer(self, order: Order) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -295,7 +298,7 @@ class MemoryCheckpoints:
     async def _place(self, job: JobId, run: str, version: Version, world: World) -> list[str] | None:
         """Copy each part to the nodes of the ranks that need it, and verify it there. Return the blobs by rank.
 
-        Fewer blobs than ranks: a copy was unusable, and is dropped. None: a node is lost.
+        If a copy is unusable, drop it and return fewer blobs than ranks. If a node is lost, return None.
         """
         wanted = [(world.nodes[rank // world.ranks_per_node], rank % version.ranks) for rank in range(world.size)]
         places = dict.fromkeys(wanted, "")
@@ -314,8 +317,8 @@ class MemoryCheckpoints:
     async def _have(self, part_id: PartId, part: Part, node: NodeReplicas) -> str:
         """Copy a part to a node, and verify it there. Return its blob, or "" on failure.
 
-        A connected node that does not answer delays all ranks of the generation, but only until `WAIT_S` and the time
-        for the part's size are over: then the part counts as damaged.
+        A connected node that does not answer delays all ranks of the generation, but only for the time that `_in_time`
+        allows: then the part counts as damaged.
         """
         if (mine := part.at.get(node.node)) is not None:
             try:
@@ -325,7 +328,7 @@ class MemoryCheckpoints:
                 return ""
         source = next((each for at in part.at if (each := self._nodes.get(at)) is not None), None)
         if source is None:
-            # its copies are on unknown nodes; without this, the version would be chosen again and again
+            # all copies of the part are on unknown nodes: record that, or the version would be chosen again and again
             for at in [*part.at]:
                 self.versions.damaged(part_id, at)
             return ""
@@ -344,7 +347,7 @@ class MemoryCheckpoints:
 
 
 async def _in_time(getting: Coroutine[Any, Any, Place], part: Part) -> Place:
-    """Return the result of ``getting``. Raise `Unavailable` also if it takes too long."""
+    """Return the result of ``getting``. Raise `Unavailable` if it takes longer than the part's size allows."""
     try:
         async with asyncio.timeout(WAIT_S + part.size_bytes / BYTES_PER_S):
             return await getting

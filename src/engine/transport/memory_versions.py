@@ -1,9 +1,10 @@
-"""The versions of checkpoints that nodes keep in memory: which are kept, on which nodes, and which one a training
-resumes from. No I/O, no clock. A rank leaves its part of a version in its node's memory; copies of the part go to the
-next nodes in the generation. A version is *safe* when each rank's part has as many copies as requested, or as there are
-nodes.
+"""The versions of checkpoints that nodes keep in memory: which are kept, on which nodes, and which version a training
+resumes from. No I/O, no clock. A version is the state of all ranks at one step. Each rank leaves its part of the
+version in the memory of its node; copies of the part go to the next nodes in the generation. A version is *safe* when
+each rank's part has as many copies as requested, or as there are nodes.
 
-MEMORY-1: the newest safe version is dropped only when a newer one is safe, or when a new generation resumes elsewhere.
+MEMORY-1: the newest safe version is dropped only when a newer version is safe, or when a new generation resumes from
+another version or from the storage.
 MEMORY-2: all ranks of a generation are offered the same version of a run, with each part verified on the rank's own
 node; or no version is offered.
 MEMORY-3: the offered version is the newest one with a copy of each part. It is not older than the newest checkpoint in
@@ -24,8 +25,8 @@ from ...actors.interfaces import JobId, NodeId
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 
-MOST = 3  # parts of one rank and generation: the rank has two slots, and one message may be in flight
-MOST_RUNS = 64  # runs of one job
+MOST = 3  # parts that a node keeps of one rank and generation: two in the rank's two slots, and one just reported
+MOST_RUNS = 64  # runs of one job of which versions are kept
 
 
 class VersionId(NamedTuple):
@@ -47,7 +48,7 @@ class PartId(NamedTuple):
 
 
 class Left(NamedTuple):
-    """The part that a rank has left on its node, as `wire.messages.Kept` reports it."""
+    """A rank's part of a checkpoint version, left on the rank's node; `wire.messages.Kept` reports it."""
 
     blob: str
     size_bytes: int
@@ -57,7 +58,7 @@ class Left(NamedTuple):
 
 
 class CopyPart(NamedTuple):
-    """A decision: copy the ``blob`` of ``source`` to ``to``. The caller reports the result to `copied`."""
+    """A decision: copy ``blob`` from node ``source`` to node ``to``. The caller reports the result to `copied`."""
 
     of: PartId
     source: NodeId
@@ -72,7 +73,7 @@ class DropCopy(NamedTuple):
 
 
 class TellSafe(NamedTuple):
-    """A decision: send the rank that left ``blob`` on a node the message that the blob's version is safe."""
+    """A decision: report to the rank that left ``blob`` on ``node`` that the blob's version is safe."""
 
     node: NodeId
     blob: str
@@ -83,8 +84,8 @@ class Part:
     size_bytes: int
     digest: int
     wanted: int
-    at: dict[NodeId, str] = field(default_factory=dict)  # node -> blob of its copy
-    left: TellSafe | None = None  # the message for the part's rank once the version is safe
+    at: dict[NodeId, str] = field(default_factory=dict)  # node -> name of the blob with the node's copy of this part
+    left: TellSafe | None = None  # the decision to make when the version becomes safe; None: no rank has left this part
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +112,10 @@ class Version:
 
 @dataclass(slots=True, eq=False)
 class RunVersions:
-    """The versions of one run of a job, and the latest version from each rank of the present generation."""
+    """The versions of one run of a job.
+
+    ``latest``: rank -> the latest version that the rank has reported in the current generation.
+    """
 
     versions: dict[VersionId, Version] = field(default_factory=dict)
     latest: dict[int, VersionId] = field(default_factory=dict)
@@ -130,7 +134,7 @@ class MemoryVersions:
     # --- reports of ranks -----------------------------------------------------------------------------------------
 
     def kept(self, part_id: PartId, part: Left, nodes: Sequence[NodeId], each: int) -> None:
-        """Note that a rank has left a part. ``nodes``: the nodes of its generation, each with ``each`` ranks."""
+        """Note that a rank has left a part. ``nodes``: the nodes of the rank's generation; ``each``: ranks per node."""
         job, run, version, rank = part_id
         node = nodes[rank // each]
         runs = self.jobs.setdefault(job, {})
@@ -208,7 +212,7 @@ class MemoryVersions:
 
         Return False if the part is no longer needed.
 
-        The copy replaces an unverified one that has arrived on the node in the meantime.
+        The verified copy replaces an unverified copy that has arrived on the node in the meantime.
         """
         part = self._part(part_id)
         before = blob if part is None else part.at.get(node)
@@ -239,7 +243,7 @@ class MemoryVersions:
                 self._drop(version)
 
     def _is_passed_by(self, of: RunVersions, version: Version) -> bool:
-        """Return whether a rank has skipped this version: it reported a newer one of the same generation, and never
+        """Return whether a rank has skipped this version: it reported a newer version of the same generation, and never
         this one.
         """
         return any(

@@ -1,8 +1,9 @@
 """The large objects of one node: arguments of its attempts, and results that stay on the node.
 
-`object_memory` decides what the node remembers. This module sends objects to the node, and has it drop them or move
-them to its disk. A node on this computer maps memory of the client or of another local node, and remembers nothing.
-Other nodes receive large objects from each other where they can connect: see `peer_transfers`.
+A node remembers objects that it was sent, so that later calls need not send them again. `object_memory` decides which
+objects it remembers. This module sends objects to the node, and makes it drop them or move them to its disk. A node on
+this computer maps memory of the client or of another local node, and remembers nothing. Other nodes receive large
+objects from each other where they can connect: see `peer_transfers`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from ..serialization.stored_objects import StoredObject
     from .peer_transfers import PeerTransfers
 
-MEMORY_SHARE = 8  # a node remembers objects of up to one eighth of its memory
-DISK_TIMES = 4  # the disk may hold this many times as much as the memory
+MEMORY_SHARE = 8  # objects that a node remembers take at most one eighth of its memory
+DISK_TIMES = 4  # objects on a node's disk may take four times the limit for objects in its memory
 
 
 class ObjectLost(Exception):
@@ -56,7 +57,7 @@ class NodeObjects:
         self._memory: ObjectMemory | None = None
         self._limits = 0, 0  # limits of `_memory`, in bytes: memory, disk
         self._end: PeerEnd | None = None
-        self.address = ""  # the node's address for other nodes
+        self.address = ""  # the address at which other nodes reach this node
         self._kept: WeakSet[Whereabouts] | None = None
         self._number = 0  # number of the last object that was sent
         self._placing: dict[str, asyncio.Task[None]] = {}
@@ -84,7 +85,13 @@ class NodeObjects:
         return self._end
 
     def limit(self, node_bytes: int, memory_bytes: int | None, disk_bytes: int | None) -> None:
-        """Set how many bytes of objects the node may hold. ``node_bytes``: the node's memory. None: a share of it."""
+        """Set how many bytes of objects the node may hold.
+
+        Args:
+            node_bytes: The size of the node's memory.
+            memory_bytes: The limit in memory; None: the share `MEMORY_SHARE` of ``node_bytes``.
+            disk_bytes: The limit on disk; None: `DISK_TIMES` times the limit in memory.
+        """
         memory = node_bytes // MEMORY_SHARE if memory_bytes is None else memory_bytes
         self._limits = memory, DISK_TIMES * memory if disk_bytes is None else disk_bytes
         if self._memory is not None:
@@ -93,7 +100,7 @@ class NodeObjects:
     # --- sending to the node --------------------------------------------------------------------------------------
 
     async def place_arguments(self, attempt: int, args: wire.Value, blob: Blob) -> wire.Value:
-        """Send the node the large arguments of a call, for as long as the attempt runs. Return references to them.
+        """Send the node the large arguments of a call, which stay there until the attempt ends. Return references.
 
         Each large buffer, such as an array, is sent as its own object, so that a later call can reuse it.
         """
@@ -113,7 +120,7 @@ class NodeObjects:
         return wire.Value(pickle.dumps(_Pieces(named, args.sizes), 5))
 
     async def place(self, attempt: int, blob: Blob) -> str:
-        """Send the node a blob, for as long as the attempt runs. Return its name on the node."""
+        """Send the node a blob, which stays there until the attempt ends. Return the blob's name on the node."""
         key = "" if self.same_host else await self._keys.key_of(blob)
         if not key:
             await self._transfers.ensure_placed(blob)
@@ -151,15 +158,15 @@ class NodeObjects:
     ) -> str:
         """Begin to bring an object to the node, unless the node has it or is receiving it. Return its name on the node.
 
-        ``send_rest(name, at)`` sends it from the client as blob ``name``, from byte ``at`` on. ``settle`` returns its
-        SHA-256.
+        ``send_rest(name, at)`` sends the object from the client as blob ``name``, from byte ``at`` on. ``settle``
+        returns the object's SHA-256; None: ``key`` is the SHA-256.
         """
         known = self.memory.find(key)
         if known is not None:
             name = known
         else:
             self._number += 1
-            name = f"{name}#{self._number}"  # a dropped object of the same name may still be arriving
+            name = f"{name}#{self._number}"  # a unique name: an object of this name may be dropped, but still arriving
             self.memory.sent(name, size_bytes, key)
             if self._peers is None or not self.serves(size_bytes):
                 bringing = send_rest(name, 0)
@@ -186,7 +193,7 @@ class NodeObjects:
         self._carry_out()
 
     def refer_at_once(self, attempt: int, stored: Sequence[StoredObject]) -> bool:
-        """Lend the attempt the objects of its arguments. Return False if the node still lacks one of them."""
+        """Let the attempt use the objects in its arguments. Return False if the node lacks one of these objects."""
         blobs = [self._there_at_once(each.at) for each in stored]
         if None in blobs:
             return False
@@ -199,17 +206,20 @@ class NodeObjects:
     def _refer(
         self, attempt: int, stored: Sequence[StoredObject], places: Sequence[Whereabouts], blobs: Sequence[str | None]
     ) -> None:
-        """Lend the attempt the blobs, with the sizes of the values as they are now: a value may be replaced later."""
+        """Let the attempt use the blobs: send the node each object's blob, and the sizes of the value's parts.
+
+        The caller passes ``places``, as the place of an object may change while the blobs are brought to the node.
+        """
         values = (wire.Value(b"", at.sizes, blob) for at, blob in zip(places, blobs, strict=True))
         self._send(wire.Refer(attempt, tuple(each.name for each in stored), tuple(values)))
 
     def _there_at_once(self, at: Whereabouts) -> str | None:
-        """Return the object's name on the node; None: the node lacks it, or to find out would take a wait."""
+        """Return the object's name on the node; None: the node lacks it, or an answer would need an `await`."""
         if at.home is self:
             return at.kept_as
         blob = at.blob
         if blob is None:
-            name = self.memory.find(at.name)  # a copy that was brought to this node from the object's home
+            name = self.memory.find(at.name)  # the copy that this node has received from the object's home node
             return None if name in self._placing else name
         if self.same_host:
             return blob.name if self._transfers.has(blob) else None
@@ -258,7 +268,7 @@ class NodeObjects:
         """Fetch an object of another node to this computer, for all nodes that wait for it."""
         home = at.home
         if self.same_host and isinstance(home, NodeObjects) and home.same_host:
-            try:  # a memory file exists as long as any process has it open
+            try:  # both nodes are on this computer: open the memory file, which exists while any process has it open
                 at.blob = Blob.opened(at.name, at.size_bytes, at.kept_as)
             except (FileNotFoundError, ProcessLookupError):
                 at.lose(home)
@@ -388,7 +398,7 @@ class NodeObjects:
 
 
 class _Pieces:
-    """The parts of a value in a form that a worker unpickles as the whole value."""
+    """A stand-in for a value that is sent in pieces: when a worker unpickles it, the result is the whole value."""
 
     def __init__(self, pieces: list[tuple[bytes | str, tuple[int, ...]]], sizes: tuple[int, ...]) -> None:
         self._pieces, self._sizes = pieces, sizes

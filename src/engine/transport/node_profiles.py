@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from ...actors.interfaces import NodeId, Order
     from ..serialization.payload import Payload, Received
 
-MARGIN_S = 80.0  # seconds beyond a profile's time for a node to answer; the node gives its tasks 70 s
-# pings at the beginning and at the end of a profile, and the pause between them; the shortest round trip is used
+# A node must answer within the duration of a profile and this number of seconds more. The node's tasks have 70 s more.
+MARGIN_S = 80.0
+# number of pings at the beginning and at the end of a profile, and seconds between two pings; the ping with the
+# shortest round trip gives the offset of the clocks
 PINGS, PING_S = 8, 0.05
 PROBLEM_CHARS = 2000
 
@@ -39,7 +41,7 @@ class NodeProfiles:
         self._arriving: dict[asyncio.Task[None], tuple[Order, wire.Profiled]] = {}
 
     def ping(self) -> wire.Ping:
-        """Return a ping for the node, with the present time noted."""
+        """Return a ping to send to the node now, and record the time: the answer gives the offset of the clocks."""
         return wire.Ping(self.clock.ping(time.monotonic()))
 
     def ponged(self, pong: wire.Pong) -> None:

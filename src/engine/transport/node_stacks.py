@@ -15,7 +15,7 @@ from ..wire import messages as wire
 if TYPE_CHECKING:
     from ...actors.interfaces import Order
 
-WITHIN_S = 5.0  # seconds for a node to answer; its processes have 1 s each
+WITHIN_S = 5.0  # seconds for a node to answer; each process of the node has 1 s
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class NodeStacks:
 
 
 def _safe(text: str) -> str:
-    """Return a node's text in a form that is safe to show and store. A correct node has done the same already."""
+    """Return a node's text without control characters and cut to a maximum length, in case the node did not do so."""
     from ..node.stack_text import bounded  # few programs need this import
 
     return bounded(plain(bounded(text)))

@@ -1,8 +1,8 @@
 """The large objects of a node: those in use, kept, or remembered, in memory or on disk. No I/O, no clock.
 
-A node remembers objects that it was sent, so that none is sent twice, within limits: the least recently used object
-moves from memory to disk, and is later dropped from the disk. Only the client decides this, so both sides know what the
-node has.
+A node remembers objects that it was sent, so that no object is sent twice. At a limit, the least recently used object
+moves from memory to disk, and is later dropped from the disk. Only the client decides this, so both sides know which
+objects the node has.
 
 OBJECT-1: an object in use by an attempt or being transferred is neither dropped nor moved. A kept object is not
     dropped.
@@ -25,7 +25,7 @@ from itertools import islice
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 
-MOST = 128  # objects that are neither in use nor kept: most processes may have 1024 descriptors
+MOST = 128  # limit of objects neither in use nor kept: each takes a file descriptor, and most processes may have 1024
 
 
 class MoveToDisk(NamedTuple):
@@ -41,10 +41,10 @@ class HeldObject:
     name: str
     size_bytes: int
     key: str | None  # the key by which to find the object; None: it is not remembered
-    kept: bool  # the only copy of an object that is still referenced
+    kept: bool  # whether this is the only copy of an object to which a reference is left
     uses: int = 0  # number of attempts that use it, plus one during its transfer
     on_disk: bool = False
-    idle_since: int = 0  # value of a counter, not a time
+    idle_since: int = 0  # value of the counter `_turn` when the object was last used: no time
 
 
 class ObjectMemory:
@@ -63,7 +63,7 @@ class ObjectMemory:
         self._idle_in_memory: OrderedDict[str, HeldObject] = OrderedDict()  # least recently used first
         self._idle_on_disk: OrderedDict[str, HeldObject] = OrderedDict()
         self._remembered = 0  # number of idle objects that are not kept
-        self._bytes = [0, 0]  # in memory, on disk
+        self._bytes = [0, 0]  # bytes of all objects: in memory, and on disk
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -77,7 +77,7 @@ class ObjectMemory:
         return self._bytes[1]
 
     def limit(self, memory_bytes: int, disk_bytes: int) -> None:
-        """Change the limits, once the node has reported its size."""
+        """Change the limits. The caller knows the final limits only when the node has reported its memory size."""
         self._limits = memory_bytes, disk_bytes
         self._settle()
 
@@ -175,7 +175,7 @@ class ObjectMemory:
         self._bytes[0] += held.size_bytes
         if not held.uses:
             self._idle_in_memory[name] = held
-            self._idle_in_memory.move_to_end(name, last=False)  # it was the next object to move
+            self._idle_in_memory.move_to_end(name, last=False)  # this object stays the least recently used one
         self._settle()
 
     # --- limits ---------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class ObjectMemory:
         return True
 
     def _droppable(self) -> Iterator[HeldObject]:
-        """Yield the oldest object that is neither in use nor kept: first from the disk, then from memory."""
+        """Yield the least recently used objects that are neither in use nor kept: first on disk, then in memory."""
         for idle in (self._idle_on_disk, self._idle_in_memory):
             yield from islice((held for held in idle.values() if not held.kept), 1)
 

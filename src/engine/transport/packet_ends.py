@@ -18,15 +18,15 @@ _NEWKEYS = 21  # number of the message SSH_MSG_NEWKEYS (RFC 4253, section 7.3)
 
 
 class PacketEnds:
-    """One direction of a connection, from its first byte."""
+    """The finder of packet ends in one direction of a connection; it needs all data from the first byte on."""
 
     def __init__(self, cipher: Callable[[], str | None]) -> None:
-        """Create it. ``cipher`` returns the name of the connection's cipher; it is called once the cipher is agreed."""
+        """Begin before the first byte. ``cipher``: returns the cipher's name; it is called after the key exchange."""
         self._cipher = cipher
         self._handshake: bytes | None = b""  # the received handshake; None: the handshake is complete
         self._seen = True  # whether the ends of packets can be found
         self._head = b""  # the first bytes of a packet whose length field is incomplete
-        self._left = 0  # bytes of the present packet that have not arrived
+        self._left = 0  # bytes of the current packet that have not arrived yet
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Cut received data into pieces. The caller must process each piece before it requests the next."""

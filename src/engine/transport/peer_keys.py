@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 from ..wire import messages as wire
 
-# unlimited validity, as nodes' clocks may be wrong; the certificate is useless after its pool
+# The certificate is valid for any date, as clocks of nodes may be wrong. Its key exists only as long as the pool.
 _FROM = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 _UNTIL = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
 

@@ -25,11 +25,11 @@ class PeerEnd:
     """The client's view of one node in transfers: the requests that the node has not answered."""
 
     def __init__(self, send: Callable[[wire.Message], None], address: str) -> None:
-        """Create it. ``send`` sends messages to the node. ``address``: the node's address for other nodes."""
+        """Begin without requests. ``send``: sends the node a message. ``address``: where other nodes reach the node."""
         self.send, self.address = send, address
         self.has_keys = self._closed = False
-        self._ports: dict[str, asyncio.Future[int]] = {}  # ticket -> port
-        self._arrivals: dict[str, asyncio.Future[wire.Arrived]] = {}  # blob -> answer
+        self._ports: dict[str, asyncio.Future[int]] = {}  # ticket of a transfer -> the node's port for it
+        self._arrivals: dict[str, asyncio.Future[wire.Arrived]] = {}  # name of a blob -> the node's answer
 
     async def serve(self, ticket: str, blob: str, size_bytes: int) -> int:
         """Have the node listen, and return its port. Raise an OSError with the reason if the node cannot listen."""
@@ -48,7 +48,11 @@ class PeerEnd:
             del self._ports[ticket]
 
     async def arrival(self, blob: str, ask: Callable[[], Awaitable[None] | None]) -> wire.Arrived:
-        """Call ``ask``, and return the node's answer about the blob. Raise a ConnectionError if the node is lost."""
+        """Send a request by ``ask``, and return the node's answer about the blob.
+
+        Raises:
+            ConnectionError: the node is lost.
+        """
         if self._closed:
             raise ConnectionResetError("the node is lost")
         reply: asyncio.Future[wire.Arrived] = asyncio.get_running_loop().create_future()
@@ -106,12 +110,12 @@ class PeerTransfers:
     def __init__(self, observe: Callable[[Event], object]) -> None:
         self._observe = observe
         self._reach = Reach()
-        self._objects: dict[str, _Object] = {}  # by key
+        self._objects: dict[str, _Object] = {}  # key of an object -> the object
         self._keys: wire.Keys | None = None
         self._apart_reported = False
 
     def kept(self, key: str, home: NodeObjects, name: str, size_bytes: int) -> None:
-        """Note the node on which an object was made, before the object is sent to another node."""
+        """Register an object with the node on which it was made, before the object is sent to another node."""
         if key not in self._objects:
             self._objects[key] = new = _Object(self._reach, key)
             new.places[home.node] = home, name
@@ -150,8 +154,8 @@ class PeerTransfers:
     ) -> None:
         """Bring an object to a node as ``name``, from the best source. After an error or a cancellation, call `left`.
 
-        ``send_rest(at)`` sends the rest from the client, from byte ``at`` on. ``settle`` returns the object's SHA-256,
-        if its key is a provisional one.
+        ``send_rest(at)`` sends the object from the client, from byte ``at`` on. ``settle`` returns the object's
+        SHA-256; None: ``key`` is the SHA-256.
         """
         brought = self._objects.setdefault(key, _Object(self._reach, key))
         brought.settle = settle
@@ -255,7 +259,7 @@ class PeerTransfers:
     def _rerouted(
         self, brought: _Object, node: NodeId, arrived: wire.Arrived, size_bytes: int, *, more: bool = True
     ) -> NodeId | None:
-        """Return the node's next source for the rest, and report the change.
+        """Choose the next source after a broken hop, report the change of source, and return the new source.
 
         Once it is known that nodes cannot reach each other, changes are no longer reported.
         """

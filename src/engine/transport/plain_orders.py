@@ -1,4 +1,4 @@
-"""Requests to a node that become exactly one message, whatever the node runs."""
+"""Requests to a node that become exactly one message each, and need no state of the node's attempts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PlainOrders:
-    """The base class of `NodeLink` for requests that become exactly one message."""
+    """The base class of `NodeLink` with the requests that become exactly one message each."""
 
     node: NodeId
     stacks: NodeStacks
@@ -30,7 +30,7 @@ class PlainOrders:
     orders: dict[int, Order]
     _held_back: dict[int, asyncio.Task[None]]
     _fetching: dict[int, None]
-    # number of a ping -> the attempts that had been sent to the node before the ping
+    # number of a ping -> the attempts that were on the node when the ping was sent
     _pinged: dict[int, tuple[int, ...]]
     _named = False  # whether the node's last view listed its peers
     _pool_reports: Callable[[Sequence[Report]], None]
@@ -61,7 +61,7 @@ class PlainOrders:
         self.send(wire.View(self._views.place(rank, facts, nodes=nodes, accelerators=accelerators)))
 
     def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
-        from ..node.notices.watcher import NAME_CHARS, bounded  # few pools receive a preemption notice
+        from ..node.notices.watcher import NAME_CHARS, bounded  # imported here: few pools get a notice
 
         seconds = None if notice.seconds is None else bounded(notice.seconds)
         about = None if peer is None else wire.Peer(*peer)
@@ -79,16 +79,17 @@ class PlainOrders:
         self.send(wire.PortsTaken(taken, tuple(port for port in ports if port)))
 
     def ping(self, number: int | None = None) -> None:
-        """Send a ping with a unique number. Default: a number of the clock measurement."""
+        """Send a ping. ``number``: a unique number; None: the next number of the measurement of the clock's offset."""
         number = self.profiles.ping().sent_ms if number is None else number
         self._pinged[number] = tuple(self._sent_attempts())
         self.session.send(wire.Ping(number, self.session.sent))
         self.flush()
 
     def ponged(self, pong: wire.Pong) -> None:
-        """Compare the node's attempts with the attempts that were sent before the ping and have not ended since.
+        """Compare the attempts that the node has with those that it should have. If they differ, send it the list.
 
-        Reports of earlier ends arrive before the pong. If the digests differ, send the node the list.
+        Both sides compare a digest of the attempts that were sent before the ping and have not ended. Reports of ended
+        attempts arrive before the pong.
         """
         self.profiles.ponged(pong)
         sent = self._pinged.pop(pong.sent_ms, None)

@@ -1,7 +1,7 @@
 """The client's side of plugin hosts: processes that run the plugins' code on the nodes, one for each node.
 
 A plugin host (see `runtime.plugin_host`) is a task beside the slots, unknown to the pool's actor. This module starts
-it, exchanges messages with it, and ends it in order. `api.plugin` has the interfaces of both sides.
+the plugin host, exchanges messages with it, and ends it after the tasks. `api.plugin` has the interfaces of both sides.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 KILL_S = 5.0  # seconds for the tasks of a node to end
 STOP_S = 20.0  # seconds for the plugins' code on a node to stop
 RETIRE_S = 4.5  # seconds for tasks and plugins to end on a node that the pool drops
-AHEAD = 256  # unread messages of one node; the largest message of Outrider's own plugins has a few hundred bytes
-AHEAD_BYTES = 1 << 20  # size of all unread messages of a node, as received; a larger message is held alone
+AHEAD = 256  # limit of unread messages of one node; a message of Outrider's own plugins has a few hundred bytes at most
+# limit for the total size of the unread messages of one node, as received; a larger message is held alone
+AHEAD_BYTES = 1 << 20
 _END: Any = object()
 
 
@@ -52,7 +53,7 @@ class PluginHosts:
     def __init__(
         self, pool: str, plugins: Sequence[Plugin], node_modules: Callable[[], ImportableModules | None]
     ) -> None:
-        """Create it. ``node_modules``: returns the modules that nodes can import; called at the first connection."""
+        """Begin without nodes. ``node_modules`` is called at the first connection: returns what nodes can import."""
         self._pool = pool
         self._node_modules = node_modules
         self._plugins = [plugin for plugin in plugins if type(plugin).node is not Plugin.node]
@@ -65,7 +66,7 @@ class PluginHosts:
         return bool(self._plugins)
 
     async def start(self, node: NodeId, link: NodeLink, facts: NodeFacts, *, systematic: bool) -> NodeFacts:
-        """Set up all plugins on a connected node, and return its facts afterwards.
+        """Set up all plugins on a connected node. Return the node's facts, to which plugins may have added variables.
 
         On cancellation, plugins that have started end with the executor. ``systematic``: an error here would occur on
         every node.
@@ -171,7 +172,7 @@ class PluginHost:
     def ended(self, report: Finished | None) -> None:
         """Handle the end of the plugin host's process, once all its messages are read.
 
-        None: the node is lost, and `abandon` is called next.
+        ``report``: the end of the process; None: the node is lost, and the pool calls `abandon` next.
         """
         if report is None:
             return
@@ -227,7 +228,7 @@ class PluginHost:
             self._unreadable(error)
 
     def _unreadable(self, error: Exception) -> None:
-        """End the node's plugin host, as if its process had ended by itself."""
+        """End the node's plugin host, because its messages cannot be read, as if its process had ended by itself."""
         cannot = f"cannot be read by the client ({type(error).__name__}: {plainly(error)})"
         mend = "a half may send only what can be imported here as well"
         if self.ready.done():
@@ -236,7 +237,8 @@ class PluginHost:
         else:
             message = f"the plugin {self._setting_up} could not be set up: its message {cannot}; {mend}"
             self._fail(message, BootstrapError(message, phase="plugins"), error)
-        self._link.kill(self._attempt)  # the process waits for room in an inbox that is no longer read
+        # kill the process: it would wait forever to send messages that this client no longer reads
+        self._link.kill(self._attempt)
 
     async def _receive(self) -> None:
         async for received in self._output:
@@ -254,7 +256,7 @@ class PluginHost:
 class _Unread:
     count: int = 0
     size_bytes: int = 0
-    room: asyncio.Future[None] | None = None  # set while a sender waits for room
+    room: asyncio.Future[None] | None = None  # a future that exists while a sender waits for room
 
     @property
     def is_full(self) -> bool:
@@ -268,9 +270,9 @@ class _Unread:
 class PluginInbox:
     """The events and messages that a plugin's client side has not read yet. There is one reader.
 
-    INBOX-1: of each node, at most `AHEAD` messages are held, and at most `AHEAD_BYTES` before the last of them. Further
-        messages wait at the node, which is no error of the node: a sender cannot know how fast they are read. No
-        message is dropped while the inbox is open, and a node that sends more only fills its own memory.
+    INBOX-1: of each node, at most `AHEAD` messages are held; all of them but the last take at most `AHEAD_BYTES`.
+        Further messages wait at the node, which is no error of the node: a sender cannot know how fast they are read.
+        No message is dropped while the inbox is open, and a node that sends more only fills its own memory.
     """
 
     def __init__(self) -> None:
@@ -279,7 +281,7 @@ class PluginInbox:
         self._closed = False
 
     def put(self, news: Joined | Left) -> None:
-        """Add an event of the pool itself. This does not wait, as there are few for each node."""
+        """Add an event of the pool itself. This does not wait for room, as there are few events for each node."""
         self._news.put_nowait((news, 0))
 
     async def put_message(self, node: NodeId, message: object, size_bytes: int) -> None:

@@ -17,13 +17,13 @@ from ...lazy_named_tuple import NamedTuple
 from ...providers.base import Address, Login, Machine
 
 ANSWER_S = 2.5  # seconds for an answer: TCP retries after 1 s, so one lost packet does not count as silence
-AT_MOST = 32  # number of hosts to probe at once
+AT_MOST = 32  # number of hosts to probe at the same time
 
 
 class Place(NamedTuple):
     """An SSH server to probe.
 
-    ``behind``: machines are behind it, so a refused connection does not count as an answer.
+    ``behind``: the server leads to machines behind it, so a refused connection does not count as an answer.
     """
 
     host: str
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 async def anybody(machines: Sequence[Machine]) -> bool:
-    """Return whether an SSH port of these machines or their witnesses responds, even with a refusal. Nothing logs in.
+    """Return whether an SSH port of these machines or their witnesses responds, even with a refusal. Do not log in.
 
     For a machine behind other hosts, the first host on the way is probed. A refusal by that host is no answer, as
     nothing behind it can be reached. This computer's own addresses, such as the end of a tunnel, prove nothing.

@@ -4,8 +4,8 @@ The window must be large enough for the network, and small enough as a queue: ot
 result of a short task, waits behind data that was sent before it. The window follows the rate; `send_ahead` is the
 counterpart for the other direction.
 
-AHEAD-4: once the rate is known, the window is the bytes of `QUEUED_S` plus two round trips at that rate, at least the
-    initial window, and at most `MOST_BYTES`, unless the initial window was larger.
+AHEAD-4: once the rate is known, the window is the number of bytes that arrive in `QUEUED_S` and two round trips, at
+    least the initial window, and at most `MOST_BYTES` unless the initial window is larger.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from .send_ahead import Rate
 
 QUEUED_S = 0.004
-MOST_BYTES = 4 << 20  # as `ssh.WINDOW_BYTES`: sshd copies its buffer each time the buffer grows
+MOST_BYTES = 4 << 20  # equal to `ssh.WINDOW_BYTES`, for the same reason: sshd copies its buffer whenever it grows
 
 
 class ReceiveWindow:

@@ -27,7 +27,7 @@ class Wanted:
 
 
 def facts(welcome: Welcome) -> NodeFacts:
-    """Return the facts of a node's welcome that other nodes receive, or that are compared with the requirements.
+    """Return the facts (hardware, addresses, packages) that a node has sent in its welcome message, after a check.
 
     Raises:
         ValueError: a fact is missing or wrong.

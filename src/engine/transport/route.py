@@ -40,7 +40,7 @@ class Route:
 
     @property
     def bootstrapped(self) -> bool:
-        """Return whether a bootstrap started the executor, so that it may run on while the machine is unreachable."""
+        """Return whether a bootstrap started the executor. If so, it may still run while the machine is unreachable."""
         return False
 
     @property
@@ -49,7 +49,10 @@ class Route:
         return False
 
     async def reach(self, *, again: bool) -> None:
-        """Connect to the machine. ``again``: it was reached before, and will be given up within seconds."""
+        """Connect to the machine.
+
+        ``again``: the machine was reached before, so the pool gives it up if it is not reached within seconds.
+        """
         raise NotImplementedError
 
     async def prepare(self) -> None:
@@ -62,9 +65,9 @@ class Route:
         """Forget an executor that never answered and may have ended: the next `prepare` starts a new one."""
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Return a context that holds one of the few places for a blob's channel.
+        """Return a context manager that limits the channels for blobs to `TRANSFERS` at the same time.
 
-        Enter it before the channel is opened.
+        Enter it before a channel for a blob is opened.
         """
         if self._transfers is None:
             self._transfers = asyncio.Semaphore(TRANSFERS)
@@ -75,7 +78,7 @@ class Route:
         raise NotImplementedError
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """Return a reader and a writer for a TCP stream from the node to ``host:port``, over the present connection.
+        """Return a reader and a writer for a TCP stream from the node to ``host:port``, over the current connection.
 
         Raises:
             OSError, asyncssh.Error: the connection failed.
@@ -87,7 +90,7 @@ class Route:
         return refusal(self._machine, error)
 
     def begin_another(self, reached: Callable[[], None]) -> None:
-        """Begin a second connection while the present one is silent, unless there is one. The next `reach` uses it."""
+        """Begin a second connection, as the current one is silent, unless this was done. The next `reach` uses it."""
 
     def begin_no_other(self) -> None: ...
 
@@ -96,9 +99,9 @@ class Route:
 
 
 def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectFailed:  # noqa: PLR0911  a table
-    """Return the error that `actors.interfaces.Connect` raises for ``error``. Its cause, if any, is the public error.
+    """Return the error that `actors.interfaces.Connect` raises for ``error``.
 
-    ``place``: the machine's name in the error.
+    The cause of the returned error, if set, is the error that users get. ``place``: the machine's name in the text.
     """
     error, place = plainly(error), place or f"machine {machine.id}"
     match error:
@@ -118,7 +121,7 @@ def refusal(machine: Machine, error: BaseException, place: str = "") -> ConnectF
             return ConnectFailed(f"{place} did not answer in time")
         case _ if _is_from_outside(error):
             return ConnectFailed(f"{place} cannot be reached: {error}")
-        case _:  # another try would fail in the same way
+        case _:  # an internal error: further tries would fail in the same way
             story = (
                 f"{place} could not be prepared, by a defect of Outrider: report it ({type(error).__name__}: {error})."
             )

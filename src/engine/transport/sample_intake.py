@@ -11,7 +11,7 @@ from ...actors.interfaces import NodeId
 from ..wire.messages import Sampled
 
 MOST_GPUS = 64  # GPUs of a node, at most; `node.sampler` sends no more
-BURST = 10  # samples that may arrive at once, for example after the connection was slow
+BURST = 10  # number of samples that may arrive together, for example after the connection was slow
 
 
 class SampleIntake:

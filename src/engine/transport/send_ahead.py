@@ -3,11 +3,12 @@
 No I/O, no clock.
 
 Other data on the connection, such as the start of a short task, waits behind data that was sent before it. An SSH
-server extends a channel's window when it has passed data on, which shows how much it has passed on. The window alone is
-no limit: sshd's 2 MiB take 4 ms at 500 MB/s, but 160 ms at 100 Mbit/s.
+server extends a channel's window when it has passed data on, which shows how much data it has passed on. The window
+alone is no useful limit: sshd's window of 2 MiB takes 4 ms at 500 MB/s, but 160 ms at 100 Mbit/s.
 
-AHEAD-1: once the rate is known, the bytes in flight are those of `QUEUED_S` at that rate, at least `LEAST_BYTES`, as a
-    server may report nothing for less, and at most `MOST_BYTES`; plus those of two round trips.
+AHEAD-1: once the rate is known, the limit of the bytes in flight is the sum of two numbers: the bytes that pass in
+    `QUEUED_S`, at least `LEAST_BYTES` (a server may report nothing for less) and at most `MOST_BYTES`; and the bytes
+    that pass in two round trips.
 AHEAD-2: if a server reports nothing for `SILENT_S`, the limit doubles, again and again, so that the transfer never
     stops.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import struct
 
 QUEUED_S = 0.002
-LEAST_BYTES, MOST_BYTES = 128 << 10, 512 << 10  # limits of the bytes in flight, for a round trip of 0
+LEAST_BYTES, MOST_BYTES = 128 << 10, 512 << 10  # least and most bytes in flight, without those of the round trips
 FASTEST = 600e6  # rate in bytes per second that is assumed until it is measured
 MEASURED_S = 0.02
 SILENT_S = 0.02
@@ -31,7 +32,7 @@ class Rate:
         self._taken, self._since = 0, -1.0
 
     def taken(self, count: int, now: float) -> float | None:
-        """Return the rate in bytes per second at the end of an interval; else None."""
+        """Count bytes that were passed on. Return the rate in bytes per second if an interval ends now; else None."""
         if self._since < 0:
             self._since = now
             return None
@@ -43,7 +44,7 @@ class Rate:
         return rate
 
     def restart(self) -> None:
-        """Start a new interval, as a pause must not count."""
+        """Start a new interval after a pause, which must not count."""
         self._since = -1.0
 
 
@@ -62,7 +63,10 @@ class SendAhead:
         self.under_way += count
 
     def taken(self, count: int, now: float) -> None:
-        """Handle that the server has passed on ``count`` bytes. Its first report is the size of its initial window."""
+        """Handle that the server has passed on ``count`` bytes.
+
+        The server's first report is the size of its initial window: only bytes in flight count.
+        """
         count = min(count, self.under_way)
         self.under_way -= count
         rate = self._rate.taken(count, now)
@@ -82,7 +86,7 @@ def window(near_bytes: int, round_trip_s: float) -> int:
 
 
 def least_round_trip_s(tcp_info: bytes) -> float | None:
-    """Return the shortest round trip of a TCP connection from the kernel's ``TCP_INFO``; None: it has no value."""
+    """Return the shortest round trip of a TCP connection from the kernel's ``TCP_INFO``; None: it was not measured."""
     if len(tcp_info) < _MIN_RTT_AT + 4:
         return None
     (microseconds,) = struct.unpack_from("I", tcp_info, _MIN_RTT_AT)

@@ -32,7 +32,7 @@ class SharedLogin:
         return self
 
     def leave(self, *, refused: bool = False) -> None:
-        """End one use.
+        """End one use of the connection.
 
         ``refused``: the host opened no session. Otherwise a session has ended, so there is room for another.
         """
@@ -48,7 +48,7 @@ class SharedLogin:
 
 @dataclass(slots=True)
 class _Place:
-    """The connections of one login."""
+    """All shared connections to one login host as one user."""
 
     open: list[SharedLogin] = field(default_factory=list)
     dialling: asyncio.Task[Connected] | None = None
@@ -64,7 +64,7 @@ class SharedLogins:
     async def take(self, way: Login, dial: Callable[[], Awaitable[Connected]]) -> SharedLogin:
         """Return a connection that can carry another command, until `SharedLogin.leave`.
 
-        If there is none, dial one for all callers that wait in the meantime. Cancel-safe if ``dial`` is.
+        If there is no such connection, open one by ``dial`` for all callers that wait. Cancel-safe if ``dial`` is.
 
         Raises:
             Exception: any error of ``dial``.
@@ -92,7 +92,7 @@ class SharedLogins:
             raise
         finally:
             place.waiting -= 1
-        if place.dialling is dialling:  # this is the first call to see the result
+        if place.dialling is dialling:  # of the calls that waited for `dialling`, this call is the first to continue
             place.dialling = None
             place.open.append(SharedLogin(connected))
         for shared in place.open:

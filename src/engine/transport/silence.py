@@ -1,12 +1,12 @@
 """Measure the silence of a node: the time in which it could have answered, and did not. Pure.
 
 Data from a node proves that the node runs, but not that it receives data: if nothing reaches the node, the lines that a
-task prints every few seconds still arrive here. Two things prove that it receives data: an answer to a ping, or much
-data from the node, as TCP stops sending after an unacknowledged window. Much data counts because an answer may wait
-behind earlier data for long on a slow network. A ping may also wait behind data of this process. While that is much,
-any data from the node counts.
-While the event loop is blocked, for example by unpickling gigabytes, it reads nothing. A late timer reveals this: while
-it was late, no data was read, and no ping was sent that the node could have answered.
+task prints every few seconds still arrive here. Two things prove that the node receives data: an answer to a ping, or
+much data from the node, as TCP stops sending when a window of data is not acknowledged. Much data counts as a proof
+because, on a slow network, the answer to a ping may wait behind earlier data for long. In the other direction, a ping
+may wait behind data of this process. While much data waits here, any data from the node counts as a proof.
+While the event loop is blocked, for example by unpickling gigabytes, it reads nothing. A timer that fires late reveals
+this: during the delay, no data was read, and no ping was sent that the node could have answered.
 
 HEARD-1: time by which a timer was late does not count as silence: no node is given up for it.
 HEARD-2: all other time counts: a node without data is given up after `SILENCE_S` in which the loop ran.
@@ -17,15 +17,18 @@ HEARD-4: a node that sends anything is not given up while much data from before 
 from __future__ import annotations
 
 LATE_S = 0.1  # a smaller delay of a timer is noise
-MUCH_BYTES = 16 << 10  # more than TCP's first window, 10 segments of 1,460 bytes (RFC 6928); later windows are larger
+# Received data of this size proves that the node receives data, too: it is more than TCP's first window, 10 segments of
+# 1,460 bytes (RFC 6928). Later windows are larger.
+MUCH_BYTES = 16 << 10
 
-BACKLOG_BYTES = 256 << 10  # unacknowledged data of this size takes 2 s at 1 Mbit/s, the time between two pings
+# Unacknowledged data of this size delays a ping: it takes 2 s at 1 Mbit/s, the time between two pings.
+BACKLOG_BYTES = 256 << 10
 
 
 class SilenceClock:
     def __init__(self) -> None:
         self.heard_at = 0.0  # when the node last proved that it receives data
-        self._received_bytes = 0  # bytes received since then
+        self._received_bytes = 0  # bytes received since `heard_at`
         self._due_at: float | None = None
 
     def expect(self, at: float) -> None:

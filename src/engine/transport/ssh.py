@@ -31,14 +31,15 @@ from .unix_route import Interpose, connected
 # of 16 MiB cost sshd 3 s of processor time.
 WINDOW_BYTES = 4 << 20
 NEAR_WINDOW_BYTES = 768 << 10  # receive window for a blob at a round trip near 0, as other data waits behind the blob
-PACKET_BYTES = 64 << 10  # larger packets cross malloc's mmap threshold
+PACKET_BYTES = 64 << 10  # largest packet: malloc would allocate larger packets by mmap, which is slow
 # seconds between probes of a silent connection, for example during a long installation; three unanswered probes end it
 ALIVE_S = 15.0
 SLICE_BYTES = 256 << 10  # bytes of a command's input or output per read or write
 LAST_BYTES = 64 << 10  # last bytes of stderr, and of stdout without an ``output`` callback, to show in errors
-_MSG_IGNORE = 2  # RFC 4253, section 11.2
-_MSG_CHANNEL_WINDOW_ADJUST = 93  # RFC 4254, section 5.2; the packet has a byte, the channel, and the bytes to add
-# RFC 4254, section 5.2; the packet has a byte, the channel, the length of the data, and the data
+_MSG_IGNORE = 2  # number of the message SSH_MSG_IGNORE (RFC 4253, section 11.2)
+# RFC 4254, section 5.2; the packet contains this number, the channel, and the number of bytes to add to the window
+_MSG_CHANNEL_WINDOW_ADJUST = 93
+# RFC 4254, section 5.2; the packet contains this number, the channel, the length of the data, and the data
 _MSG_CHANNEL_DATA = 94
 
 T = TypeVar("T")
@@ -54,12 +55,15 @@ class Client(Dialling):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Connected:
-    """A connection and the connections that carry it, which end together. Forked children do not inherit it."""
+    """A connection to a machine, with the connections to the jump hosts on the way; all of them end together.
+
+    Forked children do not inherit the sockets.
+    """
 
     connection: asyncssh.SSHClientConnection
     hops: Sequence[asyncssh.SSHClientConnection] = ()
     release: Callable[[], object] | None = None  # called after `abort`: releases a shared carrier
-    # the connection to the host whose command carries this connection, and perhaps others
+    # the connection to a login host on which a command carries this connection; None: no login host
     carrier: Connected | None = None
 
     def __post_init__(self) -> None:
@@ -110,9 +114,10 @@ def send_nothing_to_ignore(connection: asyncssh.connection.SSHConnection) -> Non
 
 
 def take_packets_alone(connection: Any) -> None:
-    """Have the connection process received data one packet at a time, for the reason that `packet_ends` gives."""
+    """Make the connection process received data one packet at a time; `packet_ends` gives the reason."""
     take, info = connection.data_received, connection.get_extra_info
-    if info("socket") is None:  # a ProxyCommand carries the connection: its end would not be noticed
+    # A ProxyCommand carries the connection: change nothing, or the end of the command would not be noticed.
+    if info("socket") is None:
         return
     ends = PacketEnds(partial(info, "recv_cipher"))
 
@@ -134,13 +139,13 @@ def round_trip_s(connection: asyncssh.SSHClientConnection) -> float | None:
 
 
 def blob_window(connection: asyncssh.SSHClientConnection) -> int:
-    """Return the receive window for a blob over this connection, whose round trip is known by then."""
+    """Return the receive window for a blob over this connection, chosen by the connection's round trip."""
     trip_s = round_trip_s(connection)
     return WINDOW_BYTES if trip_s is None else min(WINDOW_BYTES, window(NEAR_WINDOW_BYTES, trip_s))
 
 
 def tell_taken(channel: Any, taken: Callable[[int], object]) -> None:
-    """Call ``taken`` each time the server reports that it passed on bytes of a channel, with their number."""
+    """Call ``taken`` with a number of bytes each time the server reports that it has passed on data of a channel."""
     process = channel.process_packet
 
     def processed(kind: int, number: int, packet: Any) -> Any:
@@ -224,14 +229,14 @@ async def connect(
         if sock is not None and interpose is not None:
             sock = await interpose(machine, sock)
         connection = await asyncssh.connect(
-            address.host or machine.id,  # a socket without a name has no peer name
+            address.host or machine.id,  # for a socket path, the machine's id stands for the host name
             address.port or 22,
             sock=sock,
             client_factory=lambda: client,
             **with_key(machine, key, host_keys),
         )
     except BaseException:
-        if sock is not None and not client.connected:  # a connected client's socket is closed by asyncssh
+        if sock is not None and not client.connected:  # after the connect, asyncssh closes the socket itself
             sock.close()
         raise
     send_nothing_to_ignore(connection)
@@ -284,11 +289,12 @@ async def hedged(
 ) -> T:
     """Return the result of the first try that succeeds. Every ``every_s`` another try begins, up to ``at_once``.
 
-    A connection that was begun without a network notices the network late, as TCP retries after 1, 3 and 7 s. The other
-    tries are cancelled, and late results are discarded. Cancel-safe if ``begin`` is.
+    Several tries help because a connection that was begun while the network was down continues late: TCP retries after
+    1, 3 and 7 s. After the first success, the other tries are cancelled, and their results are discarded. Cancel-safe
+    if ``begin`` is.
 
     Raises:
-        Exception: the error of the try that failed first, if no try had succeeded by then.
+        Exception: the first error of a try, if it occurs before any try has succeeded.
     """
     tries: list[asyncio.Task[T]] = []
     taken: asyncio.Task[T] | None = None
@@ -314,7 +320,7 @@ def discard_result(discard: Callable[[T], object], over: asyncio.Future[T]) -> N
 
 
 async def opened(opening: Coroutine[Any, Any, T], close: Callable[[T], object]) -> T:
-    """Return the channel that ``opening`` returns. A cancelled open would leak the channel, so a late one is closed."""
+    """Return the channel that ``opening`` returns. If this call is cancelled, close the channel once it is open."""
     task = asyncio.ensure_future(opening)
     try:
         return await asyncio.shield(task)
@@ -341,7 +347,7 @@ class RemoteShell:
     ) -> CommandResult:
         """See `CommandRunner.run`.
 
-        On cancellation, the channel closes: the command's input ends and its output breaks.
+        On cancellation, the channel closes: the command gets the end of its input, and can write no more output.
         """
         try:
             session = self._connection.open_session(shlex.join([*self._inside, *argv]), encoding=None)

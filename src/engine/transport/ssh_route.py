@@ -30,7 +30,7 @@ from .ssh import RemoteShell
 if TYPE_CHECKING:
     from ..image.commands import CommandRunner
 
-# to reach a known node: seconds until a further try begins while others hang, and the number of tries
+# To reach a node again: seconds between the starts of tries to connect, and the number of tries at the same time.
 ANEW_S, TRIES = 0.7, 5
 ROTATE_S = 30.0
 BRIDGES = 8  # concurrent channels for blobs: sshd's MaxSessions is 10, and the control channel takes one
@@ -110,7 +110,7 @@ class SSHRoute(BootstrappedRoute):
         if another is not self._another or another.cancelled():
             return
         if another.exception() is not None:
-            self._another = None  # the next heartbeat begins a new one
+            self._another = None  # the second connection failed: the next heartbeat begins another
         else:
             reached()
 
@@ -175,7 +175,8 @@ class SSHRoute(BootstrappedRoute):
             try:
                 await connection.create_unix_connection(lambda: _SSHChannel(channel), path, **how)
             except asyncssh.ChannelOpenError as error:
-                if connection.is_closed():  # asyncssh reports the code that servers send when nothing listens
+                # for a lost connection, asyncssh reports the same error code as for a socket on which nothing listens
+                if connection.is_closed():
                     raise ConnectionResetError("the connection was lost") from plainly(error)
                 if self._bridged is False and error.code == _NOT_CONNECTED:
                     raise ExecutorGone(str(plainly(error))) from error
@@ -246,6 +247,6 @@ class _SSHChannel(asyncssh.SSHUNIXSession[bytes], asyncssh.SSHClientSession[byte
 
 
 async def _nudged(shell: CommandRunner) -> None:
-    """Run a command, so that sshd sets TCP_NODELAY. A connection that only forwards would answer in bursts of 42 ms."""
+    """Run a command, because sshd then sets TCP_NODELAY; without that, forwarded data arrives up to 42 ms late."""
     with suppress(ConnectionError, asyncssh.Error):
         await shell.run(["true"])

@@ -38,7 +38,10 @@ class InputStream:
         return wire.Value(b"", item.sizes, blob.name)
 
     def granted(self, count: int) -> None:
-        """Handle that the task requests ``count`` more items. Of the earlier items, all but `WINDOW` have been used."""
+        """Handle that the task requests ``count`` more items, and free items that the task has used.
+
+        Of the items that the task has requested before, all but the last `WINDOW` have been used.
+        """
         if self._granted + count - self._sent > WINDOW:
             raise ProtocolError(f"attempt {self._attempt} asks for {count} items more, of at most {WINDOW} on the way")
         self._granted += count

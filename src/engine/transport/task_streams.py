@@ -33,7 +33,7 @@ class TaskStreams:
         """Handle a value of a generator. Raise a ProtocolError if the node had no credit for the value."""
         order = self._orders.get(attempt)
         if order is None:
-            return  # the attempt was fenced: no caller waits for it
+            return  # the pool has ended the attempt: no caller waits for its values
         output = cast("Payload", order.task.content).output
         if output is None:
             return
@@ -55,7 +55,7 @@ class TaskStreams:
         order = self._orders.get(attempt)
         inputs = () if order is None else cast("Payload", order.task.content).inputs
         if stream not in range(len(inputs)) or not count:
-            # the attempt was fenced, or requests no more, or the node made an error; other messages are still handled
+            # The attempt was ended by the pool, or the request is invalid: ignore the request, but not the node.
             return
         feed = self.inputs.setdefault((attempt, stream), InputStream(self._transfers, attempt, stream))
         feed.granted(count)
@@ -70,7 +70,7 @@ class TaskStreams:
         return fetching
 
     async def bring(self, order: Order, item: wire.Value, most_bytes: int | None = None) -> Received:
-        """Return a value of an attempt that is in a blob. Raise a ConnectionError if the node is lost."""
+        """Return a value of an attempt that the node sends as a blob. Raise a ConnectionError if the node is lost."""
         try:
             return await self._transfers.bring(item, 0, most_bytes)
         except ConnectionError:

@@ -13,13 +13,14 @@ from ..node.client_channels import peer_uid
 from .channels import Channel
 from .route import Route
 
-Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]  # inserts a proxy: see `testing.chaos`
+# puts a proxy between the client and a machine; used by `testing.chaos`
+Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]
 
 
 class UnixRoute(Route):
     """The route to an executor that the machine's provider started on this computer.
 
-    It has no second connection: that would reveal nothing more about a silent node.
+    While a node is silent, no second connection is tried: it would reveal nothing more about the node.
     """
 
     def __init__(self, machine: Machine, interpose: Callable[[], Interpose | None]) -> None:

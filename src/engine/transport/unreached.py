@@ -54,9 +54,9 @@ def _code(error: OSError) -> int | None:
 
 
 async def read_greeting(host: str, port: int) -> str | None:
-    """Return the greeting at a port that should belong to an SSH server. Cancel-safe.
+    """Return the first line that the server at a port sends; the port should belong to an SSH server. Cancel-safe.
 
-    Empty: no greeting. None: it is an SSH server, or nothing listens.
+    Empty: the server sends no greeting. None: the server is an SSH server, or nothing listens at the port.
     """
     received, writer = b"", None
     try:

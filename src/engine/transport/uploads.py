@@ -19,7 +19,7 @@ REPORT_EACH_S = 0.5
 
 @dataclass(slots=True)
 class Upload:
-    """A running upload of one blob to one node. ``sent_bytes``: returns the bytes sent by the present try."""
+    """A running upload of one blob to one node. ``sent_bytes``: returns the bytes sent by the current try."""
 
     node: int
     size_bytes: int
@@ -55,7 +55,7 @@ class Wave:
             self.total_bytes -= upload.size_bytes
 
     def progress(self, now: float) -> UploadProgress | None:
-        """Return the event to report now; None: the wave has not lasted long enough."""
+        """Return the event to report now; None: this set of uploads has not lasted long enough."""
         if not self.is_reported and (self.ended or now - self.began_at < REPORT_AFTER_S):
             return None
         self.is_reported = True
@@ -72,7 +72,7 @@ class Uploads:
         self._timer: asyncio.TimerHandle | None = None
 
     def watched(self, node: int, size_bytes: int, progress: TransferProgress) -> AbstractContextManager[None]:
-        """Return the context for one try to send a blob. For a small blob it costs one comparison."""
+        """Return a context manager for one try to send a blob. For a small blob it costs one comparison."""
         return nullcontext() if size_bytes < LARGE_BYTES else self._watched(node, size_bytes, progress)
 
     @contextmanager
