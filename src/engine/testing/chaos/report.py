@@ -66,7 +66,7 @@ class Strike:
 
     @property
     def takes_node(self) -> bool:
-        """Whether the fault causes the loss of its target node."""
+        """Return whether the fault causes the loss of its target node."""
         return KINDS[self.kind].takes == "node"
 
 

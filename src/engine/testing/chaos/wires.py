@@ -64,7 +64,7 @@ class Wire:
 
     @property
     def used(self) -> bool:
-        """Whether the node is connected over this wire; False if its connection is older than the injection."""
+        """Return whether the node's connection runs over this wire; False if the connection is older than the wire."""
         return bool(self.flows)
 
     @property

@@ -314,7 +314,7 @@ class Daemon:
             self.ports.close_for(attempt)
 
     def arguments_of(self, run: Run) -> tuple[int, list[str]]:
-        """Return the job that made the attempt's arguments, and the arguments with references replaced by values."""
+        """Return the number of the submitted job, and the attempt's arguments with references replaced by values."""
         lent: dict[str, str] = {}
         for name, value in self._lent.get(run.attempt, {}).items():
             data = self.blobs.get(value.blob or "", b"")

@@ -242,7 +242,7 @@ def _jobs(dice: Random, lasts_s: float, size: int) -> list[Job]:
     for _ in range(dice.randint(2, 14)):
         at_s = dice.uniform(0.0, lasts_s) if dice.random() < 0.8 else 0.0
         shape = _broadcast(dice) if dice.random() < 0.35 else _task(dice, size)
-        # drawn once, not many times: a job that crashes its machine does so up to four times
+        # not drawn in groups: broadcasts, and jobs that crash their machines (up to four each)
         alone = shape.get("ranks") or shape["ends"] == "poison"
         for _ in range(1 if alone else dice.choice((1, 1, 3, 12, 40))):
             jobs.append(Job(id=len(jobs) + 1, at_s=at_s, **shape))
