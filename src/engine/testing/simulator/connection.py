@@ -311,7 +311,7 @@ class PlayedConnection:
     # --- loss of the connection -------------------------------------------------------------------------------------
 
     def _stir(self) -> None:
-        """Handle a change of the machine or the network: wake all waiters, and watch a broken connection for silence."""
+        """Handle a change of the machine or the network: wake all waiters, and watch a broken circuit for silence."""
         self._stirring.set()
         self._stirring = asyncio.Event()
         if self._attached and self._silence is None and not self._alive:
