@@ -1,4 +1,4 @@
-"""Accelerators: by name, ``accelerator="A100-80GB:8"``, or typed, ``accelerators.A100(count=8, memory="80GB")``."""
+"""Accelerators (GPUs, TPUs): ``"A100-80GB:8"`` by name, ``accelerators.A100(count=8, memory="80GB")`` as an object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Accelerator:
     Args:
         type: The name of the type; any name is accepted.
         count: The number of devices.
-        memory_gb: The least memory of each device. 0: that of the type.
+        memory_gb: The least memory of each device in GB. 0: any.
     """
 
     type: str
@@ -41,7 +41,7 @@ class Accelerator:
         """Return the `Accelerator` of an ``accelerator=`` option: ``"A100"``, ``"A100-80GB:8"``, or an `Accelerator`.
 
         Raises:
-            SpecError: The name is unknown. `Accelerator` itself takes any name.
+            SpecError: The name is unknown. For other names, call `Accelerator(type)`, which takes any name.
         """
         if isinstance(accelerator, Accelerator):
             return accelerator
@@ -55,9 +55,9 @@ class Accelerator:
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any]) -> Accelerator:
-        """Return the `Accelerator` of a table: ``{name="A100", count=8, memory="80GB"}``.
+        """Return the `Accelerator` that a TOML table describes: ``{name="A100", count=8, memory="80GB"}``.
 
-        ``{type="X", memory_gb=20}`` is a type that Outrider does not know.
+        For a type that Outrider does not know, the table has other keys: ``{type="X", count=8, memory_gb=20}``.
 
         Raises:
             SpecError: A key or a value is not valid.
@@ -80,7 +80,7 @@ class Accelerator:
 class Model:
     """A type of accelerator; calling it makes an `Accelerator`.
 
-    ``memories_gb``: the memory sizes in which it is sold.
+    ``memories_gb`` has the sizes of memory, in GB, with which the type is sold.
     """
 
     type: str
@@ -90,7 +90,7 @@ class Model:
         """Return ``count`` devices of this type, each with at least ``memory``: text such as "80GB", or a number of GB.
 
         Raises:
-            SpecError: no device of this type has that much memory.
+            SpecError: No device of this type has that much memory.
         """
         if memory is None:
             return Accelerator(self.type, count, min(self.memories_gb))
@@ -101,8 +101,8 @@ class Model:
         return Accelerator(self.type, count, wanted)
 
 
-# Memory per device in GB, from the makers' data sheets.
-# NVIDIA: data centers
+# The memory of each device in GB is from the makers' data sheets.
+# NVIDIA's devices for data centers
 A2: Final = Model("A2", (16,))
 A10: Final = Model("A10", (24,))
 A10G: Final = Model("A10G", (24,))
@@ -128,7 +128,7 @@ P100: Final = Model("P100", (12, 16))
 T4: Final = Model("T4", (16,))
 T4G: Final = Model("T4G", (16,))
 V100: Final = Model("V100", (16, 32))
-# NVIDIA: workstations
+# NVIDIA's devices for workstations
 RTX2080Ti: Final = Model("RTX2080Ti", (11,))
 RTX3080: Final = Model("RTX3080", (10, 12))
 RTX3090: Final = Model("RTX3090", (24,))
@@ -144,7 +144,7 @@ RTXA5000: Final = Model("RTXA5000", (24,))
 RTXA6000: Final = Model("RTXA6000", (48,))
 RTXPRO4500: Final = Model("RTXPRO4500", (32,))
 RTXPRO6000: Final = Model("RTXPRO6000", (96,))
-# AMD
+# AMD's devices
 MI210: Final = Model("MI210", (64,))
 MI250: Final = Model("MI250", (128,))
 MI250X: Final = Model("MI250X", (128,))
@@ -152,7 +152,7 @@ MI300A: Final = Model("MI300A", (128,))
 MI300X: Final = Model("MI300X", (192,))
 MI325X: Final = Model("MI325X", (256,))
 MI355X: Final = Model("MI355X", (288,))
-# AWS and Intel
+# devices of AWS and Intel
 Gaudi: Final = Model("Gaudi", (32,))
 Gaudi2: Final = Model("Gaudi2", (96,))
 Gaudi3: Final = Model("Gaudi3", (128,))
@@ -160,7 +160,7 @@ Inferentia: Final = Model("Inferentia", (8,))
 Inferentia2: Final = Model("Inferentia2", (32,))
 Trainium: Final = Model("Trainium", (32,))
 Trainium2: Final = Model("Trainium2", (96,))
-# Google, per chip
+# Google's TPUs; the memory is that of one chip
 TPUv2: Final = Model("TPUv2", (16,))
 TPUv3: Final = Model("TPUv3", (32,))
 TPUv4: Final = Model("TPUv4", (32,))
@@ -170,10 +170,10 @@ TPUv6e: Final = Model("TPUv6e", (32,))
 
 
 def _with_memory(name: str) -> tuple[Model, str | None]:
-    """Return the type, and the memory in the name: other tools, too, write names such as ``A100-80GB``.
+    """Split a name such as ``A100-80GB`` into its type and its memory; the memory is None if the name has none.
 
     Raises:
-        SpecError: no type has this name.
+        SpecError: No type has this name.
     """
     if model := _BY_NAME.get(_plain(name)):
         return model, None
@@ -187,7 +187,7 @@ def _with_memory(name: str) -> tuple[Model, str | None]:
 
 
 def _of_count(name: str, count: str) -> str:
-    """Return the error message for an invalid count, the part after the colon."""
+    """Return the error message for an invalid count, which is the text after the colon of ``accelerator=``."""
     number, _, memory = count.partition(":")
     if number.isdigit() and re.fullmatch(r"\d+\s*GB", memory.strip(), re.IGNORECASE):
         return f"the memory belongs to the name: write {f'{name}-{memory}:{number}'!r}."

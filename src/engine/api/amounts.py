@@ -7,10 +7,12 @@ from . import checks
 
 
 def amounts(before: Amounts | None, option: str, value: object) -> Amounts | None:
-    """Return the amounts with this option changed; None: no amount is left. ``value`` None removes the option.
+    """Return the amounts ``before`` with one option set to ``value``, or without this option if ``value`` is None.
+
+    The result is None if no amount is left.
 
     Raises:
-        SpecError: the value is not valid.
+        SpecError: The value is not valid.
     """
     needs = NOTHING if before is None else before
     match option:
@@ -26,5 +28,8 @@ def amounts(before: Amounts | None, option: str, value: object) -> Amounts | Non
 
 
 def _at_least_one(option: str, value: object, unit: str, parts: float) -> int:
-    """Return the value as an integer number of the unit's parts, at least 1. ``parts``: parts per unit."""
+    """Convert a value in ``unit`` to an integer number of smaller units, at least 1.
+
+    One ``unit`` has ``parts`` of them.
+    """
     return max(1, checks.in_parts(checks.amount(option, value, unit), parts))

@@ -1,4 +1,4 @@
-"""Pending calls: immutable objects of a function, its arguments and its options, to be run by a pool."""
+"""Pending calls: immutable objects with a function, its arguments and its options, which a pool can run."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ class PendingCall(Pending):
         return self.options.name or self.function.__name__
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:
-        """Return the same call with these options changed.
+        """Return a copy of the call with these options changed.
 
         Raises:
-            SpecError: an option does not exist, or its value is not valid.
+            SpecError: An option does not exist, or its value is not valid.
         """
         return type(self)(self.function, self.args, self.kwargs, self.options.changed(**options))
 
     def detach(self) -> Detached:
-        """The call's arguments, with placeholders for those of streamed parameters (``Iterator[T]``, ...)."""
+        """Return the call's arguments, with placeholders in place of streamed arguments (``Iterator[T]``, ...)."""
         if not self.function.streamed:
             return Detached(self.args, self.kwargs, ())
         return detached(self.function, self.args, self.kwargs, with_setup=self.options.setup is not None)
@@ -138,7 +138,7 @@ class Call(PendingCall, Generic[R_co]):
         self, other: MixedGroup[tuple[*As], tuple[*Ss]], /
     ) -> MixedGroup[tuple[R_co, *As], tuple[R_co, *Ss]]: ...
     def __and__(self, other: Any, /) -> Any:
-        """Group two calls, or a call and a group: ``(f(1) & g(2)) >> pool``."""
+        """Return a group of this call and another call or group: ``(f(1) & g(2)) >> pool``."""
         return _joined(self, other)
 
 
@@ -173,7 +173,7 @@ class StreamCall(PendingCall, Generic[T]):
         self, other: MixedGroup[tuple[*As], tuple[*Ss]], /
     ) -> MixedGroup[tuple[AsyncGenerator[T, None], *As], tuple[Iterator[T], *Ss]]: ...
     def __and__(self, other: Any, /) -> Any:
-        """Group the generator with other calls: in the group's results, it has an iterator in its place."""
+        """Return a group of this call and another call or group. Its result for a generator is an iterator."""
         return _joined(self, other)
 
     @overload
@@ -250,9 +250,10 @@ class Group(GroupedCalls[Any], Generic[*Ts]):
 
 
 class MixedGroup(GroupedCalls[Any], Generic[A, S]):
-    """A `Group` that contains generators; in the results, a generator is represented by an iterator.
+    """A `Group` that contains calls of generators. The result of a generator's call is an iterator over its values.
 
-    The first type parameter is the result in a `Pool`, with asynchronous iterators; the second is that in a `SyncPool`.
+    The first type parameter is the type of the result in a `Pool`, where the iterators are asynchronous; the second is
+    the type in a `SyncPool`.
     """
 
     __slots__ = ()
@@ -309,7 +310,7 @@ class Callee:
     """The base class of `@compute` functions, which this module cannot import from `api.compute`."""
 
     __name__: str
-    shown: str  # the function's name in the text of a call; methods with their class
+    shown: str  # the function's name in messages; for a method, with the name of its class
 
     if not TYPE_CHECKING:
 
@@ -318,7 +319,7 @@ class Callee:
 
 
 def pending(value: object) -> Call[Any]:
-    """Return ``value`` if it is a pending call with one result; otherwise raise an error that names the fix."""
+    """Return ``value`` if it is a pending call with a single result; otherwise raise an error that explains the fix."""
     if isinstance(value, Call):
         return value
     if isinstance(value, StreamCall):
@@ -344,7 +345,7 @@ def pending(value: object) -> Call[Any]:
 
 
 def members(group: object) -> tuple[AnyCall, ...]:
-    """Return the calls of a group; for any other argument, raise an error that names the fix."""
+    """Return the calls of a group; if ``group`` is something else, raise an error that explains the fix."""
     if isinstance(group, GroupedCalls):
         return group.calls
     raise NotACall(
@@ -353,14 +354,14 @@ def members(group: object) -> tuple[AnyCall, ...]:
 
 
 def any_pending(value: object) -> AnyCall:
-    """Return ``value`` if it is a pending call, also of a generator; otherwise raise an error that names the fix."""
+    """Return ``value`` if it is a pending call (also of a generator); otherwise raise an error with the fix."""
     return value if isinstance(value, StreamCall) else pending(value)
 
 
 def for_every_rank(call: PENDING) -> PENDING:
     """Return ``call`` if all ranks of a broadcast can run it.
 
-    Raise an error if it streams an argument, because only one task can consume that.
+    Raise an error if the call has a streamed argument, because only one task can consume a streamed argument.
     """
     if call.detach().inputs:
         raise SpecError(
@@ -384,7 +385,7 @@ def _runner(call: Pending, operator: str, pool: Any) -> Any:
 
 
 def _joined(first: AnyCall | GroupedCalls[Any], other: object) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]:
-    """Return the group that ``first & other`` makes."""
+    """Return the group for the expression ``first & other``."""
     calls = first.calls if isinstance(first, GroupedCalls) else (first,)
     return grouped((*calls, *_members(first, other)))
 

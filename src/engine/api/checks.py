@@ -12,35 +12,39 @@ from ...providers.option_names import shown as shown  # noqa: PLC0414 - exported
 from .errors import SpecError
 
 T = TypeVar("T")
-_LONGEST_S = 86_400_000_000_000.0  # the longest timedelta; the protocol accepts slightly more
+# about the longest time that a timedelta can hold; the protocol between client and node accepts slightly more
+_LONGEST_S = 86_400_000_000_000.0
 
 
 def check_known(owner: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse options that are not in ``known``. ``owner``: the name of the called class or function."""
+    """Raise `SpecError` if a name is not in ``known``. ``owner`` is the class or function that has these options."""
     for name in names:
         if name not in known:
             refuse(not_an_option(owner, name, known))
 
 
 def checks_options(kind: type[T]) -> type[T]:
-    """Make a dataclass raise `SpecError` for unknown options, with the message of `check_known`."""
-    # values are not checked here, because these classes check their values with better messages
+    """Make the constructor of a dataclass raise `SpecError`, as `check_known` does, for unknown options."""
+    # values=False: the classes themselves check the values of their options, with better messages
     return checking_options(kind, SpecError, values=False)
 
 
 def seconds(name: str, value: object) -> float:
     """Convert a positive duration, given in seconds or as a timedelta, to seconds."""
-    datetime: Any = sys.modules.get("datetime")  # a program that has a timedelta has imported `datetime`
+    datetime: Any = sys.modules.get("datetime")  # None: `datetime` was not imported, so the value is no timedelta
     if datetime is not None and isinstance(value, datetime.timedelta):
         value = datetime.timedelta.total_seconds(value)
     return min(amount(name, value, "seconds", takes="seconds or a timedelta"), _LONGEST_S)
 
 
 def amount(name: str, value: object, unit: str, *, takes: str = "") -> float:
-    """Return a number of ``unit``, which must be greater than 0."""
+    """Check that ``value`` is a finite number greater than 0, and return it as a float.
+
+    ``unit`` is for error messages.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool):
         refuse(f"{name} takes {takes or f'{unit}, as a number'}, not {shown(value)}.")
-    if not value > 0:  # written so that it also refuses nan
+    if not value > 0:  # not `value <= 0`, which would accept nan
         refuse(f"{name} must be more than 0 {unit}, not {shown(value)}; leave it out for no limit.")
     try:
         number = float(value)
@@ -52,7 +56,7 @@ def amount(name: str, value: object, unit: str, *, takes: str = "") -> float:
 
 
 def in_parts(value: float, parts: float) -> int:
-    """Convert a checked amount to an integer number of its unit's parts (such as GB to bytes), at most 2**62."""
+    """Convert a checked amount to a whole number of smaller units, such as GB to bytes, and limit it to 2**62."""
     return round(min(value * parts, 2.0**62))
 
 

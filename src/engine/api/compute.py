@@ -1,4 +1,4 @@
-"""`@compute`, which turns a user's function into a function that pools can run. Calling that makes a pending call."""
+"""`@compute`: makes a user's function one that pools can run. Calling the decorated function returns a pending call."""
 
 from __future__ import annotations
 
@@ -46,26 +46,27 @@ T = TypeVar("T")
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 
-PLUGINS = "__outrider_plugins__"  # attribute that `integrations` sets on a function
+PLUGINS = "__outrider_plugins__"  # attribute in which `integrations` stores the plugins of a function
 
 
 class Decorated(Callee, Generic[P]):
     """A `@compute` function: the user's ``function`` with its options.
 
-    As an attribute of a class it is a method, like Python's functions: ``a.f(2)`` is ``A.f(a, 2)``, with ``a`` as an
-    argument of the call.
+    In the body of a class, a `@compute` function becomes a method, like any function: ``a.f(2)`` is ``A.f(a, 2)``, and
+    ``a`` is an argument of the call.
     """
 
     function: Callable[..., Any]
     options: Options
-    # the bound object of a method, which goes before the caller's arguments; else empty
+    # for a bound method ``a.f``: (a,), which is passed before the caller's arguments; otherwise empty
     self_args: tuple[Any, ...] = ()
-    takes_self = False  # True if the first argument is the object that callers write before the dot
-    binds = True  # False for a function that was a static method before it was decorated
+    takes_self = False  # True for methods, whose first argument is the object before the dot in ``a.f(2)``
+    binds = True  # False for a static method: ``a.f(2)`` then does not pass ``a``
     __qualname__: str
 
     def __new__(cls, *arguments: Any, **_options: Any) -> Self:
-        if not arguments:  # `Compute(provider=...)` without a function is a pool in other libraries
+        # users of libraries in which `Compute(provider=...)` opens a pool get an error that explains the difference
+        if not arguments:
             raise SpecError(f"{cls.__name__} is what @compute makes of a function; a pool is Pool(provider=..., ...).")
         return object.__new__(cls)
 
@@ -81,27 +82,28 @@ class Decorated(Callee, Generic[P]):
         self._check = check if options.setup is None else functools.partial(check, None)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        if self.__qualname__ == f"{owner.__qualname__}.{name}":  # the function was defined in this class, not elsewhere
+        if self.__qualname__ == f"{owner.__qualname__}.{name}":  # True if the function was defined in this class
             self.shown = f"{owner.__name__}.{name}"
             self.takes_self = self.binds
 
     def bound(self, instance: object) -> Self:
-        """Return the method of ``instance``."""
+        """Return the method bound to ``instance``, as in ``instance.f``."""
         if instance is None or not self.binds or self.self_args:
             return self
         method = object.__new__(type(self))
         method.__dict__.update(self.__dict__, self_args=(instance,), _plain=self)
-        method.__dict__["__wrapped__"] = MethodType(self.function, instance)  # used by `inspect.signature`
+        # lets `inspect.signature` omit the first parameter
+        method.__dict__["__wrapped__"] = MethodType(self.function, instance)
         method.__dict__.pop("here", None)
         return method
 
     @property
     def plain(self) -> Self:
-        """The function without a bound object; for a function that is no bound method, the function itself."""
+        """For a bound method, the function without its object; otherwise the function itself."""
         return self if self._plain is None else self._plain
 
     def method_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Self, Any, Any, Options]:
-        """Return the parts of a call of this bound method: the call passes the object to the unbound function."""
+        """Return (unbound function, arguments with the object, keyword arguments, options) for a method's call."""
         self.check_method()
         self._check(*self.self_args, *args, **kwargs)
         return self.plain, (*self.self_args, *args), kwargs, self.options
@@ -115,14 +117,14 @@ class Decorated(Callee, Generic[P]):
 
     @functools.cached_property
     def here(self) -> Callable[..., Any]:
-        """The function that `local` calls in this process."""
+        """The user's function as `local` calls it: with the method's object or the setup's result bound."""
         if self.self_args:
             self.check_method()
             return functools.partial(self.function, *self.self_args)
         return self.function if self.options.setup is None else functools.partial(self.function, self.options.setup())
 
     def with_(self, **options: Unpack[TaskOptions]) -> Self:
-        """Return the same function with these options changed.
+        """Return a copy of the function with these options changed.
 
         Args:
             options: Options of `compute`, without ``setup`` and ``keep``.
@@ -133,7 +135,7 @@ class Decorated(Callee, Generic[P]):
         return self.remade(self.function, self.options.changed(**options))
 
     def wrapped(self, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Self:
-        """Return the same function with ``wrapper`` around the user's function, as a decorator below `@compute`."""
+        """Return a copy, with ``wrapper`` applied to the user's function like a decorator below `@compute`."""
         return self.remade(wrapper(self.function), self.options)
 
     def remade(self, function: Callable[..., Any], options: Options) -> Self:
@@ -152,7 +154,8 @@ class Decorated(Callee, Generic[P]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property raised this AttributeError itself
+            # the attribute exists, but its property raised an AttributeError: raise that error again
+            if hasattr(type(self), name):
                 return object.__getattribute__(self, name)
             function = self.__dict__.get("__name__", "f")
             public = [] if name.startswith("_") else [each for each in dir(type(self)) if not each.startswith("_")]
@@ -172,7 +175,7 @@ class Decorated(Callee, Generic[P]):
 
 
 class Compute(Decorated[P], Generic[P, R]):
-    """A function that pools can run; calling it makes a pending call."""
+    """A function that pools can run. Calling the object returns a pending call."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         if self.self_args:
@@ -212,7 +215,7 @@ class AsyncCompute(Compute[P, R]):
 
 
 class StreamCompute(Decorated[P], Generic[P, T]):
-    """A generator that pools can run; calling it makes a pending call."""
+    """A generator function that pools can run. Calling the object returns a pending call."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> StreamCall[T]:
         if self.self_args:
@@ -254,7 +257,10 @@ class AsyncStreamCompute(StreamCompute[P, T]):
 if TYPE_CHECKING:
 
     class SyncKept(Compute[P, Ref[R]], Generic[P, R]):
-        """The type of a function with ``keep=True`` for type checkers; at run time it is a `SyncCompute`."""
+        """The type that type checkers use for a function with ``keep=True``.
+
+        At run time, the object is a `SyncCompute`.
+        """
 
         @overload
         def __get__(self, instance: None, owner: type, /) -> Self: ...
@@ -288,45 +294,55 @@ if TYPE_CHECKING:
 
     class KeepDecorator(Protocol):
         @overload
-        def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...  # type: ignore[overload-overlap]
+        # type: ignore[overload-overlap]
+        def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...
         @overload
         def __call__(self, function: Callable[P, R], /) -> SyncKept[P, R]: ...
 
     class SetupKeepDecorator(Protocol[S_co]):
         @overload
-        def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...  # type: ignore[overload-overlap]
+        # type: ignore[overload-overlap]
+        def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...
         @overload
         def __call__(self, function: Callable[Concatenate[S_co, P], R], /) -> SyncKept[P, R]: ...
 
 
 class ComputeDecorator(Protocol):
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
+    # type: ignore[overload-overlap]
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...
     @overload
-    def __call__(self, function: Callable[P, AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
+    # type: ignore[overload-overlap]
+    def __call__(self, function: Callable[P, AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...
     @overload
-    def __call__(self, function: Callable[P, Iterator[T]], /) -> SyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
+    # type: ignore[overload-overlap]
+    def __call__(self, function: Callable[P, Iterator[T]], /) -> SyncStreamCompute[P, T]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncCompute[P, R]: ...
 
 
 class SetupDecorator(Protocol[S_co]):
-    """The decorator with ``setup=``: callers leave out the function's first argument, which is the setup's result."""
+    """The type of the decorator ``compute(setup=...)``: callers leave out the first argument, the setup's result."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
+    # type: ignore[overload-overlap]
+    def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[S_co, P], AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
+    # type: ignore[overload-overlap]
+    def __call__(self, function: Callable[Concatenate[S_co, P], AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[S_co, P], Iterator[T]], /) -> SyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
+    # type: ignore[overload-overlap]
+    def __call__(self, function: Callable[Concatenate[S_co, P], Iterator[T]], /) -> SyncStreamCompute[P, T]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[S_co, P], R], /) -> SyncCompute[P, R]: ...
 
 
 @overload
-def compute(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
+# type: ignore[overload-overlap]
+def compute(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...
 @overload
-def compute(function: Callable[P, AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
+# type: ignore[overload-overlap]
+def compute(function: Callable[P, AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...
 @overload
 def compute(function: Callable[P, Iterator[T]], /) -> SyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
 @overload
@@ -351,42 +367,43 @@ def compute(
     keep: bool = False,
     **options: Unpack[TaskOptions],
 ) -> Any:
-    """Decorate a function for pools: calling it makes a pending call instead of running it.
+    """Make a function one that pools can run: a call then returns a pending call instead of running the function.
 
-    Works bare or with options, on ``def``, ``async def`` and generators of both kinds. A parameter annotated
-    ``Iterator[T]`` or ``AsyncIterator[T]`` receives the items of its iterable one by one while the function runs. A
-    parameter annotated ``Iterable[T]`` or ``AsyncIterable[T]`` does so only if its value is an iterator. Calls with
-    such a parameter, and generators, are never retried, whatever the options, because consumed items and delivered
-    values cannot be taken back. The object of a method is an argument of each call, as in Python; changes that a task
-    makes to the object are lost.
+    The decorator works with and without options, on functions, coroutine functions, and generators of both kinds. An
+    argument whose parameter is annotated ``Iterator[T]`` or ``AsyncIterator[T]`` is streamed: the function receives its
+    items one by one while it runs. With ``Iterable[T]`` or ``AsyncIterable[T]``, the argument is streamed only if it is
+    an iterator. Calls with streamed arguments and calls of generators are never retried, whatever the options, because
+    consumed items and delivered values cannot be taken back. The object of a method is an argument of each call, as in
+    Python; changes that a task makes to the object are lost.
 
-    A task holds ``cpus``, ``memory_gb`` and ``gpus`` of its node while it runs, as it holds a slot. The task waits
-    until a node has all of these free, and runs in a new process, in which ``setup`` runs again. A call that needs more
-    than any node of the pool has raises `SpecError`.
+    A task holds ``cpus``, ``memory_gb`` and ``gpus`` of its node while it runs, besides its slot. The task waits until
+    a node has all of these free, and runs in a new process, in which ``setup`` runs again. A call that needs more than
+    any node of the pool has raises `SpecError`.
 
-    Times are in seconds, or a timedelta.
+    Times are numbers of seconds, or a timedelta.
 
     Args:
         function: The function, if the decorator is used without options.
         setup: A function without arguments that runs once in each process, before the first call there. Its result,
-            such as a loaded model, becomes the first argument of each call; callers leave it out.
-        keep: True leaves results on their nodes. A call then returns a `Ref`, which can be passed to other calls in
-            place of the result. Not for maps and generators. A lost result that is needed is computed again, at most
-            ``retries`` times.
-        timeout: The longest run time, after which the task's processes are killed (`TaskTimeout`). Default: no limit.
-        queue_timeout: The longest wait for a slot (`QueueTimeout`). Default: no limit.
-        deadline: The longest time from the submission to the end, including all waits, transfers and further attempts
-            (`DeadlineExceeded`). Default: no limit.
-        retries: Further attempts when a node is lost. Default: 3.
-        max_restarts: Further attempts when the function raises or its process dies; in a broadcast, on any rank.
-            Default: 0.
-        retry: ``"never"``: at most one attempt. Default: ``"on_loss"``.
-        on_loss: What a broadcast does when it loses a rank: ``"auto"``, ``"restart"``, ``"resend"`` or ``"fail"``. It
-            overrides the pool's option.
-        stall: Time without an output line, a metric or a step (in a broadcast, from any rank) after which a `Stalled`
-            event reports where the task hangs. Default: no such event.
-        on_stall: ``"report"``, or ``"restart"``: a stalled task also runs again, as after a loss.
-        name: The name to show instead of the function's.
+            such as a loaded model, becomes the first argument of each call; callers leave this argument out.
+        keep: True keeps results on their nodes. A call then returns a `Ref`, which can be passed to other calls in
+            place of the result. Not for maps and generators. If a result is lost but needed, its call runs again, at
+            most ``retries`` times.
+        timeout: The longest run time. After that, the task's processes are killed, and the call raises `TaskTimeout`.
+            Default: no limit.
+        queue_timeout: The longest wait for a slot. After that, the call raises `QueueTimeout`. Default: no limit.
+        deadline: The longest time from the submission to the end, including all waits, transfers and further attempts.
+            After that, the call raises `DeadlineExceeded`. Default: no limit.
+        retries: The largest number of further attempts after losses of nodes. Default: 3.
+        max_restarts: The largest number of further attempts after the function raises or its process dies; in a
+            broadcast, on any rank. Default: 0.
+        retry: ``"never"`` allows a single attempt only. Default: ``"on_loss"``.
+        on_loss: What a broadcast does when it loses a rank: ``"auto"``, ``"restart"``, ``"resend"`` or ``"fail"``. This
+            option overrides the pool's option of the same name.
+        stall: The longest time without an output line, a metric or a step (in a broadcast, from any rank). After that,
+            the task counts as stalled, and a `Stalled` event reports where it hangs. Default: no such event.
+        on_stall: ``"report"``: only the event. ``"restart"``: the stalled task also runs again, as after a lost node.
+        name: The name to show instead of the function's own name.
         cpus: Processors that the task holds, 0.001 or more. Libraries that respect OMP_NUM_THREADS use that many
             threads.
         memory_gb: Memory that the task holds, in GB (10^9 bytes). If its processes together use more, they are killed,
@@ -413,7 +430,7 @@ def checked_setup(setup: object) -> Callable[[], Any]:
         inspect.signature(setup).bind()
     except TypeError as error:
         refuse(f"setup is called without arguments ({error}): give it those by functools.partial.")
-    except ValueError:  # a builtin without a signature; its call will raise
+    except ValueError:  # a builtin function without a signature: errors appear when it is called
         pass
     return setup
 
@@ -440,14 +457,15 @@ def _build(function: Callable[..., Any], options: Options) -> Decorated[...]:
 
 
 def for_items(function: Callable[..., Any]) -> Compute[..., Any]:
-    """Return the function that a map calls with each item, decorated if it is not decorated yet.
+    """Return the function that a map calls with each item. Decorate the function if the user did not.
 
     Raises:
-        NotACall, SpecError: a map cannot call it.
+        NotACall: The object is no function that a map can call.
+        SpecError: The options of the function do not allow a map.
     """
     called: Any = function
     if isinstance(of := getattr(called, "__func__", None), Decorated):
-        called = of.bound(called.__self__)  # Python 3.13 binds class methods in this way
+        called = of.bound(called.__self__)  # the form of a bound class method in Python 3.13
     make = _build if isinstance(called, type) else _decorate
     decorated: Any = called if isinstance(called, Decorated) else make(called, Options())
     if isinstance(decorated, StreamCompute):
@@ -471,14 +489,15 @@ def _method(function: Decorated[...], instance: object) -> Decorated[...]:
 
 def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
     function: Decorated[...] = function_pickling.imported(module, qualname).plain
-    options = replace(options, setup=function.options.setup)  # `with_` does not change the setup
+    # pickles of functions with a name have no setup; the imported function has it, since `with_` cannot change it
+    options = replace(options, setup=function.options.setup)
     return function if function.options == options else function.remade(function.function, options)
 
 
 def kind_of(function: Callable[..., Any]) -> type[Decorated[...]]:
-    """Return the class for a function, from its type or its return annotation.
+    """Return the subclass of `Decorated` for a function, chosen by the function's kind and its return annotation.
 
-    A plain function may return an iterator, so its type alone is not enough.
+    The annotation matters because a plain function, which is no generator, may return an iterator.
     """
     if isinstance(function, type):
         return SyncCompute

@@ -1,4 +1,4 @@
-"""A call's arguments, prepared for transport: streamed arguments stay in the client, and the task gets placeholders."""
+"""A call's arguments in the form in which they are sent: streamed arguments are replaced by placeholders."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class Detached(NamedTuple):
-    """A call's arguments for transport.
+    """A call's arguments in the form in which they are sent.
 
-    ``inputs``: the streamed arguments, replaced by placeholders, in the order of these.
+    ``args`` and ``kwargs`` contain numbered placeholders in place of streamed arguments. ``inputs`` has the streamed
+    arguments themselves, in the order of these numbers.
     """
 
     args: tuple[Any, ...]
@@ -23,9 +24,9 @@ class Detached(NamedTuple):
 
 
 def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, Any], *, with_setup: bool) -> Detached:
-    """Replace streamed arguments by placeholders, over which the task iterates instead.
+    """Replace streamed arguments by placeholders. The task iterates over a placeholder to get the items.
 
-    ``with_setup``: the function's first parameter receives the setup's result, and is not among the caller's arguments.
+    If ``with_setup`` is True, the function's first parameter is for the setup's result, and ``args`` do not include it.
     """
     from ..node.context import AsyncInput, Input
 

@@ -12,14 +12,16 @@ _T = TypeVar("_T")
 
 
 class OutriderError(Exception):
-    """The base of all errors. The message says what happened, why, and what to do; attributes hold the facts.
+    """The base class of all errors.
 
-    Control characters except newline and tab are removed from messages, attributes and notes, because parts of these
-    come from hosts.
+    The message explains what happened, why, and what to do; attributes have the details.
+
+    Control characters except newline and tab are removed from messages, attributes and notes, because these may contain
+    text from other computers.
 
     Attributes:
-        cleanup: For an error that ended a pool: the error of the clean-up that followed, which is also in the notes.
-            None if the clean-up succeeded.
+        cleanup: The error of the clean-up that followed, if this error ended a pool. This error is also in the notes.
+            None: the clean-up succeeded.
     """
 
     cleanup: CleanupError | None = None
@@ -29,7 +31,7 @@ class OutriderError(Exception):
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "__notes__" and type(value) is list:
-            # changed in place, because `add_note` first sets the list, and then appends to it
+            # the list itself is changed: `add_note` sets this attribute to its list, and then appends to the list
             value[:] = all_plain(value)
             super().__setattr__(name, value)
         else:
@@ -41,7 +43,7 @@ class OutriderError(Exception):
 
 
 class SpecError(OutriderError, ValueError):
-    """An option, size or name can never work. Nothing was started or lost."""
+    """An option, size or name is wrong and can never work. Nothing was started or lost."""
 
 
 class NotACall(SpecError, TypeError):
@@ -52,9 +54,9 @@ class CapacityError(OutriderError):
     """Too few machines were available.
 
     Attributes:
-        wanted: The number of nodes that were needed.
+        wanted: The number of nodes that was needed.
         got: The number of nodes that were ready.
-        outcomes: For a broadcast that had started: the outcome of every rank.
+        outcomes: The outcomes of all ranks, if a broadcast had started.
     """
 
     def __init__(self, message: str, *, wanted: int = 0, got: int = 0) -> None:
@@ -64,12 +66,12 @@ class CapacityError(OutriderError):
 
 
 class StartTimeout(CapacityError, TimeoutError):
-    """A machine waited in its provider's queue for the pool's whole ``start_timeout``, and its request was withdrawn.
+    """A machine waited in its provider's queue for the whole ``start_timeout``, so the pool withdrew its request.
 
     Attributes:
         reason: The reason of the wait, in the provider's words.
         limit_s: The ``start_timeout`` in seconds.
-        starts_at: The unix time of the expected start; None: unknown.
+        starts_at: The unix time of the machine's expected start. None: unknown.
     """
 
     def __init__(self, message: str, *, reason: str = "", limit_s: float = 0.0, starts_at: float | None = None) -> None:
@@ -86,11 +88,11 @@ class NetworkError(CapacityError):
 
 
 class BudgetExceeded(OutriderError):
-    """The pool reached a limit that its user had set, and was ended.
+    """The pool reached one of the limits ``max_cost`` and ``max_lifetime``, and was ended.
 
     Attributes:
-        what: "max_cost" or "max_lifetime".
-        limit: The limit, in USD or seconds.
+        what: The limit that was reached: "max_cost" or "max_lifetime".
+        limit: The limit, in USD (max_cost) or seconds (max_lifetime).
         spent: The cost of the pool in USD.
         since: The unix time at which the pool began.
     """
@@ -103,19 +105,19 @@ class BudgetExceeded(OutriderError):
 
 
 class RunStopped(OutriderError):
-    """The pool was ended from outside, by `outrider stop`."""
+    """The pool was ended from outside, by the command `outrider stop`."""
 
 
 class CleanupError(OutriderError):
     """The end of the pool's machines is not confirmed, so they may still cost money.
 
-    The pool has ended, or has not started. Results are not affected, so do not repeat work because of this error. The
-    cause of this error is the reason, such as an `AuthError`.
+    The pool has ended, or has not started. Results are not affected, so do not repeat work because of this error. Its
+    ``__cause__`` is the reason, such as an `AuthError`.
 
     Attributes:
-        machines: The ids of machines that may still run. Empty: perhaps some with unknown ids.
-        left: Other resources that may be left, and that cost nothing.
-        by: The unix time by which the machines end themselves, by their lease. None: unknown.
+        machines: The ids of machines that may still run. Empty: machines with unknown ids may still run.
+        left: Other resources that may still exist, but cost nothing.
+        by: The unix time by which the machines end themselves, because their lease ends. None: unknown.
     """
 
     def __init__(
@@ -130,11 +132,11 @@ class AuthError(OutriderError):
 
 
 class HostKeyError(AuthError):
-    """A host presented another key than the known one, so this program sent no data to it."""
+    """A host's SSH key differs from the key that is known for this host, so this program sent no data to the host."""
 
 
 class PoolClosed(OutriderError):
-    """The pool has ended, or ended before this call was done. Open another pool."""
+    """The pool has already ended, or it ended before this call was done. Open another pool."""
 
 
 class PoolIdle(PoolClosed):
@@ -145,9 +147,9 @@ class PoolIdle(PoolClosed):
         idle_s: The idle time in seconds.
         limit: The ``max_idle`` in seconds.
         gpus: The number of GPUs.
-        use: The highest utilization of any GPU in that time, from 0 to 1; without GPUs, the highest number of
-            processors that a node used.
-        calls: The number of calls that had not ended.
+        use: The highest utilization of any GPU in the idle time, from 0 to 1; in a pool without GPUs, the highest
+            number of processors that a node used.
+        calls: The number of calls that had not ended when the pool was ended.
         spent: The cost of the pool in USD.
         hourly: The cost per hour at the end, in USD.
     """
@@ -185,10 +187,10 @@ class BootstrapError(OutriderError):
     Attributes:
         phase: "probe", "upload", "python", "apt", "packages", "files", "volumes", "run", "executor" or "plugins".
         command: The command that failed; None if no command failed.
-        exit_status: Its exit status; None if no command failed.
-        log: The last lines of its log.
+        exit_status: The exit status of the failed command; None if no command failed.
+        log: The last lines of the installation's output.
         hint: What to do.
-        systematic: Whether every machine would fail in the same way, because the image needs something that does not
+        systematic: Whether every machine would fail like this one, because the image needs something that does not
             exist.
         machine: The machine that failed.
         node: The number of the node.
@@ -213,7 +215,7 @@ class BootstrapError(OutriderError):
         self.machine, self.node = machine, node
 
     def at(self, machine: str, node: int | None = None) -> BootstrapError:
-        """Return the same error, with this machine and node as attributes."""
+        """Return a copy of the error that has this machine and this node as attributes."""
         names = ("phase", "command", "exit_status", "log", "hint", "systematic")
         facts: dict[str, Any] = {name: getattr(self, name) for name in names}
         where = machine if node is None else f"node {node} ({machine})"
@@ -227,7 +229,7 @@ class VersionMismatch(OutriderError):
 
     Attributes:
         node: The number of the node.
-        versions: Triples of a name, the version in this program, and the version on the node.
+        versions: A tuple (name, version in this program, version on the node) for each difference.
     """
 
     def __init__(self, message: str, *, node: int | None = None, versions: Sequence[tuple[str, str, str]] = ()) -> None:
@@ -236,7 +238,7 @@ class VersionMismatch(OutriderError):
 
 
 class SerializationError(OutriderError):
-    """A value cannot be pickled in this program or unpickled on a node, or the other way round.
+    """A value cannot be pickled or unpickled, in this program or on a node.
 
     Attributes:
         path: The place of the value, such as ``args[0]['model'].lock``.
@@ -250,10 +252,10 @@ class SerializationError(OutriderError):
 
 
 class TransferError(OutriderError):
-    """A file could not be fetched from a node, pushed to a node, or written on this computer.
+    """A file could not be copied from or to a node, or not be written on this computer.
 
     Attributes:
-        path: The local path, or the name on the node.
+        path: The path of the file on this computer, or its name on the node.
         node: The number of the node, as in `instance_info`.
         full: Whether no space is left.
     """

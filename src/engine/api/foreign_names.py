@@ -1,4 +1,4 @@
-"""Names in similar libraries, and their equivalents in this one."""
+"""Names of methods and options in similar libraries, and their equivalents in Outrider, for error messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEANING = {
 }
 
 _EACH_ITEM = "pool.map(f, items) calls f for each item, and takes any iterable"
-OF_POOLS = {  # methods of executors, and of pools in other libraries
+OF_POOLS = {  # names of methods of executors, and of pools in other libraries
     "starmap": "write pool.gather(*(f(*each) for each in items)), or pool.map(f, items) with an f of one tuple",
     "starmap_async": "write pool.as_completed(f(*each) for each in items)",
     "imap": _EACH_ITEM,
@@ -68,9 +68,10 @@ OF_FUNCTIONS = {
 
 
 def meant_of_function(function: str, name: str, options: Collection[str], known: Collection[str]) -> str:
-    """Return a suggestion for an attribute ``name`` that a `@compute` function does not have.
+    """Return a suggestion for the attribute ``name``, which a `@compute` function does not have.
 
-    That is an option, the equivalent of a similar library's name, or one of the ``known`` names. Empty: no suggestion.
+    The suggestion is one of the ``options``, the equivalent of another library's name, or one of the ``known`` names.
+    An empty text means no suggestion.
     """
     option = name.removeprefix("with_").removeprefix("set_")
     if option in options:

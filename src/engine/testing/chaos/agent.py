@@ -78,7 +78,7 @@ class Agent:
         threading.Thread(target=self._listen, daemon=True, name="outrider-chaos").start()
 
     def step(self, kind: str) -> None:
-        if os.getpid() != self._pid:  # a child process that the task has forked
+        if os.getpid() != self._pid:  # this process is a child that the task has forked
             return
         with self._lock:
             self._counts[kind] += 1
@@ -122,8 +122,9 @@ class _Poll(ctypes.Structure):
 
 
 def hold_gil(seconds: float, until_closed: int) -> None:
-    """Hold the lock for so many seconds, or until the socket is closed. `PyDLL`, unlike `ctypes.CDLL`, keeps the
-    lock.
+    """Hold the interpreter lock (GIL) for ``seconds``, or until the peer closes the socket ``until_closed`` (its fd).
+
+    `ctypes.PyDLL`, unlike `ctypes.CDLL`, does not release the GIL during a call.
     """
     polled = _Poll(until_closed, POLLRDHUP, 0)
     poll: Any = ctypes.PyDLL(None).poll
@@ -131,7 +132,7 @@ def hold_gil(seconds: float, until_closed: int) -> None:
 
 
 def _reached(address: str, info: InstanceInfo) -> Agent | None:
-    """Connect to the injector at ``address``; return None if fault injection has ended."""
+    """Connect to the fault injector at ``address``. Return None if fault injection has ended."""
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(CONNECT_S)
     try:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class chaos:  # noqa: N801 - used like a function
     """Inject faults while the block runs: ``async with chaos(pool, mtbf=15, seed=7) as report``.
 
-    Also usable with ``with``, for a pool without an event loop. At the end of the block, everything that can be
-    restored is restored. A pool has one fault injector at a time. Tasks submitted before the block are lost with their
-    node like others, but only tasks submitted later count their steps and are affected by `KillRank` and `HoldGil`.
+    A plain ``with`` works as well, for a pool that is used without an event loop. The end of the block undoes all
+    faults that can be undone. A pool can be in one such block at a time. Tasks submitted before the block are lost if
+    their node is lost; but only tasks submitted inside the block count steps and are hit by `KillRank` and `HoldGil`.
 
     Args:
         pool: An open pool of local nodes.

@@ -35,7 +35,7 @@ class Disturbance:
         self._pools: list[Pool] = []
 
     def pool(self, plan: Chaos | None = None, /, **options: Any) -> Pool:
-        """Return a pool with these faults, to be opened with ``with`` or ``async with``.
+        """Return a pool that injects the faults of ``plan``. Open the pool with ``with`` or ``async with``.
 
         Args:
             plan: The faults. None: the faults of the test's marks.
@@ -101,7 +101,7 @@ class Disturbance:
 
     @property
     def reports(self) -> list[Report]:
-        """The reports of the opened pools, in the order of opening."""
+        """The reports of all pools that were opened, in the order in which `pool` returned the pools."""
         return [pool.chaos for pool in self._pools if pool._injector is not None]
 
 
@@ -142,11 +142,11 @@ def difference(expected: Any, got: Any, rtol: float = 0.0, where: str = "") -> s
 def _same(expected: Any, got: Any, rtol: float) -> bool:
     if hasattr(expected, "shape") and hasattr(got, "shape"):  # numpy, torch, jax
         return tuple(expected.shape) == tuple(got.shape) and _all_same(expected, got, rtol)
-    # an integer may be too large for floats to distinguish it from another
+    # integers are compared exactly: as floats, two different large integers could be equal
     if isinstance(expected, Integral) and isinstance(got, Integral):
         return bool(expected == got)
     if isinstance(expected, Real) and isinstance(got, Real):
-        with suppress(OverflowError):  # an integer too large for a float
+        with suppress(OverflowError):  # the values are no floats but include an integer too large for a float
             return expected == got or (isnan(expected) and isnan(got)) or isclose(expected, got, rel_tol=rtol)
     return bool(expected == got)
 
@@ -158,12 +158,13 @@ def _all_same(expected: Any, got: Any, rtol: float) -> bool:
     if not rtol or not _is_inexact(expected) or not _is_inexact(got):
         return False
     one, other = expected[differ], got[differ]
-    finite = (abs(one) < inf) & (abs(other) < inf)  # False for nan; next to infinity, any difference is small
+    # excludes nan and infinity: the relative tolerance of an infinite value would allow any difference
+    finite = (abs(one) < inf) & (abs(other) < inf)
     return bool(finite.all()) and bool((abs(one - other) <= rtol * abs(one)).all())
 
 
 def _is_inexact(array: Any) -> bool:
-    """Return whether the dtype is inexact, judged by its name: "float32", "torch.bfloat16", "complex64"."""
+    """Return whether the array's dtype is a float or complex type, judged by its name, such as "torch.bfloat16"."""
     return any(name in str(array.dtype) for name in ("float", "complex"))
 
 

@@ -12,14 +12,14 @@ from ...api.errors import SpecError
 from .processes import Process
 
 BALLAST = ".chaos-ballast"
-MOST_BYTES = 4 << 30  # largest disk to fill; larger disks are not meant for tests
+MOST_BYTES = 4 << 30  # the largest disk that a fault may fill; no test needs a larger disk
 
 
 def check(provider: Any) -> None:
-    """Check that the nodes' disks may be filled.
+    """Check that a `FullDisk` fault may fill the nodes' disks.
 
     Raises:
-        SpecError: the disks are this computer's own disk, or too large.
+        SpecError: the nodes use this computer's own disk, or their disks are larger than `MOST_BYTES`.
     """
     if provider.work_mib is None:
         raise SpecError(
@@ -30,14 +30,17 @@ def check(provider: Any) -> None:
 
 
 def has_room(work: Path, member: Process) -> bool:
-    """Return whether ``work`` is a small disk of the node's own that is not filled yet."""
+    """Return whether the node's folder ``work`` is a small disk of its own that no fault has filled yet."""
     seen = _seen(work, member)
     return _is_own(seen) and not (seen / BALLAST).exists()
 
 
 @contextmanager
 def full(work: Path, member: Process) -> Iterator[None]:
-    """Fill ``work`` while the block runs. ``member``: a process with this mount, as each node has its own mounts."""
+    """Keep the disk ``work`` full while the block runs.
+
+    ``member`` is a process of the node: each node has its own mounts, and the disk is reached through this process.
+    """
     ballast = _seen(work, member) / BALLAST
     ours = has_room(work, member)
     try:
@@ -64,7 +67,7 @@ def _is_own(directory: Path) -> bool:
 
 
 def _fill(ballast: Path) -> None:
-    """Write a file until the disk is full: first in whole blocks, then in smaller and smaller ones."""
+    """Write the file ``ballast`` until the disk is full: first in blocks of 1 MiB, at last byte by byte."""
     with suppress(OSError), ballast.open("xb", buffering=0) as file:
         size = 1 << 20
         while size:

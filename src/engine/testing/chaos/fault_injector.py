@@ -1,6 +1,6 @@
 """Inject a plan's faults into one pool's own processes and connections, and restore whatever can be restored.
 
-An injection lasts as long as its coroutine: if the coroutine is cancelled, it undoes the fault at once.
+The injection of one fault is a coroutine. If this coroutine is cancelled, it undoes its fault at once.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class FaultInjector:
         self._wires = Wires()
         self._address = f"outrider-chaos-{secrets.token_hex(8)}"
         self._tasks: dict[TargetTask, None] = {}
-        self._waiting = [*stepped(chaos)]  # faults that wait for a step
+        self._waiting = [*stepped(chaos)]  # planned faults that wait until a task reaches a step
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._work: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
-        self._ending: asyncio.Task[None] | None = None  # if set, no new injection begins
+        self._ending: asyncio.Task[None] | None = None  # runs `_stop`; once this is set, no new injection begins
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
         """Prepare the injection. After an error or a cancellation, everything is undone.
@@ -71,7 +71,8 @@ class FaultInjector:
         try:
             path = f"\0{self._address}"
             self._server = await asyncio.start_unix_server(self._serve_task, path=path, start_serving=False)
-            await self._server.start_serving()  # if this is cancelled, the server is already known and gets closed
+            # a separate step after the assignment: on cancellation, `leave` closes the server
+            await self._server.start_serving()
         except BaseException:
             await self.leave()
             raise
@@ -92,7 +93,7 @@ class FaultInjector:
         self._start(self._run_plan())
 
     async def end(self) -> None:
-        """Inject no more faults, and undo faults where possible. A cancellation during this is raised afterwards."""
+        """Stop injecting faults, and undo all faults that can be undone. A cancellation is raised only after that."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._stop())
         await finished(self._ending)
@@ -113,12 +114,15 @@ class FaultInjector:
                 await asyncio.gather(*(task.hang_up() for task in self._tasks))
 
     async def collect(self) -> None:
-        """Read the last events of the pool, which has ended."""
+        """Add the last events of the pool to the report, after the pool has ended."""
         if self._reading is not None:
             await finished(self._reading)
 
     async def leave(self) -> None:
-        """Do as `end`, for a pool that continues. A cancellation during this is raised afterwards."""
+        """Stop injecting faults in a pool that stays open, and stop reading its events.
+
+        A cancellation is raised afterwards.
+        """
         try:
             await self.end()
         finally:
@@ -164,7 +168,7 @@ class FaultInjector:
         return {target.rank: target for target in targets if self._applies_to(fault, target)}
 
     def _target(self, node: NodeState) -> TargetNode | None:
-        """Return a node as a target; None: the node is dying, or was never ready."""
+        """Return the node as a target of faults. Return None if the node is dying or was never ready."""
         facts = node.facts
         assert facts is not None, "a local machine names its processes"
         group, daemon = processes.owned(int(facts["group"])), processes.owned(int(facts["pid"]))
@@ -185,8 +189,9 @@ class FaultInjector:
         return [task for task in self._tasks if task.process in here]
 
     async def _is_wired(self, fault: Fault, target: TargetNode) -> bool:
-        """Route the node's connection over a wire of ours, by closing its older connection. Return False if the node is
-        gone.
+        """Route the node's connection over a `Wire` if the fault needs one; return False if the node is gone.
+
+        To do so, close the present connection: the new connection then runs over the wire.
         """
         if not isinstance(fault, Partition | SlowLink):
             return True
@@ -207,7 +212,7 @@ class FaultInjector:
     async def _run_plan(self) -> None:
         before_s, left = 0.0, self._chaos.most
         for planned in timed(self._chaos):
-            # counted from the end of the last fault, so that two never overlap
+            # the pause starts only once the previous fault was started or skipped: faults are never closer than planned
             await asyncio.sleep(planned.at_s - before_s)
             before_s = planned.at_s
             targets = self._targets(planned.fault)
@@ -249,7 +254,7 @@ class FaultInjector:
                 self.report.step_counts.append(StepCount(task.job, task.generation, task.rank, steps))
 
     async def _at_step(self, task: TargetTask, step: int) -> None:
-        """Inject the faults that wait for this step of the task; the task is paused during this."""
+        """Inject the faults that wait for this step of the task. The task pauses meanwhile, and is then sent "go"."""
         try:
             for planned in list(self._waiting):
                 rank = int(planned.share * task.world) if planned.rank is None else planned.rank
@@ -259,7 +264,10 @@ class FaultInjector:
             task.send(go=step)
 
     async def _inject_at_step(self, planned: Planned, task: TargetTask) -> None:
-        """Inject a fault at a step; return when it is injected, or cannot be because the task's node is gone."""
+        """Inject a fault while the task pauses at its step.
+
+        Return once the fault is injected, or the task's node is gone.
+        """
         target = self._target_of(task)
         if target is None:
             _log(f"{planned.fault} did not strike: process {task.process.pid} is no node's any more")

@@ -1,7 +1,7 @@
 """The faults that can be injected into local nodes, one frozen type each. ``seconds`` is the duration of a fault.
 
-``rank``: the target node, None for any. ``at_step``: inject once, when a task of that rank has made so many steps (see
-`step`); None: inject at a time that the plan draws.
+``rank`` is the rank of the target node; None: any node. ``at_step=20``: inject the fault once, when the task of that
+rank reaches step 20 (see `outrider.testing.step`). ``at_step=None``: inject at random times, which the plan draws.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Fault:
     """
 
     kind: ClassVar[str] = ""
-    takes: ClassVar[str] = "node"  # kind of loss that the fault causes: "node", "task" or "" (none)
+    takes: ClassVar[str] = "node"  # what the pool loses by the fault: "node", "task" or "" (nothing)
 
     rank: int | None = None
     at_step: int | None = None
@@ -160,7 +160,8 @@ class HoldGil(Fault):
 KINDS: dict[str, type[Fault]] = {
     each.kind: each for each in (Kill, Preempt, KillDaemon, Freeze, Partition, SlowLink, FullDisk, KillRank, HoldGil)
 }
-LOSSES = (Kill(), Preempt(), KillDaemon(), Freeze(), Partition())  # faults that a pool survives, whatever the function
+# faults that a pool survives, whatever function it runs
+LOSSES = (Kill(), Preempt(), KillDaemon(), Freeze(), Partition())
 
 
 def checked(faults: object) -> tuple[Fault, ...]:

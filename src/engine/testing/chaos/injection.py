@@ -1,6 +1,6 @@
-"""The injection of each fault, as a context manager: injects on entry, and undoes the fault on exit where possible.
+"""One context manager for each type of fault: it injects the fault on entry, and undoes the fault on exit if possible.
 
-An injection affects only processes, directories and connections of the pool itself, and verifies this each time.
+An injection touches only processes, folders and connections of the pool itself, and verifies this before each action.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .report import Strike
 from .wires import Wire
 
 NOTICE = "preempt"  # the file in a node's directory that holds a preemption notice
-NOTICED_S = 10.0  # time limit in seconds; the node looks for the file once a second
+NOTICED_S = 10.0  # seconds to wait until the node reports the notice; the node looks for the file once a second
 
 
 class TargetNode(NamedTuple):
     node: int
     rank: int
     machine: str
-    group: Process  # the fork server
+    group: Process  # the fork server, the parent of the node's workers
     daemon: Process
     directory: Path
 
@@ -57,7 +57,7 @@ class TargetTask:
 
 
 class Injection(NamedTuple):
-    """The target of an injection, with everything that the injection needs."""
+    """The arguments of one injection: the target and everything else that the injection needs."""
 
     target: TargetNode
     wire: Wire
@@ -98,9 +98,9 @@ async def _killed(victims: Iterable[Process]) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _preempted(fault: Preempt, injection: Injection) -> AsyncIterator[None]:
-    """Give notice, then kill the node. If the block is left earlier, withdraw the notice."""
+    """Send the node a preemption notice, then kill the node. If the block ends before the kill, withdraw the notice."""
     file = injection.target.directory / NOTICE
-    with suppress(FileNotFoundError):  # the node is gone
+    with suppress(FileNotFoundError):  # the node and its folder are gone
         file.write_text(f"{fault.notice}")
     try:
         with suppress(TimeoutError):
@@ -153,4 +153,5 @@ async def _filled(target: TargetNode) -> AsyncIterator[None]:
 async def _held(fault: HoldGil, tasks: Sequence[TargetTask]) -> AsyncIterator[None]:
     for task in tasks:
         task.send(gil=fault.seconds)
-    yield  # if this ends early, the task's socket closes, and the task releases the lock
+    # if injection ends before the time is over, the client closes the task's socket, and the task releases the GIL
+    yield

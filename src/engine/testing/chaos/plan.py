@@ -12,7 +12,7 @@ from ...api import checks
 from ...api.errors import SpecError
 from .faults import LOSSES, Fault, checked
 
-# shortest and longest pause as multiples of the mean: faults do not coincide, and no pause is too long for a test
+# limits of the pause between two faults, as multiples of ``mtbf``: pauses are never zero and never too long for a test
 LEAST, MOST = 0.25, 4.0
 
 
@@ -21,16 +21,16 @@ LEAST, MOST = 0.25, 4.0
 class Chaos:
     """The faults to inject into a pool of local nodes: ``Pool(..., chaos=Chaos(mtbf=15, seed=7))``, or see `chaos`.
 
-    A fault without a target at its time is skipped: for example while its rank is being replaced, or if no task runs
-    that `KillRank` or `HoldGil` could affect.
+    A fault that has no target when its time comes is skipped: for example while the node of its rank is being replaced,
+    or because `KillRank` and `HoldGil` need a task and none runs.
 
     Args:
         mtbf: Mean seconds between faults, for the pool as a whole. None: only faults with ``at_step``. Default: 15.
         seed: The same seed gives the same faults, at the same times, at the same relative positions among the nodes.
-        faults: The kinds of faults, dealt like a pack of cards: each kind comes once before any kind comes again.
-            Default: the faults by which a node can be lost.
+        faults: The faults, drawn like cards from a pack: each fault comes once, in random order, before any fault
+            repeats. Default: all faults that cause the loss of a node.
         rank: The rank of the node that is always the target, 0 for the head. None: any node.
-        most: The largest number of faults.
+        most: The largest number of faults that are injected. Default: 1000.
 
     Raises:
         SpecError: An option is not valid.
@@ -90,28 +90,36 @@ def check_ranks(chaos: Chaos, nodes: int) -> None:
     """
     for fault in chaos.faults:
         rank = _rank(fault, chaos)
-        if fault.at_step is None and rank is not None and rank >= nodes:  # with at_step, the rank is the rank of a task
+        # a fault with ``at_step`` names the rank of a task, which is not limited by the number of nodes
+        if fault.at_step is None and rank is not None and rank >= nodes:
             raise SpecError(f"Chaos: {fault} is for rank {rank}, and this pool's last rank is {nodes - 1}.")
 
 
 class Planned(NamedTuple):
     """One planned fault. It is injected if its target exists."""
 
-    number: int  # 1, 2, ...
-    at_s: float  # seconds after the pool was ready; 0 for a fault with ``at_step``
+    number: int  # 1, 2, ... for faults at a time; 0, -1, ... for faults at a step
+    at_s: float  # seconds after the pool became ready; 0 for a fault with ``at_step``
     fault: Fault
-    rank: int | None  # the rank of the node; None: chosen by ``share``
-    share: float  # a position among the ready nodes by rank: 0 is the first, just below 1 the last
+    rank: int | None  # the target's rank; None: ``share`` determines the target
+    # random number in [0, 1) that picks the target from the ready nodes in rank order: 0 picks the first node
+    share: float
 
     def target_rank(self, ready: Sequence[int]) -> int | None:
-        """The rank of the target among the ready ranks; None if the fault is skipped."""
+        """Return the target's rank, which is one of ``ready``.
+
+        Return None if there is no target: the fault is skipped.
+        """
         if self.rank is not None:
             return self.rank if self.rank in ready else None
         return sorted(ready)[int(self.share * len(ready))] if ready else None
 
 
 def timed(chaos: Chaos) -> Iterator[Planned]:
-    """The faults that happen at a time, in order. Endless, because ``most`` counts only injected faults."""
+    """Yield the faults without ``at_step`` in the order of their times.
+
+    The iterator has no end: only injected faults count towards ``most``, and faults without a target are skipped.
+    """
     dice = Random(f"chaos {chaos.seed}")  # noqa: S311 - reproducible, not secret
     pack = [fault for fault in chaos.faults if fault.at_step is None]
     if chaos.mtbf is None or not pack:
@@ -125,7 +133,10 @@ def timed(chaos: Chaos) -> Iterator[Planned]:
 
 
 def stepped(chaos: Chaos) -> list[Planned]:
-    """The faults that happen at a step. Their numbers are below 1; the numbers of timed faults are not."""
+    """Return the faults with ``at_step``.
+
+    Their numbers are 0, -1, -2, ..., since timed faults have the numbers from 1.
+    """
     dice = Random(f"steps {chaos.seed}")  # noqa: S311 - reproducible, not secret
     faults = chaos.at_steps[: chaos.most]
     return [_planned(1 - place, 0.0, fault, chaos, dice) for place, fault in enumerate(faults, 1)]

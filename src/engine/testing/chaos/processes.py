@@ -1,7 +1,7 @@
-"""A pool's own processes and no others, identified by pid and start time, and signalled through a pidfd.
+"""Find and signal a pool's own processes, and no others. A process is identified by its pid and its start time.
 
-A pid may be reused for another process. A process is signalled only if it descends from this program, as every local
-node does, and is still the same process.
+The kernel may reuse a pid for another process. So a process is signalled through a pidfd, and only if it still is the
+same process and descends from this program, as all processes of local nodes do.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-STAT_PARENT, STAT_STARTED = 1, 19  # positions in /proc/<pid>/stat, counted from its third field, the state
-PASSES = 5  # number of searches for children that were born during the previous search
+# indices into the fields of /proc/<pid>/stat after the process name; index 0 is the process state
+STAT_PARENT, STAT_STARTED = 1, 19
+PASSES = 5  # `stop` searches for new children at most so many times
 
 
 class Process(NamedTuple):
@@ -22,7 +23,7 @@ class Process(NamedTuple):
 
 
 def owned(pid: int) -> Process | None:
-    """The process ``pid``, if it exists and descends from this process."""
+    """Return the process ``pid``, or None if it does not exist or does not descend from this process."""
     process = _seen(pid)
     above, me = pid, os.getpid()
     while process is not None and above != me:
@@ -33,7 +34,7 @@ def owned(pid: int) -> Process | None:
 
 
 def tree(roots: Iterable[Process]) -> list[Process]:
-    """The processes ``roots`` and all their descendants, parents first."""
+    """Return the processes ``roots`` and all their descendants, parents before children."""
     below = _below()
     processes = [root for root in roots if lives(root)]
     for process in processes:  # the list grows during the loop
@@ -96,7 +97,10 @@ def _parent(pid: int) -> int:
 
 
 def _below() -> dict[int, list[Process]]:
-    """All living processes, by their parent's pid. Some kernels have no /proc/<pid>/task/<tid>/children."""
+    """Return all living processes, grouped by their parent's pid.
+
+    The kernel's own list, /proc/<pid>/task/<tid>/children, does not exist on some kernels.
+    """
     children: dict[int, list[Process]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - names suffice
         if name.isdigit() and (stat := _stat(int(name))) and stat[0] not in "ZX":
@@ -107,5 +111,5 @@ def _below() -> dict[int, list[Process]]:
 def _stat(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):  # hidepid= hides other users' processes
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # /proc with hidepid= hides processes
         return []

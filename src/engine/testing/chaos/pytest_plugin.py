@@ -40,7 +40,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def chaos(
     request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> Iterator[Disturbance]:
-    """Return a `Disturbance`: ``chaos.check(f(), nodes=4)`` compares two runs; ``chaos.pool(nodes=4)`` has faults."""
+    """Return a `Disturbance`.
+
+    ``chaos.check(f(), nodes=4)`` compares a run of ``f`` with faults to a run without; ``chaos.pool(nodes=4)`` returns
+    a pool with faults.
+    """
     from .check import Disturbance
 
     disturbance = Disturbance(plan_of(request.node), tmp_path / "checkpoints")
@@ -55,7 +59,7 @@ def chaos(
 
 
 def plan_of(node: Any) -> Chaos | None:
-    """The plan that a test's marks describe, the nearest mark first; None if it has no marks.
+    """Return the plan of a test's `preempt` marks, nearest mark first; return None if the test has no such mark.
 
     Raises:
         pytest.UsageError: a mark's arguments are not valid.

@@ -44,9 +44,9 @@ class Strike:
         node: The number of the node.
         rank: The rank of the node among the ready nodes; for a fault at a step, the rank of the task.
         at: The time of the fault.
-        noticed_at: The time at which the node got its preemption notice, or None.
-        over_at: The time at which the node was restored, or finally ended; or None.
-        step: The step, or None.
+        noticed_at: The time at which the node got its preemption notice. None: it got no notice.
+        over_at: The time at which the fault was undone or the node was ended. None: the fault still lasts.
+        step: The step of the task at which the fault was injected. None: a fault without ``at_step``.
     """
 
     number: int  # number in the plan; below 1 for a fault at a step
@@ -56,17 +56,17 @@ class Strike:
     rank: int  # rank of the node among the ready nodes; for a fault at a step, rank of the task
     at: float
     noticed_at: float | None = None  # when the node received its preemption notice
-    over_at: float | None = None  # when the node was restored, or finally ended
+    over_at: float | None = None  # when the fault was undone or the node was ended
     step: int | None = None
 
     @property
     def taken_at(self) -> float:
-        """The time from which on this fault can cause the loss of the node."""
+        """The earliest time at which this fault can cause the node's loss: for a preemption, the end of its notice."""
         return self.over_at if self.kind == "preempt" and self.over_at is not None else self.at
 
     @property
     def takes_node(self) -> bool:
-        """Return whether the fault causes the loss of its node."""
+        """Return whether the fault causes the loss of its target node."""
         return KINDS[self.kind].takes == "node"
 
 
@@ -99,9 +99,9 @@ class Report:
         ended_at: The time of the end, in seconds since the epoch.
         initial_nodes: The nodes that existed at the beginning.
         strikes: The injected faults.
-        events: The events of the pool in that time.
+        events: The pool's events from the beginning of the injection to its end, without frequent kinds (`LEFT_OUT`).
         step_counts: The steps of each attempt that has ended.
-        began: The time of the first step, by (job, generation).
+        began: The time of the first step of each generation, by (job, generation).
     """
 
     chaos: Chaos | None = None
@@ -114,28 +114,28 @@ class Report:
     began: dict[tuple[int, int], float] = field(default_factory=dict)  # time of the first step, by (job, generation)
 
     def begin(self, nodes: Iterable[NodeState]) -> None:
-        """Record the time, and the existing nodes."""
+        """Record the beginning of the injection: the time, and the nodes that exist."""
         self.began_at = time.time()
         self.initial_nodes = [InitialNode(node.node, node.state, node.rank) for node in nodes]
 
     def end(self) -> None:
-        """Record the time of the end."""
+        """Record the time at which the injection ends."""
         self.ended_at = time.time()
 
     def add(self, event: ev.Event) -> None:
-        """Add an event of the pool."""
+        """Add an event of the pool, except frequent events that the report does not need."""
         if not isinstance(event, LEFT_OUT):
             self.events.append(event)
 
-    # --- figures ----------------------------------------------------------------------------------------------------
+    # --- statistics -------------------------------------------------------------------------------------------------
 
     def of(self, *kinds: type[Any]) -> list[Any]:
-        """Return the events of these types."""
+        """Return the recorded events of the types ``kinds``."""
         return [event for event in self.events if isinstance(event, kinds)]
 
     @property
     def losses(self) -> list[ev.NodeLost]:
-        """The losses of nodes."""
+        """The events that report the loss of a node."""
         return self.of(ev.NodeLost)
 
     @property
@@ -145,7 +145,7 @@ class Report:
 
     @property
     def seen_s(self) -> list[float]:
-        """Seconds from each fault that ended a node until the pool noticed; from the last fault, if it had several."""
+        """For each lost node, the seconds from the node's last fault until the pool noticed the loss."""
         taking = [strike for strike in self.strikes if strike.takes_node]
         seconds = []
         for lost in self.losses:
@@ -156,7 +156,7 @@ class Report:
 
     @property
     def recoveries_s(self) -> list[float]:
-        """Seconds from each loss of a generation until the next generation of the same broadcast was started."""
+        """For each lost generation of a broadcast, the seconds from its loss to the start of the next generation."""
         starts = self.of(ev.GenerationStarted)
         seconds = []
         for lost_at, job, generation in self._lost():
@@ -165,7 +165,10 @@ class Report:
 
     @property
     def working_s(self) -> list[float]:
-        """Seconds from each loss of a generation to the first step of a later one, for functions that count steps."""
+        """For each lost generation, the seconds from its loss to the first step that a later generation made.
+
+        Functions that count no steps (see `outrider.testing.step`) add nothing.
+        """
         seconds = []
         for lost_at, job, generation in self._lost():
             later = [at for (of, number), at in self.began.items() if of == job and number > generation]
@@ -174,7 +177,7 @@ class Report:
         return seconds
 
     def _lost(self) -> list[tuple[float, int, int]]:
-        """(time, job, generation) of each lost generation that was followed by another generation."""
+        """Return (time of the loss, job, generation) for each lost generation that a later generation replaced."""
         last = {event.job: event.generation for event in self.of(ev.GenerationStarted)}
         losses = []
         for event in self.of(ev.GenerationLost):
@@ -184,7 +187,7 @@ class Report:
         return losses
 
     def summary(self) -> str:
-        """Return the figures as one line for people."""
+        """Return the statistics as one line of text for the user."""
         faults = _counted(len(self.strikes), "fault")
         text = f"{faults}, {_counted(len(self.losses), 'node')} lost, {_counted(self.generations, 'generation')}"
         if self.recoveries_s:
@@ -196,7 +199,7 @@ class Report:
     # --- output -----------------------------------------------------------------------------------------------------
 
     def properties(self) -> list[tuple[str, object]]:
-        """Return the figures as properties of a test in a JUnit report."""
+        """Return the statistics as (name, value) pairs for the properties of a test in a JUnit report."""
         figures: list[tuple[str, object]] = [
             ("outrider.faults", "; ".join(f"{s.fault} on rank {s.rank}" for s in self.strikes)),
             ("outrider.nodes_lost", len(self.losses)),
@@ -211,7 +214,7 @@ class Report:
         return figures
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the whole report as JSON values."""
+        """Return the whole report as a dict that can be written as JSON."""
         chaos = self.chaos
         return {
             "chaos": None
@@ -231,10 +234,12 @@ class Report:
         }
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write a ``.json``, ``.html`` (without dependencies), ``.png`` or ``.svg`` file (both need matplotlib).
+        """Write the report to ``path``: a ``.json``, ``.html``, ``.png`` or ``.svg`` file.
+
+        The last two need matplotlib.
 
         Raises:
-            SpecError: The suffix is a different one, or matplotlib is not installed.
+            SpecError: The suffix is none of these four, or matplotlib is not installed.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -255,7 +260,7 @@ class Report:
 
 
 def missed(wanted: Iterable[Any], injected: Sequence[Strike]) -> list[Any]:
-    """Return the ``wanted`` planned faults that were not injected."""
+    """Return those of the planned faults ``wanted`` that were not injected."""
     happened = {strike.number for strike in injected}
     return [planned for planned in wanted if planned.number not in happened]
 

@@ -1,4 +1,4 @@
-"""`step`: marks a step in loops without checkpoints and stop checks, so that faults can wait for it."""
+"""The function `step`: counts steps for faults with ``at_step``, in loops without ``save`` and ``should_stop``."""
 
 from __future__ import annotations
 
@@ -6,5 +6,8 @@ from ...node import context
 
 
 def step() -> None:
-    """Mark the end of an iteration: a fault whose ``at_step`` is this step is injected here. No cost without faults."""
+    """Count one step at the end of an iteration. A fault whose ``at_step`` is this step is injected here.
+
+    Without fault injection, the call costs next to nothing.
+    """
     context.stepped("step")

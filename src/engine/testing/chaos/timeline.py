@@ -1,4 +1,4 @@
-"""The timeline of a report, as rows of spans: states of each node over time, generations, and faults. No I/O."""
+"""The timeline of a report as rows of spans: the states of each node, the generations, and the faults. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...report.timeline import WORDS, Mark, Rows, Timeline, begin
 if TYPE_CHECKING:
     from .report import Report
 
-COLOURS = {  # they differ in lightness, so that people with colour blindness can tell them apart
+COLOURS = {  # the colours differ in lightness, so that colour-blind readers can distinguish them
     "launching": "#d9d9d9",
     "late": "#efd9a0",
     "standby": "#b8cfe6",

@@ -1,7 +1,6 @@
-"""Connections between a pool and its local nodes that this program relays: it passes data on, holds it, or slows it
-down.
+"""Relay the connections between a pool and its local nodes, so that faults can hold back or slow down the data.
 
-A wire makes no decisions and has no task: each connection is two sockets whose protocols pass bytes to each other.
+A `Wire` runs no task: each relayed connection is two sockets whose asyncio protocols pass bytes to each other.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections import deque
 
 from ....providers.base import Machine
 
-FULL_BYTES = 1 << 20  # bytes in flight in one direction above which the sender has to wait
+FULL_BYTES = 1 << 20  # once so many bytes are queued in one direction, the relay stops reading from the sender
 
 
 class Wires:
-    """One wire per node, a `transport.unix_route.Interpose`."""
+    """The wires of all nodes, one per node. An implementation of `transport.unix_route.Interpose`."""
 
     def __init__(self) -> None:
         self._wires: dict[str, Wire] = {}
@@ -43,10 +42,10 @@ class Wires:
 
 
 class Wire:
-    """All connections to one node."""
+    """The relay of all connections to one node."""
 
     def __init__(self) -> None:
-        self.held = 0  # number of partitions that hold the wire
+        self.held = 0  # number of `Partition` faults that hold back this wire's data at present
         self.latency_s = self.s_per_byte = 0.0
         self.flows: set[Flow] = set()
 
@@ -58,15 +57,14 @@ class Wire:
         try:
             await loop.create_connection(lambda: back, sock=other)
         except BaseException:
-            # abort before the socket is closed: otherwise the loop confuses it with the next socket of that number
+            # abort the transport before its socket is closed: otherwise the loop confuses it with the next socket of
+            # the same fd
             transport.abort()
             raise
 
     @property
     def used(self) -> bool:
-        """Return whether the node is connected over this wire; False while its connection is older than the
-        injection.
-        """
+        """Return whether the node's connection runs over this wire; False if the connection is older than the wire."""
         return bool(self.flows)
 
     @property
@@ -74,7 +72,7 @@ class Wire:
         return not self.held and not self.latency_s and not self.s_per_byte
 
     def hold(self) -> None:
-        """Pass no data on, not even the closing of a connection."""
+        """Hold back all data, and the closing of connections as well."""
         self.held += 1
 
     def release(self) -> None:
@@ -82,7 +80,10 @@ class Wire:
         self._pump()
 
     def slow(self, latency_s: float | None, kib_per_s: float = 0.0) -> None:
-        """Delay and throttle the data; None: restore full speed."""
+        """Delay all data by ``latency_s`` and limit its rate to ``kib_per_s``.
+
+        ``latency_s=None``: restore full speed.
+        """
         self.latency_s = latency_s or 0.0
         self.s_per_byte = 1 / (1024 * kib_per_s) if latency_s is not None and kib_per_s else 0.0
         if latency_s is None:
@@ -96,16 +97,16 @@ class Wire:
 
 
 class Flow(asyncio.Protocol):
-    """One direction of a connection: bytes that arrive at this end leave at the other end, ``to``."""
+    """One direction of a relayed connection: passes bytes from its own socket to the socket of the flow ``to``."""
 
     to: Flow
-    transport: asyncio.Transport  # set once the flow is connected
+    transport: asyncio.Transport  # set by `connection_made`
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._queue: deque[tuple[float, bytes]] = deque()  # (when it is due, data)
+        self._queue: deque[tuple[float, bytes]] = deque()  # (loop time at which to pass the data on, data)
         self._size = 0
-        self._free_at = 0.0  # when the link will have sent all earlier data
+        self._free_at = 0.0  # loop time at which a link of the limited rate would have sent all data so far
         self._timer: asyncio.TimerHandle | None = None
         self._closed = self._paused = False
         self._loop = asyncio.get_running_loop()
@@ -127,14 +128,14 @@ class Flow(asyncio.Protocol):
         self.pump()
 
     def eof_received(self) -> bool:
-        return False  # the transport closes, and calls connection_lost
+        return False  # False: asyncio closes the transport, and calls `connection_lost`
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed = True
         self.pump()
 
     def pause_writing(self) -> None:
-        """Stop reading from the other end, because this end currently accepts no more data."""
+        """Stop reading from the other socket while this socket's send buffer is full."""
         self.to._paused = True
         self.to._flow()
 
@@ -147,7 +148,7 @@ class Flow(asyncio.Protocol):
         self._free_at = 0.0
 
     def pump(self) -> None:
-        """Pass on the data that is due."""
+        """Pass on all data whose time has come."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Play many seeds on all cores, and collect the outcomes and broken promises."""
+"""Simulate the scenarios of many seeds on all CPU cores, and collect the outcomes and the broken promises."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from .referee import Violation
 from .scenario import Scenario
 from .storm import storm
 
-CHUNK = 20  # number of seeds that a process takes at a time
-ENOUGH_S = 300.0  # seconds of CPU time after which a run counts as endless
-MANY = 10_000  # number of jobs; a run with more jobs gets proportionally more CPU time
-TRIED_S = 30.0  # seconds of CPU time for each try in the search for a smaller scenario
+CHUNK = 20  # number of seeds that a worker process receives at a time
+ENOUGH_S = 300.0  # seconds of CPU time after which a simulated run is aborted as endless
+MANY = 10_000  # number of jobs for which `ENOUGH_S` is meant; a run with more jobs gets proportionally more CPU time
+TRIED_S = 30.0  # limit of CPU time in seconds for each run in the search for a smaller failing scenario
 
 
 class Wanted(NamedTuple):
-    """The user's settings for all scenarios; None: drawn. With ``tasks`` or ``share``, the scenarios are those of
-    `storm`.
+    """The user's settings for all scenarios of a campaign. None: each scenario draws the value at random.
+
+    With ``tasks`` or ``share``, the scenarios come from `storm` instead of `draw`.
     """
 
     nodes: int | None = None
     span_s: float | None = None
     tasks: int | None = None
-    share: float | None = None  # the share of nodes that a storm takes
+    share: float | None = None  # share of the nodes that the cloud takes away in a storm, from 0 to 1
 
     @property
     def storms(self) -> bool:
@@ -57,7 +58,7 @@ class Broken(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a seed's run."""
+    """The outcome of the simulated run of one seed."""
 
     seed: int
     broken: Broken | None
@@ -79,7 +80,7 @@ class Tally:
 
     seeds: int = 0
     simulated_s: float = 0.0
-    played_s: float = 0.0  # the sum over all cores
+    played_s: float = 0.0  # seconds of real time, summed over all runs and cores
     steps: int = 0
     machines: int = 0
     generations: int = 0
@@ -87,7 +88,7 @@ class Tally:
     endings: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     recoveries_s: list[float] = field(default_factory=list)
-    broken: dict[int, Broken] = field(default_factory=dict)  # broken promises, by seed of the run
+    broken: dict[int, Broken] = field(default_factory=dict)  # seed of a run -> the promise that the run broke
     digests: dict[int, str] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
@@ -107,7 +108,7 @@ class Tally:
 
     @property
     def digest(self) -> str:
-        """Return the digest of all runs, in the order of their seeds: equal campaigns have equal digests."""
+        """A digest of the runs of all seeds. Two campaigns with the same runs have the same digest."""
         whole = blake2b(digest_size=16)
         for seed in sorted(self.digests):
             whole.update(f"{seed} {self.digests[seed]}\n".encode())
@@ -120,7 +121,13 @@ def outcomes(
     wanted: Wanted = Wanted(),  # noqa: B008  it is a constant
     processes: int | None = None,
 ) -> Iterator[Outcome]:
-    """Play every seed and yield the outcomes as they arrive. ``processes``: default: one per core."""
+    """Simulate the scenario of every seed, and yield each outcome as soon as it is known.
+
+    Args:
+        seeds: The seeds.
+        wanted: The user's settings for all scenarios.
+        processes: The number of worker processes. Default: one per CPU core.
+    """
     count = min(processes or os.cpu_count() or 1, len(seeds))
     if count <= 1:
         for seed in seeds:
@@ -134,7 +141,7 @@ def outcomes(
 
 @contextmanager
 def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Run the processes that play. If the block is left early, seeds that have not begun are skipped."""
+    """Start ``count`` worker processes. When the block ends, cancel all work that has not begun."""
     workers = ProcessPoolExecutor(count, mp_context=get_context("spawn"))
     try:
         yield workers
@@ -143,7 +150,7 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def enough_s(scenario: Scenario) -> float:
-    """Return the CPU time after which a run counts as endless."""
+    """Return the seconds of CPU time after which a run of this scenario counts as endless."""
     return ENOUGH_S * max(1.0, len(scenario.jobs) / MANY)
 
 
@@ -175,7 +182,7 @@ def _broken(violation: Violation | None) -> Broken | None:
 
 
 def breaks(rule: str) -> Callable[[Scenario], bool]:
-    """Return a function for `shrink` that checks whether a scenario breaks this promise."""
+    """Return a function for `shrink` that runs a scenario and returns whether the run breaks the promise ``rule``."""
 
     def does(scenario: Scenario) -> bool:
         violation = play(scenario, keep=0, enough_s=TRIED_S).violation

@@ -1,11 +1,11 @@
-"""An asyncio loop on virtual time: time stops while anything can run, then jumps to the next timer. Hours take no time.
+"""An asyncio event loop on virtual time: when no callback is ready, the clock jumps to the next timer without waiting.
 
-Two runs of the same coroutine take the same steps in the same order. asyncio itself is first in, first out. The one
-exception is anyio, which keeps tasks and scopes in sets, whose order depends on memory addresses; this module
-fixes that order.
+Two runs of the same coroutine take the same steps in the same order. asyncio calls callbacks in the order in which they
+were scheduled. Only anyio keeps tasks and scopes in sets, whose order depends on memory addresses; this module replaces
+these sets by ordered ones.
 
-A trio run under its mock clock could do the same; this loop takes 0.4 times as long (2,000 tasks that sleep 20 times
-under a deadline: 0.5 s, trio 1.3 s), and the client's link, which needs asyncio, runs on it unchanged.
+trio with its mock clock could do the same. This loop takes 0.4 times as long as trio (2,000 tasks that sleep 20 times
+under a deadline: 0.5 s, trio 1.3 s), and the client's link, which needs asyncio, runs on this loop unchanged.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from .limit import Overtime
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-TURNS_AT_ONE_TIME = 200_000  # number of loop turns at one instant after which the loop counts as endless
-ROUNDS = 14  # number of waits, of 1, 2, 4, ... s, for the remaining tasks of a run to end
+TURNS_AT_ONE_TIME = 200_000  # more iterations of the loop without progress of virtual time raise `Spinning`
+ROUNDS = 14  # after a run, wait at most so many times (1, 2, 4, ... virtual seconds) until all its tasks have ended
 
 
 class Stuck(Exception):
-    """A task waits although no event can happen any more."""
+    """Deadlock: a task waits, but no callback is ready and no timer is set."""
 
 
 class Spinning(Exception):
-    """The events at one instant never end."""
+    """Livelock: callbacks run without end while virtual time stands still."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop on virtual time. ``at_rest`` is called whenever nothing more can happen at the current time.
+    """An event loop on virtual time.
 
-    An error that ``at_rest`` raises ends the run.
+    The loop calls ``at_rest`` whenever no callback is ready, before it advances the time. An error that ``at_rest``
+    raises ends the run.
     """
 
     _ready: deque[asyncio.Handle]
@@ -50,10 +51,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.steps = 0  # number of instants at which something happened
+        self.steps = 0  # how often the clock has advanced
         self.at_rest: Callable[[], None] = lambda: None
-        self.halt: Exception | None = None  # an error that ends the run at the next turn
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # (time, order of setting, handle)
+        self.halt: Exception | None = None  # if set, the loop's next iteration raises this error, which ends the run
+        # (due time, number in the order of creation, handle)
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._ties = count()
         self._turns = 0
 
@@ -68,10 +70,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _run_once(self) -> None:
-        """Run one turn, as in the base class; without a selector and with a heap that compares no handles (-20 %).
+        """Run one iteration of the loop, like the base class, but without a selector.
+
+        The heap of timers never compares handles, which saves 20 % of the time.
 
         Raises:
-            Stuck, Spinning
+            Stuck: No callback is ready and no timer is set.
+            Spinning: Too many iterations ran at the same virtual time.
         """
         ready = self._ready
         if self.halt is not None:
@@ -104,7 +109,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 ready.append(timer)
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run ``main`` to its end, and end the tasks that remain afterwards."""
+        """Run the coroutine ``main`` to its end, then cancel all tasks that still exist."""
         with _ordered_sets():
             task = self.create_task(main)
             try:
@@ -116,7 +121,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     self.close()
 
     def _abandon(self) -> None:
-        """Cancel the tasks that remain after an aborted run, for a limited number of turns."""
+        """Cancel the tasks that still exist after a run, again and again until they end, at most `ROUNDS` times."""
         self.at_rest, self.halt = lambda: None, None
         self.set_exception_handler(lambda loop, context: None)  # noqa: ARG005
         for number in range(ROUNDS):
@@ -128,7 +133,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._run_for(2.0**number)
 
     def _all_begun(self) -> set[asyncio.Task[Any]]:
-        """Return the remaining tasks, after each has begun: otherwise cancelling would skip a task's cleanup."""
+        """Let all existing tasks begin, and return them.
+
+        Cancelling a task that has not begun would skip its cleanup.
+        """
         left = asyncio.all_tasks(self)
         for _ in range(ROUNDS):
             known = left
@@ -148,10 +156,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         stop.cancel()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # the handle is skipped when its time comes
+        pass  # nothing to do: `_jump` skips cancelled handles
 
     def _write_to_self(self) -> None:
-        pass  # never called from another thread
+        pass  # asyncio calls this to wake the loop from another thread, and a simulation has no other thread
 
 
 class _Ordered(dict[Any, None]):
@@ -171,7 +179,7 @@ class _Ordered(dict[Any, None]):
 
 @contextmanager
 def _ordered_sets() -> Iterator[None]:
-    """Make sets keep their order, so that anyio cancels the tasks of a scope in the same order in every process."""
+    """Let anyio use ordered sets, so that it cancels the tasks of a scope in the same order in every run."""
     names = anyio_on_asyncio.__dict__
     was_shadowed = "set" in names
     before = names.get("set")

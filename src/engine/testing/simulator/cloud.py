@@ -1,8 +1,8 @@
 """A provider with simulated machines: its capacity, its errors and its events come from the scenario.
 
-It keeps the bill: ``alive`` are the machines that cost money. A crashed machine costs money until it is terminated; a
-machine that the cloud took back costs nothing more. If the answer to a launch was lost, the next launch repeats it and
-gets the same machines, as with the client token of an AWS launch.
+The provider counts the cost of its machines; ``alive`` holds the machines that still cost money. A crashed machine
+costs money until it is terminated, or its end is reported. If the answer to a launch call was lost, the next launch
+call repeats the lost call and gets the same machines, as with the client token of an AWS launch.
 """
 
 from __future__ import annotations
@@ -38,42 +38,44 @@ from .host import Host
 if TYPE_CHECKING:
     from .simulation import Simulation
 
-UNREACHABLE_S = 5.0  # seconds that a call to the provider takes while the client has no network
+UNREACHABLE_S = 5.0  # seconds until a call to the provider fails while the client has no network
 TRY_AGAIN_S = 1.0
-REPORTED_S = 1.0  # seconds until the end of a queued machine is reported: the pool has no other way to notice it
-# the value of `providers.cloud.fleet`: an unanswered launch that is not repeated is ended after so many seconds
+REPORTED_S = 1.0  # seconds until the end of a queued machine is reported; only this report lets the pool notice the end
+# seconds after which the machines of an unanswered launch are ended if no launch call repeats it; the same constant
+# is in `providers.cloud.fleet`
 REPEAT_S = 120.0
-HOURLY_USD = 3600.0  # cost of a machine per hour: one dollar for each second
+HOURLY_USD = 3600.0  # price of a machine per hour: one dollar per second
 
 
 @dataclass(slots=True)
 class Unanswered:
-    """A launch whose answer was lost."""
+    """A launch call whose answer was lost, with the machines that it started."""
 
-    id: MachineId  # the token of the launch
+    id: MachineId  # the token that identifies the launch call
     machines: list[Machine]
 
 
 class ScriptedCloud:
-    """The `providers.base.Provider` of a scenario: keeps the bill, and applies faults that concern all machines."""
+    """A simulated `providers.base.Provider`: counts the costs of machines, and holds the faults of the whole cloud."""
 
     name = "scripted"
     local = False
 
     def __init__(self, sim: Simulation) -> None:
         self.alive: dict[MachineId, Host] = {}
-        self.answering: set[MachineId] = set()  # machines of launch calls that have not returned
-        self.queued: set[MachineId] = set()  # machines that do not run yet, as far as the pool knows
-        self.running: set[MachineId] = set()  # machines that cost money, as far as the pool knows
-        self.unsure = 0  # number of launches whose answers were lost
-        self.changed = False  # whether the bill has changed since the last check
-        self.spent = 0.0  # USD for ended machines, except machines that no launch ever returned
+        self.answering: set[MachineId] = set()  # machines of launch calls that have not returned yet
+        self.queued: set[MachineId] = set()  # machines for which the pool has received no report that they run
+        self.running: set[MachineId] = set()  # machines of which the pool knows that they cost money
+        self.unsure = 0  # number of launch calls without an answer, whose machines the pool does not know
+        self.changed = False  # whether the set of paid machines changed since the last check of the costs
+        self.spent = 0.0  # cost of all ended machines in USD, without machines that no launch call ever returned
         self._since: dict[MachineId, float] = {}
-        self.launched = 0  # number of machines that were ever launched
+        self.launched = 0  # number of machines launched so far
         self.reachable = True
         self.droughts = 0
-        self.launch_errors: deque[float | None] = deque()  # errors of the next launches, by their `retry_after_s`
-        self.lost_answers = 0  # number of future launch calls whose answers are lost
+        # each entry lets one future launch call fail; its value is the `retry_after_s` of the error
+        self.launch_errors: deque[float | None] = deque()
+        self.lost_answers = 0  # number of future launch calls whose answers will be lost
         self.bad: deque[Bad] = deque()
         self.terminate_errors = 0
         self._sim = sim
@@ -94,10 +96,13 @@ class ScriptedCloud:
                     except ProviderError:
                         await anyio.sleep(TRY_AGAIN_S)
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events of machines -------------------------------------------------------------------------------------------
 
     def lose(self, machine: MachineId, cause: str, *, silent: bool = True, reported_s: float | None = 1.0) -> None:
-        """End a machine that crashed or was taken; ``reported_s`` later the provider reports it and stops the bill."""
+        """Switch off a machine that crashed or that the cloud took back.
+
+        ``reported_s`` seconds later, the provider reports the end, and the machine costs nothing more. None: no report.
+        """
         host = self.alive.get(machine)
         if host is None:
             return
@@ -122,13 +127,16 @@ class ScriptedCloud:
             fleet.wake()
 
     def make(self, fleet: ScriptedFleet) -> Machine:
-        """Add a machine that boots from now on, or (`bad`) never boots."""
+        """Add a machine to ``fleet`` and let it boot.
+
+        If a `BadMachines` fault is due, the machine never becomes usable.
+        """
         self.launched += 1
         number, sim = self.launched, self._sim
         id_ = MachineId(f"m{number}")
         self.alive[id_] = sim.hosts[id_] = host = Host(sim, number, id_)
         self._since[id_], self.changed = sim.loop.now, True
-        self.answering.add(id_)  # the machine must not count as running yet
+        self.answering.add(id_)  # until the launch call returns, the machine does not count as running
         self._fleet_of[id_] = fleet
         key = f"ssh-ed25519 HOST{number}"
         machine = Machine(id_, None, key, "/run/executor", private_address=host.address, hourly_cost=HOURLY_USD)
@@ -162,19 +170,19 @@ class ScriptedCloud:
             self.queued.discard(machine)
 
     def bill(self) -> float:
-        """Return the cost of all machines so far, in USD."""
+        """Return the cost in USD of all machines until now."""
         running = self.alive.keys() - self.queued
         return self.spent + sum(self._sim.loop.now - self._since[machine] for machine in running)
 
     def started(self, machine: MachineId) -> None:
-        """Handle the report to the pool that a machine runs: the machine costs money from now on."""
+        """Count the costs of a queued machine from now on: the pool has received the report that the machine runs."""
         if machine in self.queued:
             self.queued.discard(machine)
             self._since[machine], self.changed = self._sim.loop.now, True
             self._recount(machine)
 
     def answered(self, machines: Sequence[Machine]) -> None:
-        """Handle that the launch call for these machines has returned, or failed."""
+        """Note that the launch call for these machines has ended, with or without an error."""
         self.answering.difference_update(machine.id for machine in machines)
         for machine in machines:
             self._recount(machine.id)
@@ -207,7 +215,8 @@ class ScriptedFleet:
     def __init__(self, cloud: ScriptedCloud, sim: Simulation) -> None:
         self._cloud, self._sim = cloud, sim
         self._events: deque[MachineEvent | ProviderError] = deque()
-        self._own: deque[MachineEvent] = deque()  # events that the provider produces without the network
+        # events that the provider creates itself, and delivers even while the client has no network
+        self._own: deque[MachineEvent] = deque()
         self._unanswered: list[Unanswered] = []
         self._repeating = anyio.Lock()
         self._news = anyio.Event()
@@ -245,10 +254,10 @@ class ScriptedFleet:
         return machines
 
     def _lose(self, new: list[Machine], count: int, began: float) -> None:
-        """Lose the answer to the launch of the ``new`` machines.
+        """Simulate that the answer to a launch call was lost, although the ``new`` machines were started.
 
         Raises:
-            ProviderError: always, because the caller of the launch gets no answer.
+            ProviderError: Always: the launch call fails for its caller.
         """
         cloud, sim = self._cloud, self._sim
         cloud.lost_answers -= 1
@@ -262,16 +271,20 @@ class ScriptedFleet:
         raise ProviderError("the answer to the launch was lost", retry_after_s=TRY_AGAIN_S)
 
     async def _repeated(self, count: int, launch_s: float) -> list[Machine]:
-        """Repeat the launches without an answer until one of them returns machines: at most ``count`` machines."""
+        """Repeat the unanswered launch calls, oldest first, until one returns machines.
+
+        Return at most ``count`` machines.
+        """
         cloud = self._cloud
         async with self._repeating:
-            while self._unanswered:  # a launch may be lost while another is repeated
+            while self._unanswered:  # during the loop, another launch call may lose its answer
                 lost = self._unanswered[0]
                 await anyio.sleep(launch_s)
                 if cloud.lost_answers:
                     cloud.lost_answers -= 1
                     raise ProviderError("the answer to a repeated launch was lost", retry_after_s=TRY_AGAIN_S)
-                if lost in self._unanswered:  # the launch was not ended in the meantime
+                # False if `_end_unanswered` has ended the launch's machines during the sleep
+                if lost in self._unanswered:
                     self._settle(lost)
                     machines = [machine for machine in lost.machines if machine.id in cloud.alive]
                     for machine in machines[count:]:
@@ -321,7 +334,7 @@ class ScriptedFleet:
             cloud.off_the_bill(machine)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next machine is a different one anyway
+        pass  # nothing to do: each launch gets a new machine, never this one again
 
     def events(self) -> AsyncIterator[MachineEvent]:
         return self
@@ -352,10 +365,10 @@ class ScriptedFleet:
         self._news.set()
 
     async def _answers(self) -> None:
-        """Return once the provider answers.
+        """Check that the client can reach the provider.
 
         Raises:
-            ProviderError: the client has no network.
+            ProviderError: After some seconds: the client has no network.
         """
         if not self._cloud.reachable:
             await anyio.sleep(UNREACHABLE_S)

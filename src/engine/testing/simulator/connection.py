@@ -1,7 +1,7 @@
-"""The client's end of a simulated connection to a node: the real link and session, on circuits instead of SSH.
+"""The client's end of a simulated connection to a node: real link and session, on simulated circuits instead of SSH.
 
-It copies `engine.transport.connection` with the same timeouts, on virtual time. One thing is left out: without a fault
-no heartbeat is sent, because it would have no effect; heartbeats begin with a fault.
+The module follows `engine.transport.connection`, with the same timeouts on virtual time, except that it sends
+heartbeats only after a fault: without faults they would change nothing.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ if TYPE_CHECKING:
     from .host import Host
     from .simulation import Simulation
 
-# these four constants equal those of `engine.transport`, `heartbeat` and `connection`; a test compares them
+# the next four constants (seconds) repeat constants of `engine.transport`; a test checks that they are equal
 HEARTBEAT_S = 2.0
 SILENCE_S = 6.0
 GREETING_S = 10.0
 FAREWELL_S = 4.0
-TRIES_S = (1.0, 3.0, 7.0)  # seconds after which TCP repeats a SYN
-ANSWERED_S, UNANSWERED_S = 0.1, 2.5  # seconds that a probe takes with and without an answer
-BULK_S = 0.05  # seconds that a blob takes, besides the line's own delay
+TRIES_S = (1.0, 3.0, 7.0)  # seconds after the start of a connect at which TCP sends its SYN again
+ANSWERED_S, UNANSWERED_S = 0.1, 2.5  # seconds that a reachability probe takes with an answer, and without
+BULK_S = 0.05  # seconds that the transfer of a blob (a large value) takes, besides the network delay
 
 
 class Connector:
-    """The `actors.interfaces.Connect` of a simulated pool."""
+    """Connects a simulated pool to its nodes: an implementation of `actors.interfaces.Connect`."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self.links: dict[NodeId, PlayedLink] = {}
         self._opening: dict[NodeId, PlayedConnection] = {}
         self._sessions = 0
-        self._sent: dict[str, dict[NodeId, None]] = {}  # for each blob, the nodes with attempts that need it
+        # name of a blob -> the nodes that got attempts with this blob as input
+        self._sent: dict[str, dict[NodeId, None]] = {}
 
     async def __call__(
         self,
@@ -77,7 +78,7 @@ class Connector:
         return connection
 
     async def probe(self, machines: Sequence[Machine]) -> bool:
-        """Return whether any host answers this computer; an `actors.interfaces.ReachabilityProbe`."""
+        """Return whether any of the machines answers the client. Implements `actors.interfaces.ReachabilityProbe`."""
         sim = self._sim
         hosts = [sim.hosts[machine.id] for machine in machines]
         others = sim.scenario.probe == "others" and not sim.cut
@@ -88,7 +89,10 @@ class Connector:
         return False
 
     def forge(self, host: Host, attempts: Sequence[AttemptId]) -> None:
-        """Report the end of attempts that other nodes run; the reports bypass the checks of the link."""
+        """Forge reports, as from ``host``, that attempts of other nodes ended.
+
+        The link does not check these reports.
+        """
         seat = self._sim.referee.nodes.seat_of(host.machine)
         if seat is not None and (link := self.links.get(seat.node)) is not None:
             link.forge(attempts)
@@ -98,7 +102,7 @@ class Connector:
         return f"session {self._sessions}"
 
     def sends(self, node: NodeId, blob: Blob) -> None:
-        """Handle an attempt that needs this blob on ``node``."""
+        """Remember that ``node`` got an attempt that needs this blob."""
         self._sent.setdefault(blob.name, {})[node] = None
 
     def drop(self, blob: Blob) -> None:
@@ -108,13 +112,13 @@ class Connector:
 
 
 class PlayedLink(NodeLink):
-    """The real link, with calls that inform the referee."""
+    """The real `NodeLink`, which also reports each task it sends to the referee, the checker of the rules."""
 
     sim: Simulation
     host: Host
 
     def run(self, order: Order) -> None:
-        # `near` is removed because it refers to objects
+        # copies are kept without the field `near`, because it refers to live objects
         self.sim.orders[order.attempt] = order._replace(task=order.task._replace(near=None))
         self.sim.referee.ordered(self.node, self.host, order)
         if (blob := cast("Payload", order.task.content).blob) is not None:
@@ -129,9 +133,9 @@ class PlayedLink(NodeLink):
 
 
 class PlayedConnection:
-    """The `actors.interfaces.Connection` of a node, and the link's `Bulk`."""
+    """A simulated `actors.interfaces.Connection` to a node, which also transfers blobs for the link (its `Bulk`)."""
 
-    beats = False  # whether a node with attempts is pinged even without faults
+    beats = False  # if True, nodes with running attempts are pinged even without faults
 
     def __init__(
         self, sim: Simulation, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]
@@ -161,7 +165,7 @@ class PlayedConnection:
         self._stirring = asyncio.Event()
         self._received_at = self._pinged_at = 0.0
         self._pings, self._beat_timer = 0, False
-        self._defect = ""  # an error in the node's messages, because of which the pool gives the node up
+        self._defect = ""  # an error in the node's messages; `resume` then fails for good
         self._silence: asyncio.TimerHandle | None = None
         self._facts: NodeFacts | None = None
 
@@ -233,10 +237,10 @@ class PlayedConnection:
         began = loop.now
         connect_s = self._sim.dice.within(self._sim.scenario.cloud.connect_s, "connect", host.number)
         while True:
-            while not host.answers:  # the host does not even refuse
+            while not host.answers:  # wait while the host sends no reply at all, not even a refusal
                 await self._stirring.wait()
             waited_s = loop.now - began
-            if waited_s:  # wait until TCP tries again
+            if waited_s:  # wait until TCP sends its next SYN
                 await asyncio.sleep(next((at for at in TRIES_S if at >= waited_s), GREETING_S) - waited_s)
             await asyncio.sleep(connect_s)
             if host.answers:
@@ -272,7 +276,8 @@ class PlayedConnection:
     def _write(self, data: bytes) -> None:
         if self._circuit is not None:
             self._circuit.send(OUT, data)
-            if self._sim.loop.now - self._pinged_at >= HEARTBEAT_S:  # acknowledged messages are dropped from memory
+            # the ping's answer acknowledges messages, which can then be deleted
+            if self._sim.loop.now - self._pinged_at >= HEARTBEAT_S:
                 self._pinged_at = self._sim.loop.now
                 self._ping()
             if self.beats and not self._beat_timer:
@@ -303,10 +308,10 @@ class PlayedConnection:
                 self._sim.referee.notice_sent(report)
         self._reports(reports)
 
-    # --- when something is wrong ------------------------------------------------------------------------------------
+    # --- loss of the connection -------------------------------------------------------------------------------------
 
     def _stir(self) -> None:
-        """Handle a change of the machine, its line or its circuit."""
+        """Handle a change of the machine or the network: wake all waiters, and watch a broken circuit for silence."""
         self._stirring.set()
         self._stirring = asyncio.Event()
         if self._attached and self._silence is None and not self._alive:
@@ -352,17 +357,17 @@ class PlayedConnection:
     async def get(self, name: str, progress: TransferProgress) -> Part:  # noqa: ARG002
         daemon = await self._transfer()
         if name not in daemon.blobs:
-            attempt = name.removeprefix("kept-by-")  # the request for the attempt may have been given up since
+            attempt = name.removeprefix("kept-by-")  # the blob holds an attempt's kept result
             if attempt != name and self._sim.referee.kept.is_free(self._sim.orders[int(attempt)].task.job):
                 raise LookupError(name)
             self._sim.broken("SIM-2", f"node {self._node} has dropped {name} before it was fetched")
         return daemon.blobs[name]
 
     async def _transfer(self) -> Daemon:
-        """Wait for the time of a transfer, and return the executor at the other end.
+        """Sleep as long as a blob's transfer takes, and return the executor at the other end.
 
         Raises:
-            ConnectionResetError: no connection exists.
+            ConnectionResetError: No connection exists, or it was lost during the transfer.
         """
         circuit = self._circuit
         if circuit is None:

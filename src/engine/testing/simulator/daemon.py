@@ -1,7 +1,7 @@
-"""The executor on a simulated machine: the real decisions and the real session, with simulated processes.
+"""The executor (the node's daemon) of a simulated machine: the real scheduler and session, with simulated workers.
 
-It copies `node.server` and `node.worker_pool` on virtual time, with the same `node.worker_scheduler.WorkerScheduler`
-for decisions and the same `wire.session.Session` for counting messages.
+The module follows `node.server` and `node.worker_pool` on virtual time. It uses the real
+`node.worker_scheduler.WorkerScheduler` for decisions and the real `wire.session.Session` to number messages.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from .host import Host
 
-FORGED = b"forged"  # the result of another node's attempt
+FORGED = b"forged"  # the result in forged reports about attempts of other nodes
 PORTS_KEPT = 32
 PORTS_FEW = 16
 NO_PORT = 0
@@ -65,20 +65,25 @@ _LISTENS = int(RunFlag.LISTENS)
 
 
 class Daemon:
-    """The executor: one client's session, over any number of connections in turn, and the workers."""
+    """The simulated executor: its workers, and the session with one client.
+
+    Successive connections continue the session.
+    """
 
     def __init__(self, host: Host) -> None:
         self.host, self.sim = host, host.sim
         self.core = WorkerScheduler()
         self.workers: dict[int, Process] = {}
         self.blobs: dict[str, bytes] = {}
-        self._lent: dict[int, dict[str, Value]] = {}  # attempt -> kept results by the names of references to them
+        # attempt -> (name of a reference among its arguments -> the kept result that it refers to)
+        self._lent: dict[int, dict[str, Value]] = {}
         self.ports = PortBook(host.free_port, lambda port: None, most=PORTS_KEPT, few=PORTS_FEW)  # noqa: ARG005
         self.ports.fill()
         self._wants_ports = False
-        self.let_go: dict[int, int] = {}  # port -> the attempt that it is for; another worker may need the port first
+        self.let_go: dict[int, int] = {}  # port -> the first attempt for whose rank the executor has released the port
         self.view = b""
-        self.views: dict[int, bytes] = {}  # attempt of a rank -> the view for its world
+        # attempt of a broadcast's rank -> the view (the list of ranks and nodes) sent for its world
+        self.views: dict[int, bytes] = {}
         self.noticed: float | None = None
         self._session = Session(FOR_NODES)
         self._session_name: str | None = None
@@ -93,7 +98,7 @@ class Daemon:
     # --- the control channel --------------------------------------------------------------------------------------
 
     def accept(self, circuit: Circuit) -> None:
-        """Accept a connection; its first frame is a `Hello`."""
+        """Accept a connection from the client. The first frame that arrives must be a `Hello`."""
         circuit.on_data[OUT] = lambda data: self.host.do(lambda: self._received(circuit, data))
         circuit.on_end[OUT] = lambda: self.host.do(lambda: self._lost(circuit))
 
@@ -112,7 +117,7 @@ class Daemon:
         body = splitter.first(data)
         hello = None if body is None else codec.decode(body)
         if not isinstance(hello, Hello):
-            return  # data of an older circuit
+            return  # late data of an earlier circuit
         if self._session_name not in (None, hello.session):
             circuit.send(IN, codec.encode(Refused("another session is in charge of this executor", {})))
             return
@@ -191,7 +196,7 @@ class Daemon:
         self.sim.broken("SIM-41", f"the client counts attempts {attempts} on host {self.host.number}, which has {here}")
 
     def _show_stacks(self, number: int, quiet_us: int) -> None:
-        """Answer for all running attempts; their only sign of life is their start."""
+        """Send the stacks of all running attempts. A simulated task is silent since its start."""
         for attempt, _, began in self.core.heads():
             silent_us = max(0, int((self.sim.loop.now - began) * 1e6))
             self._send(Stacks(number, attempt, "stack" if silent_us >= quiet_us else "", silent_us))
@@ -201,13 +206,13 @@ class Daemon:
     # --- messages to the client -------------------------------------------------------------------------------------
 
     def notice(self, source: str, seconds: float | None) -> None:
-        """Take a preemption notice from the machine's cloud and send it to the client."""
+        """Send a preemption notice of the machine's cloud on to the client."""
         self.noticed = seconds
         self._send(PreemptionNotice(source, seconds))
         self._flush()
 
     def forge(self, attempts: Sequence[int]) -> None:
-        """Report the end of attempts that this node does not run."""
+        """Send the client forged reports that attempts ended, although this node does not run them."""
         for attempt in attempts:
             for message in (
                 Started(attempt),
@@ -233,7 +238,7 @@ class Daemon:
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def act(self) -> None:
-        """Carry out the scheduler's decisions, and send its reports."""
+        """Carry out the scheduler's decisions, and send the messages to the client."""
         self._carry_out()
         self._flush()
 
@@ -309,7 +314,7 @@ class Daemon:
             self.ports.close_for(attempt)
 
     def arguments_of(self, run: Run) -> tuple[int, list[str]]:
-        """Return the number of the first submission, and the values of its arguments and references."""
+        """Return the number of the submitted job, and the attempt's arguments with references replaced by values."""
         lent: dict[str, str] = {}
         for name, value in self._lent.get(run.attempt, {}).items():
             data = self.blobs.get(value.blob or "", b"")
@@ -334,10 +339,13 @@ class Daemon:
             self.core.ticked(self.sim.loop.now)
             self.act()
 
-    # --- ending -----------------------------------------------------------------------------------------------------
+    # --- end of the executor ----------------------------------------------------------------------------------------
 
     def check_hearing(self) -> None:
-        """Start the lease while no heartbeat can arrive, and stop it when heartbeats can arrive again."""
+        """Start the lease timer once heartbeats cannot arrive; stop the timer once they can.
+
+        At its end the executor ends.
+        """
         control = self._control
         hears = control is not None and not control.closed and not self.host.line.blocked(OUT)
         if hears and self._lease is not None:
@@ -353,7 +361,7 @@ class Daemon:
             self.sim.cloud.lose(self.host.machine, "its lease ran out")
 
     def end(self) -> None:
-        """End in an orderly way: every process is killed, and the executor ends."""
+        """End the executor: kill every worker, and close the connection."""
         self.vanish()
         if self.host.daemon is self:
             self.host.daemon = None
@@ -362,7 +370,7 @@ class Daemon:
         self.host.changed()
 
     def vanish(self) -> None:
-        """Stop the whole executor at once."""
+        """Stop the executor and its workers at once, without closing the connection."""
         self._ended = True
         for timer in (self._lease, self._timer):
             if timer is not None:

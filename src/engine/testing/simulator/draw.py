@@ -1,4 +1,7 @@
-"""Draw a scenario from a seed: pools, clouds, work and faults of all kinds; awkward ones more often than in reality."""
+"""Draw a scenario from a seed: the pool, the cloud, the jobs and the faults.
+
+Rare cases are more frequent than in reality.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,20 @@ from ....actors.interfaces import OnLoss
 from . import faults as f
 from .scenario import CloudSpec, Job, Scenario
 
-QUEUED = 0.15  # share of the pools below `LARGE` nodes whose machines wait in a queue before they run
-SCALED = 0.25  # share of the pools below `LARGE` nodes whose number of nodes follows the work
-HOLDING = 0.25  # share of the pools below `LARGE` nodes in which some tasks hold processors
-STALLING = 0.25  # share of the pools below `LARGE` nodes in which some jobs are watched for signs of life
-LIMITED = 0.15  # share of the pools below `LARGE` nodes in which jobs have deadlines
-# share of the pools below `LARGE` nodes with many broadcasts, most cancelled at once, while connections are lost
+# share of the pools with less than `LARGE` nodes whose machines wait in the provider's queue before they run
+QUEUED = 0.15
+SCALED = 0.25  # share of the pools with less than `LARGE` nodes whose number of nodes follows the load
+HOLDING = 0.25  # share of the pools with less than `LARGE` nodes in which tasks reserve CPUs
+STALLING = 0.25  # share of the pools with less than `LARGE` nodes in which jobs have a stall limit
+LIMITED = 0.15  # share of the pools with less than `LARGE` nodes in which jobs have deadlines
+# share of the pools with less than `LARGE` nodes that get many short broadcasts, most of them cancelled soon after
+# their start, while connections are lost
 HASTY = 0.1
-KEEPING = 0.3  # share of the pools below `LARGE` nodes in which some tasks keep results that are inputs of other tasks
-LARGE = 64  # number of nodes from which on faults have a rate per node, and broadcasts follow one another
+# share of the pools with less than `LARGE` nodes in which tasks keep results on nodes, as inputs of other tasks
+KEEPING = 0.3
+# number of nodes; in pools of this size or larger, the number of faults grows with the nodes, and broadcasts run one
+LARGE = 64
+# after another
 EVENTS = (
     *("generation_started", "generation_lost", "nodes_requested", "node_launching"),
     *("node_suspect", "node_noticed", "node_lost"),
@@ -28,12 +36,12 @@ EVENTS = (
 
 
 def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) -> Scenario:
-    """Return the scenario of a seed.
+    """Return the scenario of a seed: equal arguments give equal scenarios.
 
     Args:
         seed: The seed.
-        nodes: The number of nodes. None: drawn.
-        span_s: Seconds within which jobs and faults begin. None: drawn.
+        nodes: The number of nodes. None: a random number.
+        span_s: Seconds within which jobs and faults begin. None: a random time.
     """
     dice = Random(f"scenario {seed}")  # noqa: S311
     size = nodes or dice.choice((1, 2, 2, 3, 3, 4, 4, 4, 5, 6, 8, 12))
@@ -69,7 +77,7 @@ def draw(seed: int, *, nodes: int | None = None, span_s: float | None = None) ->
 
 
 def _queued(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or one with a queue, in which machines wait for their turn: often longer than a boot."""
+    """Return the scenario, in some cases with a queue in which machines wait, often longer than a boot takes."""
     if dice.random() >= QUEUED:
         return scenario
     queue_s = dice.choice(((0.1, 3.0), (5.0, 60.0), (100.0, 900.0)))
@@ -77,7 +85,7 @@ def _queued(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _by_load(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or one with a pool whose number of nodes follows the work."""
+    """Return the scenario, in some cases with a pool whose number of nodes follows the load."""
     if dice.random() >= SCALED:
         return scenario
     least = dice.choice((0, 0, scenario.min))
@@ -85,7 +93,7 @@ def _by_load(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_amounts(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or one with tasks that hold processors: some hold more than any machine has."""
+    """Return the scenario, in some cases with tasks that reserve CPUs: some reserve more CPUs than any machine has."""
     if dice.random() >= HOLDING:
         return scenario
     shapes: dict[tuple[float, float], int] = {}
@@ -96,7 +104,7 @@ def _with_amounts(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_stalls(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or one with jobs that have a stall limit: some run longer than the limit, and some hang."""
+    """Return the scenario, in some cases with stall limits for jobs, of which some run longer, and some hang."""
     if dice.random() >= STALLING:
         return scenario
     jobs: list[Job] = []
@@ -109,14 +117,14 @@ def _with_stalls(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_hangs(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or one with jobs that hang at first, and machines that die at about that time."""
+    """Return the scenario, in some cases with jobs whose first tries hang, and with machines that die meanwhile."""
     jobs: list[Job] = []
     faults = list(scenario.faults)
     for job in scenario.jobs:
         if job.stall_s is None or not job.stall_restarts or job.ends != "returns" or dice.random() < 0.5:
             jobs.append(job)
             continue
-        stall_s = max(job.stall_s, 1.5 * job.takes_s + 1.0)  # longer than any run of a job that does not hang
+        stall_s = max(job.stall_s, 1.5 * job.takes_s + 1.0)  # longer than any normal run of the job
         hanging = replace(job, stall_s=stall_s, hangs=dice.choice((1, 1, 2)))
         if job.ranks:
             if dice.random() < 0.5:
@@ -131,7 +139,7 @@ def _with_hangs(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_kept(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
-    """Return the scenario, or one with results that stay on their nodes, some of them lost when needed."""
+    """Return the scenario, in some cases with results that nodes keep, and with losses of such nodes."""
     if dice.random() >= KEEPING:
         return scenario
     jobs, kept = [*scenario.jobs], list[int]()
@@ -162,7 +170,7 @@ def _with_kept(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
 
 
 def _with_deadlines(scenario: Scenario, dice: Random) -> Scenario:
-    """Return the scenario, or one with jobs that have deadlines."""
+    """Return the scenario, in some cases with deadlines for jobs."""
     if dice.random() >= LIMITED:
         return scenario
     jobs = (replace(job, deadline_s=dice.choice((None, 0.0, 0.5, 5.0, 60.0, 300.0))) for job in scenario.jobs)
@@ -170,14 +178,21 @@ def _with_deadlines(scenario: Scenario, dice: Random) -> Scenario:
 
 
 def _with_haste(scenario: Scenario, lasts_s: float, dice: Random) -> Scenario:
-    """Return the scenario, or one with many short or cancelled broadcasts, so that each port of a node is used."""
+    """Return the scenario, in some cases with so many short broadcasts that each port of a node is used."""
     if dice.random() >= HASTY:
         return scenario
     return hasty(scenario, dice.uniform(0.0, lasts_s), dice, resets=dice.choice((0, 3, 10)))
 
 
 def hasty(scenario: Scenario, at_s: float, dice: Random, *, resets: int) -> Scenario:
-    """Add lost connections, and broadcasts that end or are cancelled within milliseconds of their start."""
+    """Add two things to the scenario: broadcasts that end or are cancelled within milliseconds, and lost connections.
+
+    Args:
+        scenario: The scenario.
+        at_s: The time at which these broadcasts begin, in seconds.
+        dice: The random generator.
+        resets: After ``resets`` of 10 broadcasts, a connection is lost.
+    """
     jobs, faults = [*scenario.jobs], [*scenario.faults]
     for _ in range(dice.choice((20, 60, 120))):
         at_s += dice.choice((0.0, 0.002, 0.05, 0.3))
@@ -193,7 +208,7 @@ def hasty(scenario: Scenario, at_s: float, dice: Random, *, resets: int) -> Scen
 
 
 def _death_of_kept(dice: Random, lasts_s: float) -> f.Death:
-    """Return the death of a machine that may hold a kept result, or is recomputing one."""
+    """Return a fault that ends a machine at a time when it may hold a kept result, or recompute a lost one."""
     after = dice.choice(
         (None, ("pool_ready", 1), ("node_lost", dice.randint(1, 3)), ("remake_started", dice.randint(1, 5)))
     )
@@ -227,14 +242,15 @@ def _jobs(dice: Random, lasts_s: float, size: int) -> list[Job]:
     for _ in range(dice.randint(2, 14)):
         at_s = dice.uniform(0.0, lasts_s) if dice.random() < 0.8 else 0.0
         shape = _broadcast(dice) if dice.random() < 0.35 else _task(dice, size)
-        alone = shape.get("ranks") or shape["ends"] == "poison"  # such a job crashes up to four machines
+        # not drawn in groups: broadcasts, and jobs that crash their machines (up to four each)
+        alone = shape.get("ranks") or shape["ends"] == "poison"
         for _ in range(1 if alone else dice.choice((1, 1, 3, 12, 40))):
             jobs.append(Job(id=len(jobs) + 1, at_s=at_s, **shape))
     return jobs
 
 
 def _broadcasts(dice: Random, lasts_s: float) -> list[Job]:
-    """Return the jobs of a large pool: one training after the other, with some tasks at the same time."""
+    """Return the jobs of a large pool: broadcasts one after another, each with 50 tasks at the same time."""
     jobs: list[Job] = []
     at_s = 0.0
     while at_s < lasts_s:
@@ -273,7 +289,7 @@ def _broadcast(dice: Random) -> dict[str, Any]:
         "ends": ends,
         "ranks": dice.choice((1, 1, 1, 2)),
         "on_loss": on_loss,
-        # ranks that run again alone find no peers, and hang
+        # False for RESEND: a rank that runs again alone would wait for its peers without end
         "collective": on_loss is not OnLoss.RESEND and dice.random() < 0.8,
         "listens": dice.random() < 0.3,
         "once": once,
@@ -292,11 +308,11 @@ def _broadcast(dice: Random) -> dict[str, Any]:
 
 
 def _faults(dice: Random, lasts_s: float, size: int) -> list[f.Fault]:
-    """Return faults: some alone, and some in series that follow before the previous fault has been handled."""
+    """Return random faults: some single, some in quick series, to hit the pool while it handles another fault."""
     if size >= LARGE:
         return [_fault(dice, dice.uniform(0.0, lasts_s), None, size) for _ in range(round(size * lasts_s / 14_400))]
     faults: list[f.Fault] = []
-    if dice.random() < 0.2:  # the fault hits one of the first machines
+    if dice.random() < 0.2:  # let some of the first machines be unusable
         machines, how = dice.randint(1, max(1, size // 3)), dice.choice(f.SILENT)
         faults.append(f.BadMachines(at_s=0.0, machines=machines, how=how))
     for _ in range(dice.choice((0, 1, 2, 3, 4, 6))):
@@ -335,7 +351,8 @@ def _of(**choices: tuple[Any, ...]) -> _How:
 
 
 _How = Callable[[Random, int], dict[str, Any]]
-_FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (  # (type, weight, fields)
+# (type of the fault, relative frequency, function that draws its fields)
+_FAULTS: tuple[tuple[type[f.Fault], int, _How], ...] = (
     (f.Notice, 5, _notice),
     (f.Death, 6, _of(silent=(True, False), reported_s=(None, 0.2, 20.0))),
     (f.Outage, 2, _of(share=(0.3, 0.6, 1.0), silent=(True, False))),

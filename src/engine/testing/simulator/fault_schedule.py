@@ -1,4 +1,4 @@
-"""Inject a scenario's faults: pick victims among the existing machines, and undo temporary faults."""
+"""Inject a scenario's faults at their times: pick the target machines, and undo temporary faults later."""
 
 from __future__ import annotations
 
@@ -19,24 +19,29 @@ if TYPE_CHECKING:
     from .host import Host
     from .simulation import Simulation
 
-BY: tuple[Literal["node", "cloud", "both"], ...] = ("node", "cloud", "both")  # possible senders of a storm's notice
-REPORTED_S = (0.2, 20.0, None)  # seconds until the cloud reports a machine that was taken without notice; None: never
+# senders of preemption notices in a storm, of which one is drawn for each notice
+BY: tuple[Literal["node", "cloud", "both"], ...] = ("node", "cloud", "both")
+# seconds until the cloud reports a machine that it took without notice, of which one is drawn; None: no report
+REPORTED_S = (0.2, 20.0, None)
 WAYS = {"both": (OUT, IN), "out": (OUT,), "in": (IN,)}
 
 
 class FaultSchedule:
-    """The injector of a scenario's faults. ``over`` is set when every fault with a time has happened and passed."""
+    """The injector of a scenario's faults.
+
+    Faults with ``after`` wait for an event. ``over`` is set while no fault is scheduled or still to be undone.
+    """
 
     def __init__(self, sim: Simulation, tell: Callable[[PoolMessage], None]) -> None:
         self._sim, self._tell = sim, tell
         self._seen: Counter[str] = Counter()
         self._waiting: dict[tuple[str, int], list[f.Fault]] = {}
-        self.happened: Counter[str] = Counter()  # number of faults, by kind
-        self.over = asyncio.Event()  # set when all faults have happened
+        self.happened: Counter[str] = Counter()  # kind of fault -> number of faults injected so far
+        self.over = asyncio.Event()  # set while no fault is scheduled or still to be undone
         self._pending = 0
         for fault in sim.scenario.faults:
             if isinstance(fault, f.BadMachines) and not fault.at_s and fault.after is None:
-                self._inject(fault)  # early enough for the first launch
+                self._inject(fault)  # at once, before the first launch
             elif fault.after is None:
                 self._in(fault.at_s, fault)
             else:
@@ -107,7 +112,10 @@ class FaultSchedule:
                     self._to_host(fault, host)
 
     def _storm(self, storm: f.Storm) -> None:
-        """Draw which machines are taken, when, and how; each loss is a fault of its own."""
+        """Draw which machines the cloud takes, when, and whether with notice.
+
+        Each of these losses counts as one fault.
+        """
         dice, hosts = self._sim.dice.of("storm"), self._all()
         for place in sorted(dice.sample(range(len(hosts)), round(storm.share * len(hosts)))):
             host, who, taken_s = hosts[place], place / len(hosts), dice.uniform(0.0, storm.within_s)
@@ -121,7 +129,7 @@ class FaultSchedule:
                 self._later(taken_s, partial(self._strike, death, host))
 
     def _strike(self, fault: f.Notice | f.Death, host: Host) -> None:
-        """Apply a storm's fault to a machine, if the machine still runs."""
+        """Apply a fault of a storm to a machine, if the machine still runs."""
         if host.on:
             self._sim.trace("fault", kind=type(fault).__name__, hosts=(host.number,))
             self._sim.referee.fault_injected(fault, (host,))
@@ -183,7 +191,7 @@ class FaultSchedule:
             host.do(lambda: host.daemon.notice("node", seconds) if host.daemon is not None else None)
 
     def _kill_worker(self, host: Host, *, idle: bool = False) -> None:
-        """Kill a worker that runs a task, if there is one; otherwise, with ``idle``, any other worker."""
+        """Kill one worker of the host: a worker that runs a task or, if none does and ``idle`` is set, any worker."""
         workers = [] if host.daemon is None else list(host.daemon.workers.values())
         for process in [*(each for each in workers if each.busy), *(workers if idle else ())][:1]:
             process.die(Cause.SIGNAL, 11, "its process was killed by SIGSEGV")
@@ -192,7 +200,7 @@ class FaultSchedule:
         return [host for host in self._sim.cloud.alive.values() if host.on]
 
     def _victim(self, who: f.Who) -> tuple[Host, ...]:
-        if who == "newest":  # the newest machine may still be booting
+        if who == "newest":  # unlike other targets, this machine may still be booting
             newest = next(reversed(self._sim.cloud.alive.values()), None)
             return () if newest is None else (newest,)
         hosts = self._all()

@@ -1,8 +1,9 @@
-"""The faults of simulated runs, one frozen type each: a list of faults can be written down and shortened.
+"""The faults of simulated runs, one frozen dataclass each, so that a list of faults can be printed and shortened.
 
-Each happens at the time ``at_s`` of the run, or after the nth event of a name (``after=("generation_lost", 1)``), which
-hits windows of milliseconds that random times would miss. ``who`` selects a machine: a share of the machines that exist
-at that time, in the order of their launches (0.0 the oldest), or "head" (rank 0 of the latest generation), or "newest".
+A fault happens at the time ``at_s`` of the run. With ``after=("generation_lost", 1)``, it happens ``at_s`` seconds
+after the first event of that name: such faults hit windows of milliseconds that random times would miss. ``who``
+selects a machine: "head" (the machine of rank 0 of the latest generation), "newest", or a number from 0 to 1, the
+position among the machines in the order of their launches (0.0 is the oldest machine).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 from ....lazy_dataclass import dataclass
 
 Who = float | Literal["head", "newest"]
-Way = Literal["both", "out", "in"]  # out: to the node; in: to the client
+Way = Literal["both", "out", "in"]  # direction of data: "out" to the node, "in" to the client
 Bad = Literal["dark", "deaf", "refuses", "fatal"]
 SILENT: tuple[Bad, ...] = ("dark", "deaf", "refuses")
 
@@ -22,8 +23,8 @@ class _Fault:
     """The base of all faults.
 
     Args:
-        at_s: The time of the run or, with ``after``, seconds after that event.
-        after: An event: its name, and the number of its occurrence, such as ``("generation_lost", 1)``.
+        at_s: Seconds from the start of the run; with ``after``, seconds after that event.
+        after: The event that triggers the fault: ``("generation_lost", 2)`` is the second event of that name.
     """
 
     at_s: float
@@ -35,11 +36,11 @@ class Notice(_Fault):
     """The cloud will take a machine, and gives notice.
 
     Args:
-        who: The machine: a share of those that exist at that time, in the order of their launches (0.0 the oldest);
-            ``"head"``; or ``"newest"``.
-        seconds: Seconds from the notice to the end.
+        who: The machine: ``"head"``, ``"newest"``, or a number from 0 to 1, the position among the existing machines in
+            the order of their launches (0.0 is the oldest).
+        seconds: Seconds from the notice to the announced end of the machine.
         by: The source of the notice: ``"node"``, ``"cloud"`` or ``"both"``.
-        then: What happens next: ``"dies"``, ``"withdrawn"`` or ``"nothing"``.
+        then: What follows: the machine ``"dies"``, the notice is ``"withdrawn"``, or ``"nothing"`` happens.
         after_s: Seconds until ``then`` happens.
     """
 
@@ -47,7 +48,7 @@ class Notice(_Fault):
     seconds: float = 120.0
     by: Literal["node", "cloud", "both"] = "node"
     then: Literal["dies", "withdrawn", "nothing"] = "dies"
-    after_s: float = 120.0  # until the fault of ``then`` happens
+    after_s: float = 120.0  # seconds from the notice until ``then`` happens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +81,13 @@ class Outage(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storm(_Fault):
-    """The cloud takes a share of the machines, one after the other.
+    """The cloud takes away a share of the machines, one after the other.
 
     Args:
         share: The share of the machines, from 0 to 1.
-        within_s: Seconds within which it takes them.
-        seconds: Seconds of notice, or as many as remain.
-        noticed: The share of these machines that get a notice.
+        within_s: Seconds within which the cloud takes all these machines.
+        seconds: Seconds from a machine's notice to its end; fewer if the storm began later than that.
+        noticed: The share of these machines that get a notice, from 0 to 1.
     """
 
     share: float
@@ -97,7 +98,7 @@ class Storm(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset(_Fault):
-    """A connection is closed; both ends live.
+    """A connection is closed; the client and the node continue.
 
     Args:
         who: The machine, as in `Notice`.
@@ -112,7 +113,7 @@ class DaemonDeath(_Fault):
 
     Args:
         who: The machine, as in `Notice`.
-        restarts: Whether a new executor takes its place.
+        restarts: Whether a new executor is started in its place.
     """
 
     who: Who
@@ -132,7 +133,9 @@ class WorkerDeath(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barren(_Fault):
-    """No worker can be started on a machine for a while; one of its workers dies, so that a new one is needed.
+    """No worker can be started on a machine for a while.
+
+    One of its workers is killed, so that the node needs a new worker.
 
     Args:
         who: The machine, as in `Notice`.
@@ -145,7 +148,7 @@ class Barren(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(_Fault):
-    """No data passes between the client and one node; everything that was sent arrives afterwards.
+    """No data passes between the client and one node. Data sent during this time arrives after the end of the fault.
 
     Args:
         who: The machine, as in `Notice`.
@@ -265,10 +268,10 @@ class WatchError(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Echo(_Fault):
-    """Old reports reach the pool a second time, as if they were new.
+    """The last reports from nodes reach the pool a second time, as if they were new.
 
     Args:
-        reports: The number of reports.
+        reports: The number of messages with reports.
     """
 
     reports: int = 8
@@ -276,7 +279,7 @@ class Echo(_Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgery(_Fault):
-    """A node reports that attempts of other nodes have returned, were killed, or are given back.
+    """A node sends false reports about attempts of other nodes: that they returned, were killed, or were given back.
 
     Args:
         who: The machine, as in `Notice`.

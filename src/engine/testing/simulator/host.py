@@ -24,17 +24,19 @@ class Host:
         self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         self.cpus = sim.scenario.cpus[number % len(sim.scenario.cpus)]
         self.on = False
-        self.dead = False  # whether the machine has ended for ever
+        self.dead = False  # whether the machine was switched off for good
         self.frozen = 0
         self.daemon: Daemon | None = None
-        self.connected = False  # whether the client's session is on a circuit
-        self.barren = 0  # number of faults that prevent the start of any process; see `faults.Barren`
-        self.refuses: str | None = None  # the reason for refusing every connection; see `faults.BadMachines`
+        self.connected = False  # whether the client is connected to this machine
+        self.barren = 0  # number of active `faults.Barren`: while it is not 0, no worker can be started
+        # how the machine fails every connection (``how`` of `faults.BadMachines`); None: it works
+        self.refuses: str | None = None
         self.line = Line(
             sim.loop, sim.dice.of("line", number), sim.dice.within(sim.scenario.cloud.latency_s, "lat", number)
         )
         self.line.changed = self.changed
-        self.watch: Callable[[], None] = lambda: None  # called when a fault of the client's connection begins or ends
+        # called when the machine or its line to the client fails or works again
+        self.watch: Callable[[], None] = lambda: None
         self._deferred: list[Callable[[], None]] = []
         self._ports = count(20_000)
 
@@ -45,12 +47,12 @@ class Host:
 
     @property
     def answers(self) -> bool:
-        """Return whether a connection attempt is accepted or refused."""
+        """Return whether the machine replies to a connection attempt, be it with an acceptance or a refusal."""
         return self.on and not self.frozen and self.line.open and self.refuses != "deaf"
 
     @property
     def healthy(self) -> bool:
-        """Return whether a heartbeat would be answered."""
+        """Return whether the machine would answer a heartbeat."""
         return self.answers and self.daemon is not None
 
     def changed(self) -> None:
@@ -59,7 +61,7 @@ class Host:
         self.watch()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Run ``work`` now; later, when the machine continues, if it is frozen; never, if it is off."""
+        """Run ``work`` on this machine: now, or after the end of a freeze; not at all if the machine is off."""
         if self.frozen:
             self._deferred.append(work)
         elif self.on:
@@ -81,7 +83,10 @@ class Host:
         self.changed()
 
     def power_off(self, *, silent: bool) -> None:
-        """End the machine and everything on it; ``silent``: not even its connections are closed."""
+        """End the machine and everything on it.
+
+        If ``silent``, the client's connections are not closed: the client must notice the silence.
+        """
         self.dead = True
         if not self.on:
             return

@@ -1,7 +1,7 @@
-"""The kept results of a simulated pool: the real intake, objects, lineage and recomputation, and a user.
+"""The kept results of a simulated pool: Outrider's real code for stored results and their recomputation, and a user.
 
-The user passes references to other jobs, requests their values, gives up waiting, and drops them. Threads are not
-simulated: their work for a value is done at once.
+The simulated user passes references of kept results to jobs, requests their values, stops waiting for a value, and
+drops references. Threads are not simulated: the work that a thread would do for a value is done at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...client.refs import Ref
     from .simulation import Simulation
 
-FREED_S = 10.0  # seconds after the last reference is dropped
+FREED_S = 10.0  # seconds to wait for the removal of results after the last reference was dropped
 
 
 class PlayedObjects(Objects):
@@ -46,7 +46,7 @@ class PlayedObjects(Objects):
 
 
 class PlayedIntake(JobIntake):
-    """The real intake of jobs, on a simulated pool."""
+    """Outrider's real `JobIntake`, which accepts the user's jobs, connected to a simulated pool."""
 
     def __init__(self, sim: Simulation, observer: Any, over: Callable[[Job, Ending], None]) -> None:
         self.Job = PlayedJob  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class PlayedIntake(JobIntake):
         self._ids = itertools.count(max(sim.jobs, default=0) + 1)
 
     def opened(self, ref: ActorRef[Any] | None) -> None:
-        """Pass jobs to the pool's actor from now on; None: reject all jobs."""
+        """Send jobs to the pool's actor ``ref`` from now on. None: reject all jobs."""
         self._ref = ref
 
     def release(self, payload: Payload) -> None:
@@ -75,7 +75,10 @@ class PlayedIntake(JobIntake):
 
 
 class PlayedJob(SubmittedJob[Any]):
-    """The real job, watched by the referee. A job with no ``submitted`` recomputes a lost result."""
+    """Outrider's real job, which also reports to the referee.
+
+    ``submitted`` is the job in the scenario; None: this job recomputes a lost result.
+    """
 
     __slots__ = ("_again", "_sim", "job")
 
@@ -114,16 +117,17 @@ class PlayedJob(SubmittedJob[Any]):
 
 
 class Keeping:
-    """The user of kept results."""
+    """The simulated user of kept results."""
 
     def __init__(self, sim: Simulation, observer: Any, over: Callable[[Job, Ending], None]) -> None:
         self._sim, self._over = sim, over
         self._noticed: Callable[[str], None] = observer.schedule.observed
         self.intake = PlayedIntake(sim, observer, self._job_over)
         self._refs: dict[int, Ref[Any]] = {}
-        self._planned = 0  # number of the user's future actions with references
+        # number of planned actions of the user that have not happened yet: requests for values, dropped references
+        self._planned = 0
         self._asking: dict[asyncio.Task[None], None] = {}
-        self._has_kept = False  # whether any result was kept
+        self._has_kept = False  # whether any job with kept results or such inputs was submitted
 
     @property
     def busy(self) -> bool:
@@ -156,7 +160,7 @@ class Keeping:
         try:
             self.intake.submit(played, job.on, played)
         except PoolClosed:
-            pass  # as expected
+            pass  # the user may submit a job while the pool is being closed
 
     def _cancel(self, job: JobId) -> None:
         if job in self._sim.unsettled:
@@ -165,7 +169,8 @@ class Keeping:
     def _job_over(self, job: Job, ending: Ending) -> None:
         if job.keep and isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
             outcome: Any = ending.outcome
-            self._refs[job.id] = self.intake.objects.result(outcome, f"job{job.id} on node {ending.node}")  # type: ignore[assignment]
+            # type: ignore[assignment]
+            self._refs[job.id] = self.intake.objects.result(outcome, f"job{job.id} on node {ending.node}")
             self._sim.referee.kept.held(job.id)
             self._noticed("kept")
             for after_s, for_s in job.asks:
@@ -200,7 +205,7 @@ class Keeping:
             task.add_done_callback(self._asking.pop)
 
     async def _value(self, job: Job, ref: Ref[Any], for_s: float) -> None:
-        """Request a value, and wait for at most ``for_s``."""
+        """Request the value of ``ref``, and wait for at most ``for_s`` seconds."""
         kept, trace = self._sim.referee.kept, self._sim.trace
         trace("asked", job=job.id)
         kept.requested(job.id)
@@ -220,7 +225,7 @@ class Keeping:
             kept.answered(job.id)
 
     async def close(self) -> None:
-        """End the remaining work, as `OpenPool` does after its actors, and check that no request is still waiting."""
+        """Reject jobs and end recomputations, as a closing `OpenPool` does. Check that no request still waits."""
         self.intake.opened(None)
         self.intake.remaking.close()
         if self._asking:
@@ -229,11 +234,11 @@ class Keeping:
             self._sim.broken("SIM-9", f"the pool is closed, and {len(self._asking)} still ask for kept results")
 
     async def check_rest(self) -> None:
-        """Check that nothing is left some time after the last reference was dropped."""
+        """Check that, some time after the last reference was dropped, no kept result and no recomputation is left."""
         if not self._has_kept:
             return
         left = self._left()
-        if left:  # an error may refer to itself
+        if left:  # reference cycles, such as an error that refers to itself, need a garbage collection
             gc.collect()
             await asyncio.sleep(FREED_S)
             left = self._left()

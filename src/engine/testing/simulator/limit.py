@@ -1,4 +1,4 @@
-"""A limit on the CPU time of a block, which also ends code that never returns to the event loop."""
+"""A limit on the CPU time of a block, which works even if the code never returns to the event loop."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-AGAIN_S = 1.0  # seconds until the next interruption, because interrupted code may have continued
+AGAIN_S = 1.0  # seconds of CPU time until the next `Overtime`, in case the code caught the last one and continued
 
 
 class Overtime(BaseException):
-    """The exception that ends a block whose time is over; no ``except Exception`` catches it."""
+    """The exception that ends a block after its CPU time; ``except Exception`` does not catch it."""
 
 
 @contextmanager
 def cpu_limit(enough_s: float | None, over: Callable[[], None]) -> Iterator[None]:
-    """Call ``over`` after ``enough_s`` of CPU time, and leave the block by an `Overtime`. None: no limit.
+    """Limit the block to ``enough_s`` seconds of CPU time: then call ``over``, and end the block. None: no limit.
 
-    The `Overtime` does not leave this function. If code in the block catches it, it is raised again and
-    again. Only for a process's main thread.
+    An `Overtime` is raised in the block, again and again if code in the block catches it. The exception ends the block
+    but is not raised to the caller. Works only in the main thread of a process.
     """
     if enough_s is None:
         yield

@@ -1,7 +1,7 @@
-"""A simulated network between the client and its nodes: bytes arrive late, in order per connection, or never.
+"""A simulated network between the client and its nodes: the bytes of a connection arrive late but in order, or never.
 
-A line is the path between the client and one machine; a circuit is one connection over a line. Data on a blocked line
-waits and arrives after the block, like TCP's retransmissions; data on an ended circuit is lost.
+A line is the path between the client and one machine; a circuit is one connection over a line. Data sent on a blocked
+line arrives after the block, as TCP would send it again; data on a closed circuit is lost.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from random import Random
 
 from .clock import VirtualLoop
 
-OUT, IN = 0, 1  # the two directions: to the node, and to the client
-APART_S = 1e-6  # seconds between two arrivals of one circuit
+OUT, IN = 0, 1  # the two directions of data: OUT to the node, IN to the client
+APART_S = 1e-6  # smallest time in seconds between two arrivals on one circuit, so that they keep their order
 
 
 class Line:
-    """The path between the client and one machine. ``changed`` is called when the line is blocked or unblocked."""
+    """The path between the client and one machine. Blocking or unblocking the line calls ``changed``."""
 
     def __init__(self, loop: VirtualLoop, chance: Random, latency_s: float) -> None:
         self.loop = loop
@@ -54,12 +54,19 @@ class Line:
         self.changed()
 
     def repetition_s(self, way: int) -> float:
-        """Return the seconds from the end of a block to TCP's next try: TCP doubles its pauses."""
+        """Return the seconds from the end of a block until TCP sends the data again.
+
+        TCP doubles its pauses, so this time grows with the length of the block.
+        """
         return self.delay_s() + 0.5 * self._chance() * min(self.loop.now - self._blocked_at[way], 30.0)
 
 
 class Circuit:
-    """A connection. ``on_data`` and ``on_end`` are called at its two ends; their index is the direction to that end."""
+    """A simulated connection between the client and a node.
+
+    ``on_data[OUT]`` and ``on_end[OUT]`` are the callbacks of the node, ``on_data[IN]`` and ``on_end[IN]`` those of the
+    client.
+    """
 
     def __init__(self, line: Line) -> None:
         self.line = line
@@ -68,7 +75,7 @@ class Circuit:
         self.closed = False
         self._due = [0.0, 0.0]
         self._under_way: tuple[deque[bytes], deque[bytes]] = (deque(), deque())
-        self._held = [0, 0]  # number of data pieces that a blocked line holds back, by direction
+        self._held = [0, 0]  # for each direction, the number of messages that a blocked line holds back
         line.circuit = self
 
     def send(self, way: int, data: bytes) -> None:
@@ -77,21 +84,22 @@ class Circuit:
             self._later(way, self.line.delay_s())
 
     def close(self, by: int | None = None) -> None:
-        """Close the circuit: nothing arrives any more. Notify both ends, except the end to which ``by`` leads."""
+        """Close the circuit: nothing arrives any more. Notify both ends, except the end ``by`` (OUT or IN)."""
         if self.closed:
             return
         self.closed = True
         for way in (OUT, IN):
-            if way != by and not self.line.blocked(way):  # an end behind a blocked line is notified only when it sends
+            # behind a blocked line, an end notices the closing only when it sends
+            if way != by and not self.line.blocked(way):
                 self.line.loop.call_later(self.line.delay_s(), self.on_end[way])
         self.line.changed()
 
     def vanish(self) -> None:
-        """End the node's side without notifying the client's side."""
+        """End the connection like a machine without power: the client is not notified."""
         self.closed = True
 
     def release(self, way: int, after_s: float) -> None:
-        """Let held data arrive, because the line is open again."""
+        """Deliver the data that was held back in this direction, ``after_s`` seconds from now."""
         held, self._held[way] = self._held[way], 0
         for _ in range(held):
             self._later(way, after_s)

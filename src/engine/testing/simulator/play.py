@@ -1,4 +1,4 @@
-"""Play one scenario: the real actors, decisions, link, session and executor on a virtual clock; the rest is simulated.
+"""Run one scenario: Outrider's real actors, link, session and scheduler on virtual time, with all else simulated.
 
 >>> from outrider.testing import draw, play
 >>> played = play(draw(7))
@@ -62,31 +62,31 @@ if TYPE_CHECKING:
     from ....actors.kernel import Ref
     from ....actors.messages import PoolMessage
 
-RECONNECT_S = 3.0  # the value of `engine.client.from_settings`; a test compares them
-PATIENCE_S = 4 * 3600.0  # seconds after the last fault; work that has not ended by then never will
-REST_S = 90.0  # seconds for which the pool must be in order at the end; by then all garbage is removed
+RECONNECT_S = 3.0  # seconds; a test checks that `engine.client.from_settings` has the same value
+PATIENCE_S = 4 * 3600.0  # jobs that have not ended so many seconds after the last fault count as waiting for ever
+# seconds for which the idle pool must stay complete before the final checks; by then all leftovers are removed
+REST_S = 90.0
 LOOK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The result of a run. Two runs with equal digests have equal traces, line by line.
+    """The result of a simulated run. Two runs with equal digests have the same trace.
 
     Attributes:
         scenario: The scenario.
-        violation: The broken promise, or None.
+        violation: The first broken promise. None: no promise was broken.
         digest: The digest of the trace.
         simulated_s: The simulated seconds.
         wall_s: The real seconds.
-        steps: The number of instants at which something happened, each followed by all checks.
+        steps: How often the virtual clock advanced. The referee checks its rules at each step.
         events: The number of events of each kind.
-        endings: The number of endings of each kind.
-        faults: The number of faults of each kind that happened, without faults that had no target or whose time did not
-            come.
+        endings: The number of endings of jobs, by kind.
+        faults: The number of injected faults, by kind. Faults without a target, or later than the end, do not count.
         machines: The number of launched machines.
         generations: The number of generations.
-        recoveries_s: Seconds from the loss of each node to the next generation of its broadcast.
-        trace: The lines of the trace: the last ones, or all.
+        recoveries_s: For each loss of a node with a broadcast, the seconds until the broadcast's next generation began.
+        trace: The last lines of the trace, or all lines.
     """
 
     scenario: Scenario
@@ -94,22 +94,22 @@ class Played:
     digest: str
     simulated_s: float
     wall_s: float
-    steps: int  # number of instants at which something happened; all checks follow each
+    steps: int  # how often the virtual clock advanced; the referee checks its rules at each step
     events: Counter[str]
     endings: Counter[str]
-    faults: Counter[str]  # number of faults that happened, by kind
+    faults: Counter[str]  # kind of fault -> number of injected faults
     machines: int
     generations: int
-    recoveries_s: tuple[float, ...]  # seconds from a node's loss to its broadcast's next generation
-    trace: Sequence[str]  # the last lines, or all
+    recoveries_s: tuple[float, ...]  # seconds from each loss of a node to the next generation of its broadcast
+    trace: Sequence[str]  # the last lines of the trace, or all lines
 
 
 def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None = None) -> Played:
-    """Run a scenario to its end, or to the first broken promise. Only in the main thread of a process.
+    """Run a scenario until its end or the first broken promise. Call this only in the main thread of a process.
 
     Args:
         scenario: The scenario.
-        keep: The number of last lines of the trace to keep. None: all.
+        keep: The number of last lines of the trace to keep. Default: 400. None: all lines.
         enough_s: Seconds of CPU time after which a run counts as endless (SIM-9). None: no limit.
 
     Returns:
@@ -123,12 +123,12 @@ def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None 
     loop.at_rest = sim.referee.at_rest
     loop.set_exception_handler(user.failed)
     enabled = gc.isenabled()
-    gc.disable()  # the run's reference cycles are freed all at once, after the run
+    gc.disable()  # faster: the run's reference cycles are collected once, after the run
     with cpu_limit(enough_s, lambda: sim.broken("SIM-9", f"it has not ended after {enough_s} s of CPU time")):
         try:
             loop.run(user.main())
         except Violation:
-            pass  # the violation is already recorded
+            pass  # `sim.broken` has already recorded it
         except (Stuck, Spinning) as error:
             sim.broken("SIM-9", str(error))
         except Exception as error:  # noqa: BLE001  the pool must raise no error
@@ -154,7 +154,7 @@ def play(scenario: Scenario, *, keep: int | None = KEPT, enough_s: float | None 
 
 
 def _story(error: BaseException) -> str:
-    """Return the error's first cause, with the place where it was raised."""
+    """Return the text of the error's innermost cause, and the file and line where it was raised."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[-1]
@@ -167,21 +167,23 @@ def _story(error: BaseException) -> str:
 
 
 class _User:
-    """The user of the simulated pool, and its observer."""
+    """The simulated user of the pool, who is also the pool's observer (`Observe`) and gets its events."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim, self._scenario = sim, sim.scenario
-        self.tasks = sim.scenario.announce  # `Observe.tasks`: whether events of single tasks are wanted
+        # attribute of the `Observe` interface: whether the observer wants events of single tasks
+        self.tasks = sim.scenario.announce
         self.events: Counter[str] = Counter()
         self.endings: Counter[str] = Counter()
         self.schedule = FaultSchedule(sim, self._tell)
         self._ref: Ref[PoolMessage] | None = None
         self._coming = deque(sorted(sim.scenario.jobs, key=lambda job: job.at_s))
-        self._due = len(sim.scenario.jobs)  # number of jobs that are not settled
+        self._due = len(sim.scenario.jobs)  # number of jobs that have not ended
         self._blobs: dict[int, Blob] = {}
         self.keeping: Keeping
         self._unfinished = {job.id for job in sim.scenario.jobs}
-        self._until: dict[int, list[Job]] = {}  # jobs that are submitted when the job with this number is over
+        # number of a job -> jobs to submit after its end, because they need its result
+        self._until: dict[int, list[Job]] = {}
         self._news = asyncio.Event()
 
     def __call__(self, event: Event, /) -> None:
@@ -194,7 +196,7 @@ class _User:
         return self.tasks
 
     def job(self, job: int, name: str) -> None:
-        pass  # jobs report their names here; the simulation needs none
+        pass  # part of the `Observe` interface; the simulation needs no names of jobs
 
     def job_over(self, job: int, ending: object = None, name: str = "") -> None:
         pass
@@ -236,10 +238,10 @@ class _User:
         if left:
             sim.broken("SIM-9", f"the pool is closed, and jobs {sorted(left)} never settled")
         sim.referee.closed()
-        await checkpoint()  # let the loop's next turn report a violation
+        await checkpoint()  # lets the loop raise a violation that was just recorded
 
     async def _use(self) -> None:
-        """Use the pool until all jobs are done and the pool is complete and at rest."""
+        """Wait until all jobs have ended and the pool is complete again, and check its final state."""
         sim, scenario = self._sim, self._scenario
         assert self._ref is not None
         try:
@@ -253,10 +255,11 @@ class _User:
         while True:
             state: PoolState = await self._ref.ask(Snapshot(), within_s=60.0)
             if state.error is not None and scenario.idle_s is None:
-                self._tell(Resize(sim.referee.nodes.wanted))  # as a user does once the cloud has capacity again
+                # the pool stopped launching nodes: a user would resize it once the cloud has capacity again
+                self._tell(Resize(sim.referee.nodes.wanted))
             if not self._due and not self.keeping.busy:
                 self.keeping.let_go_of_all()
-            if not self.schedule.over.is_set():  # a loss at the end may have triggered another fault
+            if not self.schedule.over.is_set():  # a late event may have triggered another fault
                 deadline, well_since = sim.loop.now + PATIENCE_S, None
             elif self._due or self.keeping.busy or state.leased or not self._is_whole(state) or sim.cloud.unsure:
                 well_since = None
@@ -272,10 +275,10 @@ class _User:
             await anyio.sleep(LOOK_S)
 
     async def _ready(self, within_s: float) -> None:
-        """Wait until the pool is ready, not counting time in which a machine waits in a queue, as `OpenPool` does.
+        """Wait until the pool is ready. Time in which a machine waits in the provider's queue does not count.
 
         Raises:
-            TimeoutError: the pool is not ready in time. Also raises the pool's own error.
+            TimeoutError: The pool was not ready within ``within_s`` seconds. Errors of the pool itself are raised, too.
         """
         assert self._ref is not None
         left_s = within_s
@@ -345,10 +348,10 @@ class _User:
             try:
                 self._ref.tell_inline(message)
             except ActorStopped:
-                pass  # the user has left the pool
+                pass  # the pool is already closed
 
     def _submit_due(self) -> None:
-        """Submit the jobs that are due, and set one timer for the next: so the loop's heap of timers stays small."""
+        """Submit all jobs that are due, then set one timer for the next job, to keep the heap of timers small."""
         while self._coming and self._coming[0].at_s <= self._sim.loop.now:
             self._submit(self._coming.popleft())
         if self._coming:
@@ -420,7 +423,8 @@ class _User:
     def _over(self, job: Job, endings: Sequence[Ending]) -> None:
         self._due -= 1
         for ending in endings:
-            self.endings[(getattr(ending, "verdict", None) or getattr(ending, "reason", None)).name.lower()] += 1  # type: ignore[union-attr]
+            # type: ignore[union-attr]
+            self.endings[(getattr(ending, "verdict", None) or getattr(ending, "reason", None)).name.lower()] += 1
         blob = self._blobs.pop(job.id, None)
         if blob is not None:
             self._sim.connector.drop(blob)

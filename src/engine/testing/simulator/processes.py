@@ -1,4 +1,4 @@
-"""A simulated worker process: reads runs in order and behaves as the scenario's job prescribes."""
+"""A simulated worker process: takes its attempts in order and behaves as the scenario defines for their jobs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from .scenario import Job
 
 BIRTH_S = 0.003
-LEAVES_S = 0.005  # seconds from the last answer of a `fresh` process to its end
+LEAVES_S = 0.005  # seconds from the result of a `fresh` process, which serves a single task, to the end of the process
 POISON_S = 0.02
-SMALL = 0.15  # share of kept results that are too small to stay on the node
+SMALL = 0.15  # share of the results to be kept that are so small that they are sent to the client instead
 
 
 class Process:
     def __init__(self, daemon: Daemon, worker: int, *, fresh: bool) -> None:
         self.daemon, self.id, self.fresh = daemon, worker, fresh
         self.runs: Run | None = None
-        self.has_run = False  # whether the process has finished a run
+        self.has_run = False  # whether the process has ended at least one attempt
         self.created_at = self.born_at = daemon.sim.loop.now
         self._unread: deque[Run] = deque()
-        self._arguments: dict[int, tuple[int, list[str]]] = {}  # arguments of the attempts that keep their results
+        # attempt whose result is to be kept -> (number of the job, its arguments)
+        self._arguments: dict[int, tuple[int, list[str]]] = {}
         self._ends: asyncio.TimerHandle | None = None
         self._meeting: Meeting | None = None
         self._stopped = False
@@ -60,7 +61,7 @@ class Process:
         return self.runs is not None
 
     def take_back(self) -> list[int]:
-        """Return the attempts that the process has not read, oldest first."""
+        """Remove and return the attempts that the process has not begun, oldest first."""
         unread = [run.attempt for run in self._unread]
         self._unread.clear()
         return unread
@@ -78,7 +79,10 @@ class Process:
         self._ends = self.daemon.host.later(takes_s, self._finish)
 
     def a_peer_is_gone(self, notice_s: float | None) -> None:
-        """Hang, or after ``notice_s`` raise the training framework's error for a lost peer."""
+        """React to the loss of another rank: after ``notice_s`` seconds, raise an error as training frameworks do.
+
+        None: hang.
+        """
         if self._ends is not None:
             self._ends.cancel()
             self._ends = None
@@ -137,7 +141,7 @@ class Process:
         self.die(Cause.EXIT, 3, "its process exited with status 3")
 
     def _value(self, run: Run, job: Job) -> Value:
-        """Return a result that names its attempt, so that it cannot be mistaken for another attempt's result."""
+        """Return the attempt's result. It contains the attempt's number, so that the referee can verify its origin."""
         if job.keep:
             return self._kept(run)
         name = f"result-{run.attempt}"
@@ -147,7 +151,7 @@ class Process:
         return Value(name.encode())
 
     def _kept(self, run: Run) -> Value:
-        """Return a result that stays on the node, or one too small for that: the size is drawn at random."""
+        """Return a result of random size: a blob that the node keeps or, if it is small, the data itself."""
         drawn = self.daemon.sim.dice.of("kept", run.attempt)
         data = Result(combined(*self._arguments.pop(run.attempt)), run.attempt, "." * drawn.randrange(64)).pickled()
         if drawn.random() < SMALL:
@@ -170,7 +174,10 @@ class Process:
 
 
 class Meeting:
-    """The ranks of one generation: all of them begin before any ends, and none ends without the others."""
+    """The ranks of one generation, which wait for each other as in collective operations.
+
+    The ranks finish only after all of them have begun. If one rank dies, the other ranks cannot finish.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -188,11 +195,11 @@ class Meeting:
                 each.peers_are_here(theirs.takes_s)
 
     def finished(self, process: Process) -> None:
-        """Remove a rank that has its result: its end does not affect the other ranks."""
+        """Remove a rank that has its result: the end of its process does not affect the other ranks."""
         self._ranks.pop(process, None)
 
     def leave(self, process: Process) -> None:
-        """Remove a rank that ends early: then the other ranks cannot finish either."""
+        """Remove a rank that ends without a result, and let all other ranks lose their peer."""
         if self._ranks.pop(process, None) is not None and not self._broken:
             self._broken = True
             for each, job in list(self._ranks.items()):

@@ -1,12 +1,13 @@
-"""The referee of a simulated pool, which reports the first broken promise. The rules are in `rules`.
+"""The referee of a simulated pool: checks the promises of Outrider, and reports the first broken promise.
 
-The rules examine the simulated world (which process runs where, which machine costs money) and the pool's events and
-orders, but never its internal state. The referee itself checks these rules:
+The rules in `rules` examine the simulated world (which process runs where, which machine costs money), the pool's
+events and the tasks that it sends, but never its internal state. The simulator also checks these promises outside
+`rules`:
 
-SIM-9: nothing waits for ever: the pool becomes ready or reports why not, every job settles, and closing takes bounded
-    time.
-SIM-17: at rest, the last list of ready nodes that every ready node was sent is exactly the current list.
-SIM-18: when the pool is closed nothing of it is left: no process on a machine that can be reached, no connection.
+SIM-9: nothing waits for ever: the pool becomes ready or reports why not, every job settles (ends with a result or an
+    error), and closing takes bounded time.
+SIM-17: when nothing happens any more, each ready node was last sent exactly the current list of ready nodes.
+SIM-18: a closed pool leaves nothing behind: no process on a machine that can be reached, and no connection.
 SIM-20: no actor fails.
 """
 
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
 
 
 class Violation(Exception):
-    """A broken promise.
+    """The exception for a broken promise.
 
     Args:
-        rule: The number of the promise.
-        story: What happened, as the message of the exception.
-        at_s: The simulated time.
+        rule: The number of the promise, such as ``"SIM-9"``.
+        story: A description of what happened.
+        at_s: The simulated time in seconds.
     """
 
     def __init__(self, rule: str, story: str, at_s: float) -> None:
@@ -73,7 +74,7 @@ class Referee:
         self.ports = PortRules(sim)
         self.least_wanted = sim.scenario.nodes
 
-    # --- of the pool ------------------------------------------------------------------------------------------------
+    # --- events of the pool -----------------------------------------------------------------------------------------
 
     def observed(self, event: ev.Event) -> None:  # noqa: PLR0912 (a table)
         match event:
@@ -159,7 +160,7 @@ class Referee:
         self.jobs.lost(node)
         self.worlds.lost(node, host)
 
-    # --- of the world -----------------------------------------------------------------------------------------------
+    # --- events of the simulated world ------------------------------------------------------------------------------
 
     def delivered(self, daemon: Daemon, run: Run, *, known: Mapping[bytes, str | None]) -> None:
         self.jobs.delivered(daemon, run, known)
@@ -205,10 +206,10 @@ class Referee:
     def machine_lost(self, host: Host) -> None:
         self.nodes.machine_lost(host)
 
-    # --- from time to time ------------------------------------------------------------------------------------------
+    # --- checks at certain times ------------------------------------------------------------------------------------
 
     def at_rest(self) -> None:
-        """Check the rules when nothing more can happen at this instant."""
+        """Check the rules. Called when no callback is ready, before the virtual clock advances."""
         self.worlds.at_rest()
         self.nodes.at_rest()
         self.costs.at_rest()
@@ -224,7 +225,7 @@ class Referee:
 
 
 def _ending_text(ending: Ending) -> object:
-    """Return an ending as text for traces; the text is the same in every process."""
+    """Return a job's ending in a form whose text in traces does not change from run to run."""
     if isinstance(ending, Settled) and isinstance(ending.outcome, StoredObject):
         return ending._replace(outcome=ending.outcome.name)
     return ending

@@ -1,4 +1,4 @@
-"""Find the smallest scenario that still breaks a promise: it has fewer faults and jobs, and shorter lists to read."""
+"""Reduce a scenario that breaks a promise to a small one that still breaks it, with few faults and jobs to read."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from .scenario import Scenario
 
 T = TypeVar("T")
 
-TRIES = 400  # largest number of runs; each takes about 20 ms
+TRIES = 400  # largest number of simulated runs; a run takes about 20 ms
 
 
 def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], *, tries: int = TRIES) -> Scenario:
-    """Return a scenario with the fewest faults, and then the fewest jobs, that still breaks the promise.
+    """Remove faults, then jobs, from a scenario as long as it still breaks the promise, and return the result.
 
-    The result is minimal if the tries sufficed: without any one of its faults or jobs, ``breaks`` is False.
+    The result is minimal unless the tries were used up: if any one of its faults or jobs is removed, the scenario no
+    longer breaks the promise.
 
     Args:
         scenario: A scenario that breaks the promise.
         breaks: Returns whether a scenario still breaks the promise.
-        tries: The largest number of scenarios to try.
+        tries: The largest number of scenarios to try. Default: 400.
     """
     left = _Tries(breaks, tries)
     faults = smallest(scenario.faults, lambda some: left.spend(replace(scenario, faults=tuple(some))))
@@ -33,7 +34,10 @@ def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], *, tries: int
 
 
 def smallest(items: Sequence[T], breaks: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return a part of ``items``, in order, for which ``breaks`` is True, and not if any item is removed (ddmin)."""
+    """Return a minimal part of ``items``: ``breaks`` is True for it, but no longer if any item is removed.
+
+    The algorithm is ddmin (delta debugging). The items keep their order.
+    """
     kept = list(items)
     if kept and breaks([]):
         return []
@@ -53,7 +57,7 @@ def smallest(items: Sequence[T], breaks: Callable[[Sequence[T]], bool]) -> list[
 
 
 class _Tries:
-    """A predicate with a budget: it returns False when its tries are used up."""
+    """A predicate with a limited number of calls: further calls return False."""
 
     def __init__(self, breaks: Callable[[Scenario], bool], tries: int) -> None:
         self._breaks = breaks

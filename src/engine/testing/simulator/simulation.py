@@ -1,4 +1,4 @@
-"""The shared state of one simulated run: clock, random numbers, machines and referee."""
+"""The shared state of one simulated run: the clock, the random numbers, the machines and the referee."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Simulation:
         self.dice = Dice(scenario.seed)
         self.jobs: dict[int, Job] = {job.id: job for job in scenario.jobs}
         self.hosts: dict[MachineId, Host] = {}
-        self.unsettled: set[int] = set()  # jobs that were submitted and have not settled
-        self.orders: dict[int, Order] = {}  # every attempt that was ever sent
+        self.unsettled: set[int] = set()  # jobs that were submitted and have not ended
+        self.orders: dict[int, Order] = {}  # attempt -> the order that sent it to a node, for all attempts so far
         self.views = InstanceViews("simulated", scenario.slots)
         self.checkpoints = MemoryCheckpoints()
-        self.violation: Violation | None = None  # the first violation
+        self.violation: Violation | None = None  # the first broken promise
         self.referee = Referee(self)
         self.cloud = ScriptedCloud(self)
         self.connector = Connector(self)
@@ -45,14 +45,17 @@ class Simulation:
         self._meetings: dict[tuple[JobId, int], Meeting] = {}
 
     def broken(self, rule: str, story: str) -> None:
-        """Record a broken promise. The run ends at the loop's next turn, as the caller may be amid a change."""
+        """Record a broken promise; only the first one counts.
+
+        The run ends at the loop's next iteration and not here, because the caller may be in the middle of an update.
+        """
         if self.violation is None:
             self.loop.halt = self.violation = Violation(rule, story, self.loop.now)
             self.trace("broken", rule=rule, story=story)
             self.trace.ended = True
 
     def meeting(self, attempt: int) -> Meeting:
-        """Return the meeting of the ranks of this attempt's generation."""
+        """Return the `Meeting` of the generation to which this attempt belongs."""
         order = self.orders[AttemptId(attempt)]
         assert order.world is not None
         which = (order.task.job, order.world.generation)
@@ -62,12 +65,12 @@ class Simulation:
         return meeting
 
     def record(self, tell: Callable[[Sequence[Report]], None], reports: Sequence[Report]) -> None:
-        """Keep the reports about attempts, for faults that repeat them (`Echo`)."""
+        """Keep the reports about attempts, so that an `Echo` fault can send them again."""
         of_attempts = [
             report
             for report in reports
             if isinstance(report, Started | Returned)
-            # a kept report would keep the stored object alive
+            # without reports of stored objects: keeping such a report would keep its object alive
             or (isinstance(report, Finished) and not isinstance(report.outcome, StoredObject))
         ]
         if of_attempts:

@@ -1,6 +1,7 @@
-"""Make the scenario of a large pool with many single tasks while its cloud takes many of its machines.
+"""Make the scenario of a storm: a large pool runs many single tasks while the cloud takes away many of its machines.
 
-Unlike in scenarios of `draw`, the work and the faults only depend on the number of nodes, so sizes can be compared.
+Unlike `draw`, this module chooses jobs and faults in proportion to the number of nodes, so that runs of pools of
+different sizes can be compared.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from .scenario import CloudSpec, Job, Scenario
 NODES = 100
 TASKS_PER_NODE = 10
 SPAN_S = 180.0  # seconds within which the tasks are submitted
-# start of the storm as a share of `SPAN_S`: by then all nodes are ready and have as many tasks as they can run
+# start of the storm, as a share of `SPAN_S`: by then all nodes are ready and busy
 BEGINS = 0.5
-TAKES_S = (2.0, 20.0)  # range of a task's duration
+TAKES_S = (2.0, 20.0)  # shortest and longest duration of a task in seconds
 
 
 def storm(
@@ -26,9 +27,14 @@ def storm(
     share: float | None = None,
     span_s: float | None = None,
 ) -> Scenario:
-    """Return a pool of ``nodes`` (100) with ``tasks`` (10 per node); a one-minute storm takes ``share`` of them.
+    """Return the scenario of a pool that loses machines in a storm of one minute.
 
-    ``span_s``: the tasks are submitted within that time (180 s), and the storm begins in the middle of it.
+    Args:
+        seed: The seed of all random numbers.
+        nodes: The number of nodes. Default: 100.
+        tasks: The number of tasks. Default: 10 per node.
+        share: The share of the machines that the cloud takes away, from 0 to 1. None: no storm.
+        span_s: Seconds within which the tasks are submitted; the storm begins after half of this time. Default: 180.
     """
     dice = Random(f"storm {seed}")  # noqa: S311
     size, lasts_s = nodes or NODES, span_s or SPAN_S

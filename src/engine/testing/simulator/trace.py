@@ -1,4 +1,4 @@
-"""The trace of a run, line by line, and a digest over all of it: two runs are equal if their digests are equal."""
+"""The trace of a run: one line per event, and a digest of all lines. Two runs are equal if their digests are equal."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from enum import Enum
 from hashlib import blake2b
 
-KEPT = 400  # number of last lines for the report of a failure
+KEPT = 400  # default number of last lines to keep, for the report of a broken promise
 
 
 class Trace:
     def __init__(self, clock: Callable[[], float], *, keep: int | None = KEPT) -> None:
-        """Keep the last ``keep`` lines; None: keep all lines."""
+        """Create an empty trace that keeps its last ``keep`` lines. None: keep all lines."""
         self.lines: deque[str] = deque(maxlen=keep)
         self.count = 0
-        self.ended = False  # later lines, of an aborted run's cleanup, are not recorded
+        self.ended = False  # if True, further lines, from the cleanup of an aborted run, are not recorded
         self._clock = clock
         self._hash = blake2b(digest_size=16)
 

@@ -1,7 +1,7 @@
-"""The rule about amounts: SIM-30.
+"""The rule about amounts (CPUs that tasks reserve): SIM-30.
 
-SIM-30: the processors that the running attempts on a machine hold together, from their beginning until they have ended,
-    are never more than the machine has.
+SIM-30: all running attempts on a machine together never hold more processors than the machine has. An attempt holds its
+    processors from its beginning until it has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class AmountRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._held: Counter[int] = Counter()  # number of held processors, by machine
+        # number of a machine -> number of processors that its running attempts hold
+        self._held: Counter[int] = Counter()
 
     def began(self, host: Host, order: Order) -> None:
         job = self._sim.jobs[order.task.job]

@@ -1,7 +1,7 @@
 """The rule about the cost of a pool: SIM-26.
 
-SIM-26: every machine that costs money counts for `max_cost` from its launch, even if the answer to that launch was
-    lost, until its end is known.
+SIM-26: every machine that costs money counts towards the pool's limit `max_cost`, from its launch until the pool knows
+    of its end. This holds even if the answer to the launch call was lost.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CENT_USD = 0.01
 class CostRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.budget: Budget | None = None  # the pool's budget, once the pool is open
-        self.changed = False  # whether the set of counted machines has changed since the last rest
+        self.budget: Budget | None = None  # the costs as the pool counts them; set when the pool opens
+        self.changed = False  # whether the pool's count of paid machines changed since the last check
 
     def change(self) -> None:
-        """Handle that the pool counts one machine more, or one less."""
+        """Note that the pool's count of paid machines has changed."""
         self.changed = True
 
     def at_rest(self) -> None:

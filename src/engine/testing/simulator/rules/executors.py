@@ -1,9 +1,9 @@
-"""The rules about executors that can start no worker: SIM-23 and 25.
+"""The rules about executors (the daemons of nodes) that can start no worker: SIM-23 and 25.
 
-SIM-23: such an executor ends within 3 s of the first failed birth, and after at least four failed starts in a row. A
-    start has also failed if the worker ends within `WAITED_S` of its birth without having run a task. (The first of
+SIM-23: such an executor ends within 3 s of the first failed start, but only after at least four failed starts in a row.
+    A start also counts as failed if the worker ends within `WAITED_S` seconds without having run a task. (The first of
     the executor's five workers may be an older one that has run no task.)
-SIM-25: a pool gives up on executors that can start no worker only after enough of them have ended without having run
+SIM-25: a pool stops launching nodes because of such executors only after enough of them have ended without having run
     a task.
 """
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 ENDS_S = 3.0
 TRIES = 4
-WAITED_S = 1.0  # seconds; a worker that has lived for so long counts as started, however it ends
+WAITED_S = 1.0  # a worker that has lived for so many seconds counts as started, whatever happens to it later
 
 
 @dataclass(slots=True)
 class Row:
-    """A series of consecutive failed starts of processes, and the time by which the executor should have ended."""
+    """A series of failed starts of workers in a row: the time of the first, and their number."""
 
     since: float
     length: int = 0
@@ -36,8 +36,9 @@ class Row:
 
 @dataclass(slots=True)
 class FailedStarts:
-    """The failed starts of an executor in a row. A successful start ends the row if its worker was made after a
-    failure.
+    """The number of an executor's failed starts since the last success, and the time of the last failure.
+
+    Only the success of a worker that was created after that failure resets the number.
     """
 
     count: int = 0
@@ -49,9 +50,9 @@ class ExecutorRules:
         self._sim = sim
         self._rows: WeakKeyDictionary[Daemon, Row] = WeakKeyDictionary()
         self._failed: WeakKeyDictionary[Daemon, FailedStarts] = WeakKeyDictionary()
-        self._used: set[int] = set()  # hosts on which an attempt has begun
-        self._unused = 0  # number of ended executors on hosts on which no attempt had begun
-        self._reasons: set[str] = set()  # reasons given by ended executors
+        self._used: set[int] = set()  # numbers of the hosts on which an attempt has begun
+        self._unused = 0  # number of executors that gave up on hosts on which no attempt had begun
+        self._reasons: set[str] = set()  # reasons that executors reported when they gave up
 
     def born(self, daemon: Daemon) -> None:
         self._rows.pop(daemon, None)
@@ -65,14 +66,14 @@ class ExecutorRules:
         row.length += 1
 
     def gone(self, process: Process) -> None:
-        """Handle the end of a worker that had started."""
+        """Count the start of a worker that has just ended as a success or as a failure."""
         if not process.has_run and self._sim.loop.now - process.born_at < WAITED_S:
             self._start_failed(process.daemon)
         else:
             self.started(process)
 
     def started(self, process: Process) -> None:
-        """Handle that a worker has run a task, or lived for `WAITED_S`: this ends an earlier row of failures."""
+        """Count a worker's start as a success, because it has run a task or lived for `WAITED_S` seconds."""
         failed = self._failed.get(process.daemon)
         if failed is not None and process.created_at > failed.last_at:
             del self._failed[process.daemon]
@@ -101,7 +102,8 @@ class ExecutorRules:
     def _should_have_ended(self, daemon: Daemon, row: Row) -> None:
         if daemon.host.daemon is not daemon or self._rows.get(daemon) is not row:
             return
-        if self._sim.loop.now > row.since + ENDS_S + 0.001:  # the machine was frozen for a while
+        # the machine was frozen, so its executor gets the whole time again
+        if self._sim.loop.now > row.since + ENDS_S + 0.001:
             row.since = self._sim.loop.now
             daemon.host.later(ENDS_S, lambda: self._should_have_ended(daemon, row))
             return

@@ -1,18 +1,19 @@
 """The rules about tasks and broadcasts: SIM-1, 2, 3, 7, 8, 22 and 31.
 
-SIM-1: a job settles exactly once, and each watched rank (of a generator) ends at most once, before the job settles.
+A job settles when it ends with a result or an error. A broadcast may have a watcher that gets the ending of each rank.
+
+SIM-1: a job settles exactly once. A watched rank ends at most once, and before its job settles.
 SIM-2: a job settles with the outcome of one of its own attempts, on the node that the ending names. A broadcast settles
-    with one outcome per rank, if restarted all from its last generation, and for a watched rank the outcome that was
-    reported. A timed-out attempt had run for its timeout, whatever followed. No attempt runs without the function and
-    the data that it was sent with.
-SIM-3: a task runs again only after the loss of a node, at most ``retries`` times; at-most-once work begins at most
-    once. No other task ends because of lost nodes before more nodes than ``retries`` were lost.
+    with one outcome per rank: after a restart, all from its last generation; for a watched rank, the outcome that was
+    reported. A timed-out attempt had run for at least its timeout. No attempt runs without its function and arguments.
+SIM-3: a task runs again only after the loss of its node, at most ``retries`` times. At-most-once work begins at most
+    once. Any other task fails because of lost nodes only if more than ``retries`` nodes were lost.
 SIM-7: an attempt begins at most once, and never together with more tasks than its node has slots.
-SIM-8: a task that crashes its machines crashes at most `QUARANTINE` of them in a row, whatever its retries.
+SIM-8: a task that crashes its machines crashes at most `QUARANTINE` machines in a row, even with more ``retries``.
 SIM-22: a node's reports about attempts of other nodes have no effect.
-SIM-31: a job is reported as stalled only when all its running attempts have run for ``stall_s``. It runs again because
-    of stalls at most ``retries`` times, and only with ``restart``. If its node is lost before that, it runs again
-    because of the loss instead.
+SIM-31: a job is reported as stalled only when all its running attempts have run for ``stall_s`` seconds. A stalled job
+    runs again at most ``retries`` times, and only with ``restart``. If its node is lost before it runs again, the new
+    run counts for the loss and not for the stall.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ..simulation import Simulation
 
 QUARANTINE = 4
-OWN_DOING = "it "  # beginning of the cause if a task runs again because its own attempt failed
+OWN_DOING = "it "  # a retry's cause begins with this text if the attempt itself failed, and not its node
 ROUNDING_S = 1e-6
 
 
@@ -45,30 +46,32 @@ class JobRules:
         self._sim = sim
         self.broken = sim.broken
         self.settled: set[int] = set()
-        self.running: dict[int, Host] = {}  # running attempts, in the simulated world
-        self.running_on: defaultdict[Host, dict[int, None]] = defaultdict(dict)  # running attempts, by host
-        self.running_of: defaultdict[int, dict[int, Host]] = defaultdict(dict)  # running attempts, by job
+        self.running: dict[int, Host] = {}  # attempt that runs in the simulated world -> its host
+        self.running_on: defaultdict[Host, dict[int, None]] = defaultdict(dict)  # host -> its running attempts
+        # job -> its running attempts, each with its host
+        self.running_of: defaultdict[int, dict[int, Host]] = defaultdict(dict)
         self._sent_to: dict[int, NodeId] = {}
-        # by job and rank: the attempts that began
+        # job -> rank -> all attempts that began, in order
         self._begun: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)
-        self._how: dict[int, str] = {}  # attempt -> kind of its end
+        self._how: dict[int, str] = {}  # attempt -> how it ended: "returned", "raised" or "stopped"
         self._began_at: dict[int, float] = {}
-        self._ran_s: dict[int, float] = {}  # attempt -> seconds that it ran
-        self._stalls: Counter[int] = Counter()  # number of reruns because of stalls, by job
-        self._stalled_in: dict[int, int] = {}  # the generation in which each job last stalled
-        # number of reruns for which a lost node was the reason instead of the stall
+        self._ran_s: dict[int, float] = {}  # attempt -> seconds from its beginning to its end
+        self._stalls: Counter[int] = Counter()  # job -> number of reruns because of a stall
+        self._stalled_in: dict[int, int] = {}  # job -> generation in which it last stalled
+        # job -> number of reruns in `_stalls` that turned out to be caused by the loss of a node
         self._lost_instead: Counter[int] = Counter()
-        self._to_be_ended: set[int] = set()  # stalled tasks whose next attempt has not been decided yet
-        self._stalled: set[int] = set()  # attempts that are followed by another one because of a stall
-        self._poisoned: Counter[int] = Counter()  # number of machines in a row that a job crashed without a notice
+        self._to_be_ended: set[int] = set()  # stalled tasks that will run again but have not been sent again yet
+        self._stalled: set[int] = set()  # attempts that are repeated because of a stall
+        # job -> number of machines that it crashed in a row, without machines that had a preemption notice
+        self._poisoned: Counter[int] = Counter()
         self._tasks_on: Counter[int] = Counter()
-        self._watches: dict[
-            int, RankWatcher
-        ] = {}  # by job: watchers of broadcasts that run at most once, such as broadcasts of generators
-        self._excused: set[NodeId] = set()  # lost or noticed nodes: tasks that ran there may run again
+        # job -> watcher of its ranks, for broadcasts that run at most once (as broadcasts of generators do)
+        self._watches: dict[int, RankWatcher] = {}
+        # nodes that were lost or have a preemption notice: their tasks may run again
+        self._excused: set[NodeId] = set()
         self._lost: set[NodeId] = set()
 
-    # --- what is sent and what runs -------------------------------------------------------------------------------
+    # --- start and end of attempts --------------------------------------------------------------------------------
 
     def ordered(self, node: NodeId, order: Order) -> None:
         self._sent_to[order.attempt] = node
@@ -114,7 +117,7 @@ class JobRules:
             self._tasks_on[host.number] -= 1
 
     def stalled(self, event: ev.Stalled) -> None:
-        """Check a job that is reported as stalled. If the job runs again, its current attempts are void."""
+        """Check the report that a job has stalled. If the job restarts, its present attempts may be repeated."""
         job, now = self._sim.jobs[event.job], self._sim.loop.now
         running, began_at = self.running_of[job.id], self._began_at
         early = [each for each in running if job.stall_s is None or now - began_at[each] < job.stall_s]
@@ -132,29 +135,29 @@ class JobRules:
                 self._stalled.update(begun)
 
     def retried(self, event: ev.TaskRetried) -> None:
-        """Handle that a task runs again. If its node was lost, the loss is the reason, and not an earlier stall."""
+        """Count a task's rerun for the loss of its node instead of its stall, if the node was lost after the stall."""
         if event.job in self._to_be_ended:
             self._to_be_ended.discard(event.job)
             lost = NodeId(event.node) in self._lost or not event.cause.startswith(OWN_DOING)
             self._lost_instead[event.job] += lost
 
     def generation_lost(self, event: ev.GenerationLost) -> None:
-        """Handle the loss of a generation. If a node was lost, the loss is the reason, and not an earlier stall."""
+        """Count a broadcast's rerun for the loss of a node instead of its stall, if a node was lost after the stall."""
         if event.nodes and self._stalled_in.get(event.job) == event.generation:
             self._lost_instead[event.job] += 1
 
     def poisoned(self, host: Host, attempt: int) -> None:
-        """Count a machine that this attempt has just crashed."""
+        """Count the machine that this attempt has just crashed for the attempt's job."""
         job = self._sim.jobs[self._sim.orders[AttemptId(attempt)].task.job]
         if job.ranks:
-            return  # broadcasts that lose nodes again and again are covered by other rules
+            return  # SIM-8 is about single tasks; other rules cover broadcasts
         announced = self._sim.referee.nodes.is_noticed(host)
         self._poisoned[job.id] = 0 if announced else self._poisoned[job.id] + 1
         if self._poisoned[job.id] > QUARANTINE:
             self.broken("SIM-8", f"job {job.id} takes down the machine number {self._poisoned[job.id]} in a row")
 
     def has_begun(self, job: int) -> bool:
-        """Return whether an attempt of a task has begun."""
+        """Return whether any attempt of the task has begun."""
         return 0 in self._begun[job]
 
     def excuse(self, node: NodeId) -> None:
@@ -165,7 +168,10 @@ class JobRules:
         self._excused.add(node)
 
     def _fenced(self, job: Job, attempt: int, order: Order) -> bool:
-        """Return whether a newer generation has replaced the attempt's: by RESTART, or because the pool shrank."""
+        """Return whether ``order`` belongs to a newer generation than the attempt, which it replaces.
+
+        This happens after a RESTART, or because the pool shrank.
+        """
         world, before = order.world, self._sim.orders[AttemptId(attempt)].world
         if world is None or before is None or job.on_loss is OnLoss.FAIL:
             return False
@@ -173,14 +179,14 @@ class JobRules:
             return False
         return before.generation < world.generation
 
-    # --- how it ends ------------------------------------------------------------------------------------------------
+    # --- endings of jobs --------------------------------------------------------------------------------------------
 
     def settle(self, job: Job, ending: Ending) -> None:
         self._once(job)
         if isinstance(ending, Settled):
             self._own(job, ending, 0)
         elif ending.reason is Reason.LOST and ending.failure is not None and job.inputs:
-            pass  # its inputs are lost: other rules cover this
+            pass  # an input of the job is lost, which `KeptRules` checks
         elif ending.reason is Reason.LOST and not job.once and len(ending.losses) <= job.retries:
             lost = len(ending.losses)
             self.broken("SIM-3", f"job {job.id} is given up after {lost} lost nodes, with {job.retries} retries")
@@ -201,7 +207,7 @@ class JobRules:
                 self.broken("SIM-2", story)
 
     def watch(self, job: Job) -> RankWatcher:
-        """Watch the ranks of a broadcast, as the reader of a generator's values does."""
+        """Return a watcher that gets the endings of a broadcast's single ranks, as readers of generators do."""
         self._watches[job.id] = watcher = RankWatcher(self, job)
         return watcher
 
@@ -236,19 +242,22 @@ class JobRules:
             self._time_was_over(job, attempt)
             return order
         how = {Verdict.RETURNED: "returned", Verdict.RAISED: "raised"}.get(ending.verdict, "stopped")
-        if self._how.get(attempt, "stopped") != how:  # an attempt that was killed before it began has no entry
+        if self._how.get(attempt, "stopped") != how:  # an attempt without an entry was killed before it began
             self.broken("SIM-2", f"job {job.id} settles as {ending.verdict}, but it {self._how.get(attempt)}")
         return order
 
     def _time_was_over(self, job: Job, attempt: int) -> None:
-        """Check that an attempt has run for its timeout. It may have answered later, before it could be ended."""
+        """Check that a timed-out attempt ran for at least its timeout.
+
+        It may have returned before it could be killed.
+        """
         ran_s = self._ran_s.get(attempt, 0.0)
         if job.timeout_s is None or ran_s < job.timeout_s - ROUNDING_S:
             self.broken("SIM-2", f"job {job.id} settles as timed out after {ran_s:g} s of {job.timeout_s}")
 
 
 class RankWatcher:
-    """The owner of a watched broadcast: an `actors.interfaces.RankWatch` that keeps the reports about ranks."""
+    """An `actors.interfaces.RankWatch` that records the endings of a broadcast's ranks, and checks their order."""
 
     def __init__(self, rules: JobRules, job: Job) -> None:
         self._rules, self._job = rules, job

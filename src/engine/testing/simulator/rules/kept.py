@@ -1,11 +1,12 @@
-"""The rules about results that stay on their nodes: SIM-37 to 39.
+"""The rules about kept results, which stay on the nodes that computed them: SIM-37 to 39.
 
-SIM-37: a request for a kept result, or a job that has it as an input, gets the value that the result's job computes
-    from its inputs, with the bytes and sizes of a single run. Otherwise it gets an error about a lost node, with the
-    name of the result's function, and only if the result cannot be recomputed: its job has no reruns left, an input
-    cannot be recomputed, or a rerun has just failed.
-SIM-38: a result is recomputed only while a request waits for it, by one run at a time, at most ``retries`` times (not
-    counting runs that were cancelled or lacked inputs); never if its job may run only once or its node still exists.
+SIM-37: whoever requests a kept result, or has it as an input, gets the correct value, with bytes and sizes from the
+same
+    run. Otherwise the request gets an error about a lost node that names the result's function, and only if the result
+    cannot be recomputed: its job has no reruns left, an input cannot be recomputed, or a rerun has just failed.
+SIM-38: a result is recomputed only while a request or a job waits for it, by one run at a time, at most ``retries``
+    times (without runs that were cancelled or lacked inputs); never if its job may run only once, and never while the
+    node with the result exists.
 SIM-39: when no references are left, no node keeps a result, and no call is remembered for recomputation.
 """
 
@@ -29,19 +30,20 @@ if TYPE_CHECKING:
 class KeptRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._inputs: dict[int, Sequence[int]] = {}  # job -> the jobs whose results are its inputs
-        self._held: set[int] = set()  # jobs whose results the user has references to
-        self._requests: Counter[int] = Counter()  # number of the user's waiting requests for the value, by job
-        # jobs that have neither settled nor been cancelled, with their inputs
+        self._inputs: dict[int, Sequence[int]] = {}  # job -> jobs whose results are its inputs
+        self._held: set[int] = set()  # jobs to whose results the user has a reference
+        self._requests: Counter[int] = Counter()  # job -> number of the user's requests that wait for its result
+        # job that has neither ended nor been cancelled -> jobs whose results are its inputs
         self._open: dict[int, Sequence[int]] = {}
-        self._uses: Counter[int] = Counter()  # number of open jobs that have the result as an input
-        self._runs: dict[int, int] = {}  # number of the rerun -> the job whose result it recomputes
-        self._again: Counter[int] = Counter()  # number of reruns that were not cancelled
-        self._failed_at: defaultdict[int, float] = defaultdict(lambda: -1.0)  # time of the last failed rerun
-        self._kept_on: dict[int, NodeId] = {}  # node that computed it last, while references to it remained
-        self._values: dict[int, str] = {}  # cache of the correct values
+        self._uses: Counter[int] = Counter()  # job -> number of jobs in `_open` that have its result as an input
+        self._runs: dict[int, int] = {}  # number of a rerun -> job whose result the rerun computes again
+        self._again: Counter[int] = Counter()  # job -> number of its reruns, without cancelled reruns
+        self._failed_at: defaultdict[int, float] = defaultdict(lambda: -1.0)  # job -> time of its last failed rerun
+        # job -> node that keeps its result; the entry is removed once nobody refers to the result
+        self._kept_on: dict[int, NodeId] = {}
+        self._values: dict[int, str] = {}  # cache: job -> its correct value
 
-    # --- who has and wants what -----------------------------------------------------------------------------------
+    # --- references and requests ----------------------------------------------------------------------------------
 
     def submitted(self, job: Job, inputs: Sequence[int]) -> None:
         self._inputs[job.id] = tuple(inputs)
@@ -75,16 +77,16 @@ class KeptRules:
             self._kept_on.pop(job, None)
 
     def is_free(self, job: int) -> bool:
-        """Return whether the result of a user's job has no references and no waiting requests."""
+        """Return whether nobody needs the kept result of this job: no reference, request or open job refers to it."""
         return job in self._inputs and job not in self._held and not self._wanted(job)
 
     def _wanted(self, job: int) -> bool:
         return bool(self._requests[job] or self._uses[job])
 
-    # --- what is made again ---------------------------------------------------------------------------------------
+    # --- recomputation --------------------------------------------------------------------------------------------
 
     def rerun(self, job: int, run: int) -> None:
-        """Check that a job may run once more. ``run``: the number of the new run."""
+        """Check that the result of ``job`` may be recomputed now. ``run`` is the job number of the rerun."""
         described, broken = self._sim.jobs[job], self._sim.broken
         if job in self._runs.values():
             broken("SIM-38", f"the result of job {job} is made again by two runs at a time")
@@ -104,7 +106,7 @@ class KeptRules:
         self._end(run)
 
     def refused(self, job: int) -> None:
-        """Handle that a job was refused because the pool is being closed."""
+        """Remove a job that was refused because the pool is being closed."""
         self._runs.pop(job, None)
         self._end(job)
 
@@ -128,19 +130,19 @@ class KeptRules:
         elif run is not None:
             self._failed_at[run] = self._sim.loop.now
             if isinstance(ending, GaveUp) and ending.reason is Reason.LOST and ending.failure is not None:
-                self._again[run] -= 1  # the rerun did not run, as an input is lost
+                self._again[run] -= 1  # a rerun that could not begin, because an input is lost, does not count
         self._end(job.id)
 
-    # --- which values there are -----------------------------------------------------------------------------------
+    # --- values ---------------------------------------------------------------------------------------------------
 
     def value(self, job: int) -> str:
-        """Return the value that a job computes from its inputs."""
+        """Return the correct value of a job's result."""
         if job not in self._values:
             self._values[job] = combined(job, [self.value(each) for each in self._inputs[job]])
         return self._values[job]
 
     def delivered(self, daemon: Daemon, run: Run) -> None:
-        """Check the inputs of an attempt on its node when the attempt is delivered to a worker."""
+        """Check that an attempt gets the correct inputs when the executor delivers it to a worker."""
         root = self._runs.get(run.job, run.job)
         if root not in self._inputs or run.job not in self._open:
             return
@@ -176,7 +178,7 @@ class KeptRules:
             self._sim.broken("SIM-37", f"what job {job} was given can be made again, and is told to be lost: {story}")
 
     def _may_be_lost(self, job: int) -> bool:
-        """Return whether the result, or one of its inputs, cannot be recomputed once it is lost."""
+        """Return whether the job's result cannot be recomputed: no reruns are left, or an input is lost for good."""
         if self._again[job] >= _times(self._sim.jobs[job]):
             return True
         left, seen = [job], {job}
@@ -191,13 +193,13 @@ class KeptRules:
         return False
 
     def _is_there(self, job: int) -> bool:
-        """Return whether the node that keeps a result exists, and the result has had references without a break."""
+        """Return whether the job's result is still kept on a node that exists."""
         home = self._kept_on.get(job)
         return home is not None and home in self._sim.connector.links
 
 
 def _times(job: Job) -> int:
-    """Return how many times the result of a job may be recomputed."""
+    """Return the largest number of times that a job's result may be recomputed."""
     return 0 if job.once else job.retries
 
 

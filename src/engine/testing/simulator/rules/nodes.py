@@ -1,20 +1,23 @@
-"""The rules about nodes and machines: SIM-6, 11 to 16, 24 and 34.
+"""The rules about nodes and machines: SIM-6, 11 to 16, 24 and 33.
+
+A node is noticed when the cloud has announced that it will take its machine. A spare stands by to replace a lost node.
 
 SIM-6: no attempt is sent to a node that is noticed, draining, standing by, or given up.
 SIM-11: if the cloud has machines, the pool returns to the wanted number of nodes and of spares.
 SIM-12: every machine that costs money is a node, will become one, or is being ended; a closed pool has no such machine.
 SIM-13: no node is replaced twice: no machine beyond the wanted number is requested, except in place of late machines.
-SIM-14: within 5 s of a notice the replacement has been requested; and no connected node stands by while fewer nodes
-    work than are wanted.
-SIM-15: no living node is given up because of a stall or a partition of 3 s, a closed connection, or an outage of the
-    client's own network that is shorter than the lease; nor is a node that has just booted, within its allowed time.
-SIM-16: the pool notices within 10 s that a machine died, without a report from the provider; within 13 s if no
+SIM-14: within 5 s of a notice, the pool has requested a replacement. No connected spare stands by while fewer nodes
+work
+    than are wanted.
+SIM-15: no living node is given up because of a freeze or a partition of at most 3 s, a closed connection, or an outage
+    of the client's own network that is shorter than the lease. No working node is given up while it may still boot.
+SIM-16: the pool notices within 10 s that a machine died, even without a report from the provider; within 13 s if no
     connected node was left and the reachability probe had to run.
-SIM-24: no more machines cost money than the wanted nodes and spares, except machines that will not stay: late, noticed,
-    draining or ended ones, and surplus machines of a launch that has not answered yet.
-SIM-33: there are at most half as many late machines, including those that are being ended, as wanted nodes, rounded
-    up. So, with SIM-24, a pool of N nodes has at most N machines, its spares and these, besides the machines that it
-    releases.
+SIM-24: the number of machines that cost money is at most the number of wanted nodes and spares. Machines that will not
+    stay do not count: late, noticed, draining and ended machines, and surplus machines of a launch without an answer.
+SIM-33: the number of late machines, including those that are being ended, is at most half the number of wanted nodes,
+    rounded up. So, with SIM-24, a pool of N nodes has at most N machines, its spares and these late machines, besides
+    the machines that it releases.
 """
 
 from __future__ import annotations
@@ -39,26 +42,27 @@ REPLACED_S = 5.0
 SEEN_S = 10.0
 PROBE_S = 3.0
 MILD_S = 3.0
-MEMORY_S = 30.0  # seconds; older faults of a machine do not count as causes of its loss
-ENDED_S = 60.0  # seconds from the end of a node to the end of its machine
-BACK_OFF_S = 61.0  # the longest pause in seconds before another launch
+MEMORY_S = 30.0  # faults of a machine that are older than so many seconds do not excuse its loss
+ENDED_S = 60.0  # seconds after the end of a node within which its machine must have ended
+BACK_OFF_S = 61.0  # the longest pause in seconds between a failed launch and the next launch
 PRESENT = {"booting", "ready", "standby"}
 
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """A node of the pool as its events describe it."""
+    """A node of the pool, with the state that the pool's events have reported."""
 
     node: NodeId
     machine: MachineId
     launched_at: float
-    state: str = "booting"  # late, ready, standby, draining, over
-    ready_at: float = 0.0  # the last time at which it became ready
+    state: str = "booting"  # "booting", "late", "ready", "standby", "draining" or "over"
+    ready_at: float = 0.0  # time at which the node last became ready
     over_at: float | None = None
     lost_at: float | None = None
-    notices: dict[str, float] = field(default_factory=dict)  # source -> since when the pool has the notice
+    # source of a preemption notice ("node" or "cloud") -> time at which the pool got the notice
+    notices: dict[str, float] = field(default_factory=dict)
     queued: bool = False
-    late: bool = False  # whether it was reported late, and has not been ready since
+    late: bool = False  # whether the node was reported late and has not become ready since
 
     @property
     def present(self) -> bool:
@@ -74,31 +78,37 @@ class NodeRules:
         self._sim = sim
         self._broken = sim.broken
         self.wanted = sim.scenario.nodes
-        self.gave_up_at = float("-inf")  # when the pool reported that it has given up launching
+        self.gave_up_at = float("-inf")  # time at which the pool reported that it stops launching machines
         self.closing = False
         self._resized_at = -1.0
         self._fewer_by = 0
         self.seats: dict[NodeId, Seat] = {}
         self._by_machine: dict[MachineId, Seat] = {}
-        self.states: Counter[str] = Counter()  # number of seats by state
-        self._present = self._working = 0  # numbers of present seats, and of present seats that are ready
+        self.states: Counter[str] = Counter()  # state -> number of nodes in this state
+        # number of nodes that are `present`, and number of nodes that are ready for work (`works`)
+        self._present = self._working = 0
         self._standby: dict[NodeId, Seat] = {}
-        self._late: dict[MachineId, Seat] = {}  # late seats whose machines cost money
-        self._leaving: dict[MachineId, None] = {}  # machines that cost money, of seats that are not present
+        self._late: dict[MachineId, Seat] = {}  # late nodes whose machines still cost money
+        # machines that still cost money although their nodes are not `present`
+        self._leaving: dict[MachineId, None] = {}
         self._launching = 0
-        self._surplus = 0  # number of launching machines that may have become surplus since their launch
-        # number of seats that became present again at one instant, and that instant
+        # number of machines that may be too many, because fewer were needed after their launch was requested
+        self._surplus = 0
+        # number of nodes that became `present` again at the time `_returned_at`
         self._returned, self._returned_at = 0, -1.0
         self._failed_at = float("-inf")
         self._flapped_at = float("-inf")
         self._silent_at = float("-inf")
-        self._orphans: deque[tuple[float, MachineId]] = deque()  # (time by which the machine must have ended, machine)
+        # (time by which the machine must have ended or become a node, machine)
+        self._orphans: deque[tuple[float, MachineId]] = deque()
         self._faults: dict[MachineId, list[tuple[float, f.Fault]]] = {}
         self._all_faults: deque[tuple[float, f.Fault]] = deque(maxlen=256)
-        self._early: dict[MachineId, dict[str, float]] = {}  # notices of machines that are not nodes yet
-        self._changed = False  # whether the wanted or present nodes have changed since the last rest
-        self._losses: deque[float] = deque(maxlen=64)  # times of losses of machines
-        self._abandoned: dict[MachineId, bool] = {}  # machine -> whether it could be reached when it was given up
+        # machine that is not a node yet -> its preemption notices: source -> time
+        self._early: dict[MachineId, dict[str, float]] = {}
+        self._changed = False  # whether the number of wanted or present nodes changed since the last check
+        self._losses: deque[float] = deque(maxlen=64)  # times at which machines were lost
+        # machine that the pool gave up -> whether the client could reach it at that time
+        self._abandoned: dict[MachineId, bool] = {}
 
     @property
     def total(self) -> int:
@@ -109,7 +119,10 @@ class NodeRules:
         return self._sim.loop.now
 
     def resized(self, wanted: int) -> None:
-        """Handle a resize. Launches that were decided at this same instant may still be requested."""
+        """Set the wanted number of nodes.
+
+        Launches that the pool decided at this instant, before the resize, are still allowed.
+        """
         self._fewer_by = max(0, self.wanted - wanted) + (self._fewer_by if self._resized_at == self._now else 0)
         self._resized_at = self._now
         self._surplus += max(0, self.wanted - wanted)
@@ -137,7 +150,7 @@ class NodeRules:
         if retry_in_s is None:
             self.gave_up_at = self._now
 
-    # --- a node's life ----------------------------------------------------------------------------------------------
+    # --- states of nodes --------------------------------------------------------------------------------------------
 
     def launched(self, node: NodeId, machine: MachineId) -> None:
         self.seats[node] = self._by_machine[machine] = seat = Seat(node, machine, self._now)
@@ -145,7 +158,10 @@ class NodeRules:
         self._count(seat)
 
     def _uncount(self, seat: Seat) -> None:
-        """Remove a seat from all counts, before any of its fields changes."""
+        """Remove a node from all counts.
+
+        Called before any field of the seat changes; afterwards `_count` adds it again.
+        """
         self.states[seat.state] -= 1
         self._present -= seat.present
         self._working -= seat.works
@@ -167,7 +183,7 @@ class NodeRules:
             self._late.pop(seat.machine, None)
 
     def machine_ended(self, machine: MachineId) -> None:
-        """Handle that a machine no longer costs money."""
+        """Remove a machine that no longer costs money from the counts."""
         self._leaving.pop(machine, None)
         self._late.pop(machine, None)
 
@@ -197,7 +213,7 @@ class NodeRules:
 
     @property
     def queue(self) -> list[NodeId]:
-        """Return the nodes whose machines do not run yet, according to the pool."""
+        """The nodes whose machines, as far as the pool knows, still wait in the provider's queue."""
         return [seat.node for seat in self.seats.values() if seat.queued and seat.state == "booting"]
 
     def over(self, node: NodeId, event: str, cause: str) -> None:
@@ -218,9 +234,7 @@ class NodeRules:
         self._orphans.append((self._now + ENDED_S, seat.machine))
 
     def abandoned_unreached(self, host: Host) -> bool:
-        """Return whether the pool gave the host up while it was unreachable: its tasks may continue until the lease
-        ends.
-        """
+        """Return whether the pool gave the host up while it was unreachable: its tasks may run until its lease ends."""
         return self._abandoned.get(host.machine) is False
 
     def ordered(self, node: NodeId) -> None:
@@ -234,7 +248,7 @@ class NodeRules:
         self._silent_at = self._now
 
     def _judge_loss(self, seat: Seat, cause: str) -> None:
-        """Check the loss of a living node without a notice: it must have been unreachable for long enough."""
+        """Check that recent faults justify giving up a node that is alive and had no preemption notice."""
         since = self._now - MEMORY_S
         faults = [fault for at, fault in self._faults.get(seat.machine, ()) if _over_at(at, fault) > since]
         cuts = [fault for at, fault in self._all_faults if isinstance(fault, f.ClientCut) and at + fault.for_s > since]
@@ -266,7 +280,10 @@ class NodeRules:
         self._count(seat)
 
     def _returns(self) -> None:
-        """Handle that a replaced node is present again: launches decided at this instant may still be requested."""
+        """Count a node that is present again.
+
+        The launch of its replacement, if decided at this instant, is still allowed.
+        """
         self._returned = 1 + (self._returned if self._returned_at == self._now else 0)
         self._returned_at = self._now
         self._surplus += 1
@@ -288,20 +305,20 @@ class NodeRules:
     # --- faults ------------------------------------------------------------------------------------------------------
 
     def disturbed(self, since: float) -> bool:
-        """Return whether more than one fault has occurred since `MEMORY_S` before ``since``."""
+        """Return whether more than one fault, or a severe fault, happened later than `MEMORY_S` before ``since``."""
         recent = [fault for at, fault in self._all_faults if _over_at(at, fault) > since - MEMORY_S]
         losses = sum(at > since - MEMORY_S for at in self._losses)
         return len(recent) > 1 or losses > 1 or any(not isinstance(fault, f.Death | f.Notice) for fault in recent)
 
     def was_disturbed(self, host: Host) -> bool:
-        """Return whether a fault has hit the machine, or the client's network, within the last `MEMORY_S`."""
+        """Return whether a fault has hit the machine or the client's network within the last `MEMORY_S` seconds."""
         since = self._now - MEMORY_S
         if any(_over_at(at, fault) > since for at, fault in self._faults.get(host.machine, ())):
             return True
         return any(isinstance(fault, f.ClientCut) and _over_at(at, fault) > since for at, fault in self._all_faults)
 
     def stands_by(self) -> bool:
-        """Return whether any reachable node stands by."""
+        """Return whether any spare that can be reached stands by."""
         return bool(self._idle_spares())
 
     def fault_injected(self, fault: f.Fault, hosts: Sequence[Host]) -> None:
@@ -323,7 +340,9 @@ class NodeRules:
                 return
         blind = self._sim.scenario.probe != "others"
         if blind and self._silent_at > lost_at - self._sim.scenario.lease_s:
-            return  # all connections are silent, and no probe is possible: the client's own network may have failed
+            # all connections are silent and no probe is possible: the pool cannot exclude a failure of the client's
+            # network
+            return
         if self._silent_at > lost_at and within_s == SEEN_S:
             self._sim.loop.call_later(PROBE_S, self._seen, seat, lost_at, SEEN_S + PROBE_S)
             return
@@ -331,7 +350,7 @@ class NodeRules:
             "SIM-16", f"the machine of node {seat.node} was lost {within_s:g} s ago, and it counts as {seat.state}"
         )
 
-    # --- the books --------------------------------------------------------------------------------------------------
+    # --- counts of machines -----------------------------------------------------------------------------------------
 
     def at_rest(self) -> None:
         if self._launching == 0 and not self._sim.cloud.unsure:
@@ -358,14 +377,14 @@ class NodeRules:
             self._broken("SIM-14", f"{self._working} of {self.wanted} nodes work, and {idle} stand by")
 
     def _idle_spares(self) -> list[NodeId]:
-        """Return the nodes that stand by and can be reached."""
+        """Return the spares that stand by, have no preemption notice, and can be reached."""
         if not self._sim.scenario.spare:
             return []
         hosts = self._sim.hosts
         return [seat.node for seat in self._standby.values() if not seat.notices and hosts[seat.machine].connected]
 
     def _check_number(self) -> None:
-        # includes machines whose launch call is about to return
+        # `alive` includes machines whose launch call has not returned yet
         staying = len(self._sim.cloud.alive) - len(self._leaving)
         if staying > self.total + self._surplus and not self.closing:
             counts = f"{self.total} are wanted, and {self._surplus} may have become too many on their way"
@@ -378,7 +397,7 @@ class NodeRules:
             self._broken("SIM-33", f"the machines of late nodes {late} cost money, and {wanted} nodes are wanted")
 
     def rested(self) -> None:
-        """Check the numbers of nodes and machines, long enough after all faults."""
+        """Check the final numbers of nodes and machines. Called when all faults and jobs are long over."""
         ready = sum(seat.state == "ready" for seat in self.seats.values())
         if ready != self.wanted:
             self._broken("SIM-11", f"{ready} nodes are ready, {self.wanted} are wanted")
@@ -405,7 +424,7 @@ class NodeRules:
 
 
 def _is_mild(fault: f.Fault) -> bool:
-    """Return whether this fault alone does not justify giving a node up."""
+    """Return whether the pool must not give a node up because of this fault alone."""
     match fault:
         case f.Reset() | f.WorkerDeath():
             return True

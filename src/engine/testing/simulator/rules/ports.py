@@ -1,7 +1,7 @@
 """The rule about the free ports of nodes: SIM-40.
 
-SIM-40: at rest the pool and each ready node agree on the ports: the ports that the next generations may take are
-    exactly the ports that the node offers, and the node keeps no others.
+SIM-40: when nothing happens any more, the pool and each ready node agree on the node's ports: the ports that the pool
+    may assign to the next generations are exactly the ports that the node offers, and the node reserves no others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The promises that the referee checks, by number; each is stated in full in the module that checks it."""
+"""The promises that the referee checks, by number. The module that checks a promise states it in full."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The rules about machines that wait in their provider's queue: SIM-32.
 
-SIM-32: while a machine waits, its node is not reported late and does not time out; nor does any job end because a
-    replacement is missing.
+SIM-32: while a machine waits in the queue, its node is not reported late and does not time out, and no job fails
+because
+    a replacement is missing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The rules about pools whose number of nodes follows their work: SIM-27 to 29.
+"""The rules about pools that are scaled by load (the number of nodes follows the work): SIM-27 to 29.
 
 SIM-27: such a pool wants no more nodes than its maximum, and no fewer than its minimum or the user's last resize.
-SIM-28: a node leaves only if it runs nothing and has run nothing for the allowed idle time; or as the newest node, if
-    the pool has one too many because another node's notice was withdrawn.
-SIM-29: such a pool grows only for jobs that have not settled, or on the user's request. Without jobs it returns to its
+SIM-28: the pool releases a node only if the node runs nothing and has run nothing for the allowed idle time. Exception:
+    the newest node, if the pool has one node too many because another node's preemption notice was withdrawn.
+SIM-29: such a pool grows only while jobs are unfinished, or on the user's request. Without jobs it returns to its
     minimum.
 """
 
@@ -26,8 +26,8 @@ class ScalingRules:
         self._broken = sim.broken
         self.floor = sim.scenario.min
         self._floor_since = 0.0
-        self._ended_at: dict[MachineId, float] = {}  # end of the last attempt, by machine
-        self._withdrawn_at = -1.0  # time of the last withdrawn notice
+        self._ended_at: dict[MachineId, float] = {}  # machine -> time at which its last attempt ended
+        self._withdrawn_at = -1.0  # time at which a preemption notice was last withdrawn
 
     def resized(self, floor: int) -> None:
         self.floor = min(floor, self._sim.scenario.max)

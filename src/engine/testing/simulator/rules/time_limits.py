@@ -1,10 +1,13 @@
-"""The rules about time limits set by the user, and about ended work: SIM-34 to 36.
+"""The rules about time limits set by the user, and about work that must end: SIM-34 to 36.
 
-SIM-34: a broadcast ends for lack of a node only if ``replace_timeout_s`` has passed since the loss of the last node
-    that its next generation lacks (never earlier); or if the pool does not request machines any more.
-SIM-35: no work of a settled job runs for longer than `SOON_S` on a machine that is reachable and undisturbed.
-SIM-36: work that exceeds its ``timeout_s`` is ended within `SOON_S` on an undisturbed machine. A job that has not begun
-    within its ``queue_timeout_s`` settles at that time, and not earlier; and a job that is not done within its
+A job settles when it ends with a result or an error. A machine is undisturbed if no fault hit it recently.
+
+SIM-34: a broadcast fails because a node is missing only when ``replace_timeout_s`` seconds have passed since the loss
+of
+    the last node that its next generation lacks, or when the pool requests no machines any more.
+SIM-35: attempts of a settled job run for at most `SOON_S` seconds more on a machine that is reachable and undisturbed.
+SIM-36: an attempt that exceeds its ``timeout_s`` is ended within `SOON_S` seconds on an undisturbed machine. A job that
+    has not begun within its ``queue_timeout_s`` settles at that time, not earlier. A job that is not done within its
     ``deadline_s`` settles at that time, in whatever state it is, and the error reports this state.
 """
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from ..simulation import Simulation
 
 SOON_S = 5.0
-AGAIN_S = 31.0  # seconds after which the effect of any disturbance of a machine is over
+AGAIN_S = 31.0  # seconds until the next check: by then the effects of an earlier fault are over
 LOOKS = 20
 ROUNDING_S = 1e-6
 
@@ -32,7 +35,7 @@ class TimeLimitRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._submitted_at: dict[int, float] = {}
-        self._sent: set[int] = set()  # jobs of which an attempt was sent, even if it has not begun
+        self._sent: set[int] = set()  # jobs with at least one attempt that was sent to a node, begun or not
 
     def submitted(self, job: Job) -> None:
         self._submitted_at[job.id] = self._sim.loop.now
@@ -66,7 +69,7 @@ class TimeLimitRules:
         if job.id in self._sent and (gave_up or any(_was_ended(ending) for ending in endings)):
             self._sim.loop.call_later(SOON_S, self._should_have_ended, job, LOOKS)
 
-    # --- what should have happened by now -------------------------------------------------------------------------
+    # --- checks when a time limit is over -------------------------------------------------------------------------
 
     def _check_patience(self, job: Job, gave_up: Sequence[GaveUp]) -> None:
         referee, world = self._sim.referee, self._sim.referee.worlds.latest(job.id)
@@ -107,5 +110,5 @@ class TimeLimitRules:
 
 
 def _was_ended(ending: Ending) -> bool:
-    """Return whether an attempt did not end by itself: then other attempts of its job may run."""
+    """Return whether the attempt was ended from outside: then other attempts of its job may still run."""
     return isinstance(ending, Settled) and ending.verdict not in {Verdict.RETURNED, Verdict.RAISED}

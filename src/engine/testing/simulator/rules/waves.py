@@ -1,8 +1,8 @@
-"""The rules about machines that were launched together: SIM-21.
+"""The rule about waves (machines that were launched together): SIM-21.
 
-SIM-21: when three quarters of a launch's machines have answered, a substitute is requested for each machine that has
-    not answered after 1.5 times that time, and at least 10 s more. Substitutes are requested for at most half of the
-    nodes at a time, and for no machine that has answered.
+SIM-21: let T be the time until three quarters of a launch's machines have answered. For each machine that has not
+    answered after 1.5 times T, and at least 10 s after T, the pool requests a substitute. It requests substitutes for
+    at most half of the nodes at a time, and for no machine that has answered.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class WaveRules:
         self._wave_of |= dict.fromkeys(wave.machines, wave)
 
     def queued(self, machine: MachineId) -> None:
-        """Handle that a machine waits in a queue: it belongs to no launch's wave, and is compared with no other
-        machine.
-        """
+        """Remove a machine that waits in a queue from its wave: it is compared with no other machine."""
         wave = self._wave_of[machine]
         wave.machines.pop(machine, None)
         self._wave_of[machine] = Wave({machine: None}, self._sim.loop.now)
@@ -70,7 +68,8 @@ class WaveRules:
         nodes = self._sim.referee.nodes
         seats = [seat for machine in wave.machines if (seat := nodes.seat_of(machine)) is not None]
         silent = [seat.node for seat in seats if seat.state == "booting" and seat.machine not in wave.answered]
-        waits = nodes.states["booting"] > TRIES_AT_ONCE  # machines may wait for their turn to be connected
+        # so many nodes boot that some still wait for the first attempt to connect
+        waits = nodes.states["booting"] > TRIES_AT_ONCE
         if silent and not waits and not nodes.closing and nodes.states["late"] < (nodes.wanted + 1) // 2:
             of = f"{len(wave.answered)} of {len(wave.machines)}"
             self._sim.broken("SIM-21", f"{of} machines of a launch have answered, and nodes {silent} are waited for")

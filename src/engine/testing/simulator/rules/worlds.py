@@ -1,11 +1,11 @@
-"""The rules about a broadcast's world: SIM-4, 5, 10 and 19.
+"""The rules about a broadcast's world (the ranks, nodes and ports of one generation): SIM-4, 5, 10 and 19.
 
 SIM-4: the ranks of a generation are 0..N-1, on distinct nodes, and every rank gets the same world: the head is the node
-    of rank 0, and its port was free there and serves no other generation.
-SIM-5: no rank begins while a rank of an older generation runs, except on a node that was given up because it was
-    unreachable; there, too, the old rank ends at the latest when the lease ends.
+    of rank 0, and the head's port was free on that node and serves no other generation.
+SIM-5: no rank begins while a rank of an older generation runs. An older rank may still run on a node that was given up
+    because it was unreachable, but only until the node's lease ends.
 SIM-10: a generation has fewer nodes than the previous one only if the user allowed this, and after the allowed wait.
-SIM-19: with a spare node and no other fault, the next generation begins within 5 s of the report of a loss.
+SIM-19: if a spare node stands by and there is no other fault, the next generation begins within 5 s of a loss.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..host import Host
     from ..simulation import Simulation
 
-ALL_UP_TO = 64  # largest world of which all ranks are checked; of larger worlds, a sample is checked
+ALL_UP_TO = 64  # in worlds of at most so many ranks, all ranks are checked; in larger worlds, a sample
 SLACK_S = 5.0
 RECOVERED_S = 5.0
 
@@ -32,29 +32,30 @@ class WorldRules:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._broken = sim.broken
-        self.head: Host | None = None  # the head of the latest generation
+        self.head: Host | None = None  # the head (the machine of rank 0) of the generation that began last
         self.generations = 0
-        self.recoveries_s: list[float] = []  # seconds from a node's loss to its broadcast's next generation
-        self._worlds: dict[tuple[int, int], World] = {}  # by job and generation
-        self._last: dict[int, World] = {}  # by job: the world of its last generation
-        self._open: dict[int, frozenset[NodeId]] = {}  # nodes of the last generations, by job that has not settled
-        self._ranks: dict[tuple[int, int], set[int]] = {}  # ranks that were sent, by job and generation
-        self._fresh: list[tuple[int, int, tuple[int, ...]]] = []  # generations since the last rest, with their ranks
-        self._running: dict[int, dict[int, dict[int, Order]]] = {}  # by job, generation and attempt
+        self.recoveries_s: list[float] = []  # seconds from each loss of a node to the next generation of its broadcast
+        self._worlds: dict[tuple[int, int], World] = {}  # (job, generation) -> world
+        self._last: dict[int, World] = {}  # job -> world of its last generation
+        self._open: dict[int, frozenset[NodeId]] = {}  # job that has not ended -> nodes of its last generation
+        self._ranks: dict[tuple[int, int], set[int]] = {}  # (job, generation) -> ranks that were sent to nodes
+        # (job, generation, ranks) of each generation that began since the last check
+        self._fresh: list[tuple[int, int, tuple[int, ...]]] = []
+        self._running: dict[int, dict[int, dict[int, Order]]] = {}  # job -> generation -> running attempt -> its order
         self._ports: set[tuple[str, int]] = set()
-        self._lost_at: dict[int, float] = {}  # by job: the first loss since its last generation
-        # by job: time of its first loss, if a node stood by and only one node was lost
+        self._lost_at: dict[int, float] = {}  # job -> time of the first loss of a node since its last generation began
+        # job -> time of the loss of a node, if it is the only loss so far and a spare stood by
         self._warm_at: dict[int, float] = {}
-        # by job: the smallest number of nodes that resizes since its last generation allow
+        # job -> smallest number of nodes that the user's resizes since its last generation allow
         self._smallest: dict[int, int] = {}
-        # (time by which its work must have ended, host, node that was given up with work on it)
+        # (time by which all work on the host must have ended, host, its node), for nodes that the pool gave up
         self._stale: deque[tuple[float, Host, NodeId]] = deque()
 
-    # --- a generation -----------------------------------------------------------------------------------------------
+    # --- the world of a generation ----------------------------------------------------------------------------------
 
     def started(self, job: int, generation: int, ranks: tuple[int, ...]) -> None:
         self.generations += 1
-        self._fresh.append((job, generation, ranks))  # the orders of this generation follow
+        self._fresh.append((job, generation, ranks))  # its tasks are sent after this event, so it is checked later
 
     def ordered(self, node: NodeId, host: Host, order: Order) -> None:
         world = order.world
@@ -86,7 +87,7 @@ class WorldRules:
             self._ports.add((host.address, port))
 
     def delivered(self, daemon: Daemon, run: Run, order: Order) -> None:
-        """Check the world as the rank itself receives it."""
+        """Check the description of the world that a rank receives on its node."""
         world = order.world
         assert world is not None
         if run.world is None or (world.size > ALL_UP_TO and order.rank % (world.size // 4)):
@@ -102,7 +103,10 @@ class WorldRules:
             self._broken("SIM-4", f"port {port} was not free on node {daemon.host.number}")
 
     def _check_peers(self, daemon: Daemon, order: Order, named: list[dict[str, Any]] | None) -> None:
-        """Check the peers, ``named`` by the world; None: the peers are those of the node's view."""
+        """Check the list of peers (all ranks with their addresses) that a rank receives.
+
+        ``named`` is the list in the rank's world. None: the rank reads the list in its node's view instead.
+        """
         world = order.world
         assert world is not None
         peers: list[dict[str, Any]] = msgpack.unpackb(daemon.views[order.attempt])["peers"] if named is None else named
@@ -140,9 +144,11 @@ class WorldRules:
                 )
         seats = self._sim.referee.nodes.seats
         lost_at = self._lost_at.get(job)
-        if all(seats[node].state != "over" for node in world.nodes):  # otherwise lost ranks are still to run again
+        # with a node that is over, lost ranks still have to run again
+        if all(seats[node].state != "over" for node in world.nodes):
             self._lost_at.pop(job, None)
-        if len(world.nodes) <= self._smallest.get(job, 0):  # otherwise only ranks of lost nodes run again alone
+        # a larger world means that only the ranks of lost nodes run again
+        if len(world.nodes) <= self._smallest.get(job, 0):
             self._smallest.pop(job, None)
         warm_at = self._warm_at.pop(job, None)
         if lost_at is not None and before is not None:
@@ -153,7 +159,7 @@ class WorldRules:
                 self._broken("SIM-19", f"job {job}, generation {world.generation} begins {waited}")
 
     def _lacking_since(self, job: int, before: World) -> float:
-        """Return since when a node of the generation ``before`` has been lost or noticed."""
+        """Return the time at which a node of the generation ``before`` was first lost or got a preemption notice."""
         if job in self._lost_at:
             return self._lost_at[job]
         seats = [self._sim.referee.nodes.seats[node] for node in before.nodes]
@@ -161,10 +167,10 @@ class WorldRules:
         return min(noticed, default=self._sim.loop.now)
 
     def latest(self, job: int) -> World | None:
-        """Return the world of the last generation of ``job``; None: no generation has begun."""
+        """Return the world of the last generation of ``job``, or None if no generation has begun."""
         return self._last.get(job)
 
-    # --- the fence --------------------------------------------------------------------------------------------------
+    # --- fencing: no rank runs beside an older generation -----------------------------------------------------------
 
     def began(self, order: Order) -> None:
         world, job = order.world, order.task.job
@@ -198,7 +204,7 @@ class WorldRules:
             del generations[_generation(order)]
 
     def _alone(self, job: int) -> bool:
-        """Return whether no other broadcast needs seats."""
+        """Return whether ``job`` is the only broadcast that has not ended."""
         referee = self._sim.referee
         return not any(of != job and of not in referee.jobs.settled for of in self._open)
 
@@ -232,7 +238,7 @@ class WorldRules:
                 self._broken("SIM-5", f"node {node} was given up, and what ran there runs on after its lease")
 
     def _latest(self) -> list[tuple[int, frozenset[NodeId]]]:
-        """Return the jobs that have not settled, with the nodes of their last generations."""
+        """Return (job, nodes of its last generation) for each broadcast that has not ended."""
         settled = self._sim.referee.jobs.settled
         for job in [job for job in self._open if job in settled]:
             del self._open[job]
@@ -240,7 +246,7 @@ class WorldRules:
 
 
 def _port_of(order: Order) -> int | None:
-    """Return the port on which the rank of ``order`` listens."""
+    """Return the port on which the rank of ``order`` listens. None: it listens on no port."""
     world = order.world
     assert world is not None
     if world.ports:
