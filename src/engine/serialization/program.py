@@ -227,9 +227,7 @@ class Program:
             random_streams.begin_task([*self._generators, *chain.from_iterable(late)], *task)
 
     def _enter(self, script: Script) -> None:
-        """Make this process's ``__main__`` look like that of the client's script, with the names that the client has
-        sent.
-        """
+        """Set this process's ``__main__`` to the client's script, with the names that the client has sent."""
         self._namespace = namespace = script_modules.entered(script)
         if self._function is None:
             namespace.update(script)
