@@ -85,8 +85,7 @@ async def bootstrap(
     """Install the image on the host, and start the executor (the node's daemon) for node ``node`` of ``pool``.
 
     The time limit is the image's ``bootstrap_timeout``. If this call is cancelled or the connection is lost, all
-    processes
-    that it started on the host end. A later call uses the files that are already on the host.
+    processes that it started on the host end. A later call uses the files that are already on the host.
 
     Args:
         host: Runs commands on the host.

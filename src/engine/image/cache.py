@@ -65,8 +65,7 @@ class FileCopies:
     Not thread-safe.
 
     All copies are in one unnamed temporary file. It disappears with the last process that has it open, even if that
-    process
-    is killed.
+    process is killed.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -43,8 +43,7 @@ class Includes:
     """The files that are sent to nodes because of ``includes=``.
 
     ``files``: path in the node's folder for included files -> file. ``paths``: folders inside that folder, which are
-    put at
-    the beginning of `sys.path`.
+    put at the beginning of `sys.path`.
     """
 
     files: Mapping[str, File] = field(default_factory=dict)

@@ -146,8 +146,7 @@ async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] 
     """Read the requirements of an image. None: neither the image nor a plugin needs packages.
 
     ``of_plugins``: the packages of each plugin. If the image names a package, a plugin's request for that package is
-    left
-    out. If the image has hashes or a lock file, it must name all packages, so no packages of plugins are added.
+    left out. If the image has hashes or a lock file, it must name all packages, so no packages of plugins are added.
     """
     if not image.has_packages and not any(of_plugins):
         return None
@@ -178,8 +177,7 @@ def _unnamed(of_plugins: Sequence[Sequence[str]], lines: Sequence[str], constrai
     """Return the packages that plugins need and the image does not name.
 
     If the image names or constrains one package of a plugin, the plugin's other packages are requested without a
-    version,
-    because the version that is installed on this computer may not fit.
+    version, because the version that is installed on this computer may not fit.
     """
     named, constrained = ({_project(line) for line in each if line[0] != "-"} for each in (lines, constraints))
     decided, free = named | constrained, set[str]()

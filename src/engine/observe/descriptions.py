@@ -68,8 +68,7 @@ class _Queue:
     """The lines about machines that wait in a provider's queue: one line per reason, which many machines may share.
 
     A scheduler may change the reasons and expected start times of many machines at once. So the number of lines per
-    minute
-    is limited.
+    minute is limited.
     """
 
     def __init__(self) -> None:

@@ -20,8 +20,7 @@ def failures(job: int, function: str, ending: Ending | Sequence[Ending]) -> list
     """Return the failures that the job's own function caused, as events.
 
     Lost nodes, and tasks that were ended because others failed, are not included. ``ending``: for a broadcast, the
-    endings
-    of all ranks.
+    endings of all ranks.
     """
     if isinstance(ending, Settled | GaveUp):
         error = _error(ending)

@@ -29,10 +29,8 @@ class RichSink(Sink):
     """A sink that shows a live table of the pool on the terminal.
 
     The writer's thread imports rich, draws and prints; the event loop only updates numbers. While the table is shown,
-    rich
-    replaces `sys.stdout` and `sys.stderr` by proxies that print above the table: the output of tasks and of the
-    application
-    appears there, in order.
+    rich replaces `sys.stdout` and `sys.stderr` by proxies that print above the table: the output of tasks and of the
+    application appears there, in order.
     """
 
     tasks = True

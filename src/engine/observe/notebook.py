@@ -192,9 +192,8 @@ class CellDisplay:
     """One IPython display, which can be updated. IPython is already imported in a notebook.
 
     The display appears below the cell that opened the pool, even if a background task opened the pool while another
-    cell
-    was running. Updates carry the id of the running cell, or of the last cell: programs that execute notebooks ignore
-    updates for other cells. They find the display by the id of the display.
+    cell was running. Updates carry the id of the running cell, or of the last cell: programs that execute notebooks
+    ignore updates for other cells. They find the display by the id of the display.
     """
 
     def __init__(self) -> None:

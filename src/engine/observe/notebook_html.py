@@ -38,8 +38,7 @@ class Story:
 
     ``ended``: how the pool ended, as text; empty while it is open. ``news``: lines about events, the newest last.
     ``unfinished``: lines that tasks have begun to print. ``hidden``: the number of task lines that are not shown below
-    a
-    cell. ``tail``: the last of these hidden lines. ``record``: the id of the run's record.
+    a cell. ``tail``: the last of these hidden lines. ``record``: the id of the run's record.
     """
 
     spent: float = 0.0

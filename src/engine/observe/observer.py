@@ -154,8 +154,7 @@ class Observer:
         """Close the record and the sinks without blocking the event loop. The record waits for the disk.
 
         Then wait for a slow reader of stdout, as `print` would. Do not wait if the program is ending: because of
-        ``error`` (the
-        error of the pool's `with` block), a cancellation, or if ``is_ending`` returns True.
+        ``error`` (the error of the pool's `with` block), a cancellation, or if ``is_ending`` returns True.
         """
         try:
             if self._record is not None:
@@ -377,8 +376,7 @@ def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Si
     """Return a sink for the log, and a sink for ``console``.
 
     The modules of the sinks are imported only when needed. If a live table is already shown on the terminal, a second
-    pool
-    prints lines above that table. In a notebook, each pool has its own table.
+    pool prints lines above that table. In a notebook, each pool has its own table.
     """
     from .log import LogSink
 
@@ -403,8 +401,7 @@ def automatic() -> Literal["rich", "plain", "prints"]:
     """Return the kind of console for ``console="auto"``.
 
     "rich" on a terminal and in a notebook. "prints", which shows only the output of tasks, in applications that have
-    set up
-    logging. "plain" elsewhere.
+    set up logging. "plain" elsewhere.
     """
     match surroundings():
         case "terminal" | "notebook":

@@ -42,10 +42,8 @@ class Row:
     """A node's row in the table.
 
     ``running``: (job, task) -> (function, start time); `RANKS` as task stands for the ranks of a broadcast. ``step``:
-    the
-    current step of preparing the node, its start time, and its last line of output. ``taken_at``: when the machine will
-    be
-    taken back, by a preemption notice.
+    the current step of preparing the node, its start time, and its last line of output. ``taken_at``: when the machine
+    will be taken back, by a preemption notice.
     """
 
     node: int

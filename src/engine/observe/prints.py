@@ -26,8 +26,7 @@ class PrintedLines:
     """Joins the output of a pool's tasks to lines, and publishes the lines as events.
 
     The beginning of an unfinished line is kept while its attempt runs. For attempts that the client did not send,
-    nothing
-    is kept, so a node cannot use more than 128 KiB of the client's memory per attempt.
+    nothing is kept, so a node cannot use more than 128 KiB of the client's memory per attempt.
     """
 
     def __init__(

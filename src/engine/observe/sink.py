@@ -68,17 +68,17 @@ class PoolFacts(NamedTuple):
 
 
 class Writer:
-    """A thread that writes text in the background.
+    """A thread that writes text, so that a slow terminal does not block the event loop.
 
-    It calls ``write`` for each item that `put` adds, ``refresh`` every ``interval_s`` seconds (None: never), and
-    ``finish``
-    at the end. `put` waits up to `PATIENCE_S` until the item is written, so that a task's lines appear before lines
-    that the
-    client prints about the task's result. After such a wait was too short, `put` does not wait again until the thread
-    has
-    written everything. If more than `BACKLOG_CHARS` characters wait, further items are dropped; the next call of
-    ``write``
-    gets the number of dropped lines (with stream 0 if no item follows).
+    The thread calls ``write`` for each item that `put` adds, ``refresh`` every ``interval_s`` seconds (None: never),
+    and ``finish`` at the end.
+
+    `put` waits up to `PATIENCE_S` until the item is written, so that a task's lines appear before the lines that the
+    client prints about the task's result. If this wait ends too early, later calls of `put` do not wait until all items
+    are written.
+
+    If more than `BACKLOG_CHARS` characters wait, `put` drops further items. The next call of ``write`` gets the number
+    of dropped lines (with stream 0 if no item follows).
 
     PRINTS-1: every line that `put` gets is either written, or counted as lost: in the argument of a successful call of
         ``write``, or in `unshown`, the result of `close`.

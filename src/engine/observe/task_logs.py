@@ -56,8 +56,7 @@ class TaskLogs:
         """Fetch an artifact that a task has logged, and write it to the record.
 
         ``fetch`` gets the artifact's content from the node. If the content cannot be fetched or stored, ``drop`` is
-        called,
-        which makes the node drop the content.
+        called, which makes the node drop the content.
 
         Raises:
             ConnectionError: the node is lost.

@@ -78,8 +78,7 @@ class Freezer(Protocol):
         """Return a stand-in for the item, and a function that copies the item's large buffers.
 
         The function is None if the item has no buffers. The stand-in may be used only after the function has run. Call
-        this
-        method in the event loop's thread. The function may block, and may run in any thread.
+        this method in the event loop's thread. The function may block, and may run in any thread.
         """
         ...
 
@@ -105,8 +104,7 @@ def as_input_error(error: E) -> E | RuntimeError:
     """Return the error to raise for an input that failed with ``error``.
 
     StopIteration and StopAsyncIteration are replaced by a RuntimeError, as Python's generators do: otherwise the
-    consumer
-    would take the error for the end of the items.
+    consumer would take the error for the end of the items.
     """
     if not isinstance(error, StopIteration | StopAsyncIteration):
         return error

@@ -32,8 +32,7 @@ def located(error: E, place: AttemptPlace, text: str) -> E:
     """Add notes to an error about the place where it was raised.
 
     The attributes are set without the class's ``__setattr__``, because the class may be frozen. The last exception in
-    the
-    chain of causes gets a `RemoteTraceback` as its cause.
+    the chain of causes gets a `RemoteTraceback` as its cause.
     """
     text = with_source_lines(plain(text.rstrip()))
     note = f"{plain(str(place))}, traceback there:\n{text}" if text else plain(str(place))
@@ -76,8 +75,7 @@ def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
     """Of several ranks with equal errors, keep the remote traceback of one rank only. The others' notes name that rank.
 
     Errors are equal if their tracebacks and texts differ only in numbers, such as a lost peer's port. Line numbers must
-    be
-    equal.
+    be equal.
     """
     alike: dict[object, list[errors.Outcome]] = {}
     for outcome in failed:

@@ -268,8 +268,7 @@ def broadcast_error(
     ``failed_at``: the time of failure of each rank.
 
     The exception group contains the errors of the ranks that failed by themselves. Ranks that were stopped because
-    another
-    rank failed are only in ``outcomes``.
+    another rank failed are only in ``outcomes``.
     """
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     causes = [outcome for outcome in failed if not isinstance(outcome.error, errors.TaskStopped)] or failed

@@ -165,8 +165,7 @@ class _Naming:
     """A mixin for picklers that replaces classes, modules and functions by numbers.
 
     A task's pickle then contains each of them only once for all items of the task. Copying a class of `__main__` for
-    each
-    item would take 0.2 ms. Functions with closures are not replaced.
+    each item would take 0.2 ms. Functions with closures are not replaced.
     """
 
     _named: list[Any]

@@ -188,10 +188,8 @@ def importable(name: str) -> bool:
     """Return whether another Python process with the same search path would import ``name`` from the same file.
 
     False for ``__main__``, for modules that code created, and for modules that a test runner loaded from a file. Also
-    False
-    for a module of the user whose import has not ended: its code is using a pool, and would use a pool again on each
-    node
-    that imports the module.
+    False for a module of the user whose import has not ended: its code is using a pool, and would use a pool again on
+    each node that imports the module.
     """
     if name not in sys.modules:  # `name` may also be None: it is the module of methods such as "abc".index
         return False

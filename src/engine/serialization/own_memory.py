@@ -73,8 +73,7 @@ def huge_buffer(size_bytes: int, kind: type[mmap.mmap] | None = None) -> mmap.mm
 
     Raises:
         OSError: the computer has less memory and swap. The check is needed for kernels that overcommit memory: they
-            would
-            allocate any size.
+            would allocate any size.
     """
     if size_bytes > memory_bytes() and size_bytes > memory_bytes() + _swap_bytes():
         raise OSError(errno.ENOMEM, f"{size_bytes:,} bytes are more than the memory of this computer")

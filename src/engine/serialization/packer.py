@@ -258,8 +258,7 @@ class Packer:
         """Return the current definition of a function, which is its pickle and how to run it.
 
         This takes 1 us if the function has been pickled before and refers to nothing that can be modified in place,
-        such as a
-        list. Otherwise the function is pickled again and compared.
+        such as a list. Otherwise the function is pickled again and compared.
         """
         if (reloaded := self._scripts.news()) is not None:
             self.definitions.clear()

@@ -82,8 +82,7 @@ class Blob:
         """Return a path by which other processes of this user on this computer can open the bytes.
 
         The path is that of an anonymous file of this process. The file disappears with this process, even if the
-        process is
-        killed. This method blocks: call it in a thread.
+        process is killed. This method blocks: call it in a thread.
         """
         with self._sharing:
             self._fill()
@@ -105,8 +104,7 @@ class Blob:
         """Copy the bytes if the caller could change them. Afterwards the caller may change the original buffers.
 
         Blocks for 0.05 s per 100 MB. If few files are open, a large copy goes into a memory file, which local nodes can
-        map
-        without another copy.
+        map without another copy.
 
         Raises:
             MemoryError: there is not enough memory for the copy.
@@ -425,8 +423,7 @@ class Shared(Generic[T]):
     """A value to which the arguments of many calls can refer. Tasks receive the value itself, with read-only arrays.
 
     Client and nodes keep the value's bytes until it is closed and all calls that refer to it have ended. Use this
-    object
-    only in the thread of the pool's event loop.
+    object only in the thread of the pool's event loop.
     """
 
     __slots__ = ("_closed", "_drop", "_sizes", "_uses", "blob")
@@ -507,8 +504,7 @@ def map_shared(path: str, most_bytes: int | None = None) -> mmap.mmap:
     """Map an anonymous file of another process into memory. Pages are read when they are first used.
 
     The mapping is private (copy-on-write), so arrays in it are writable. If there are so many mappings that this
-    process
-    could run out of file descriptors, return a copy instead. Raises ValueError if the file is larger than
+    process could run out of file descriptors, return a copy instead. Raises ValueError if the file is larger than
     ``most_bytes``.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

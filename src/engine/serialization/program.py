@@ -128,10 +128,8 @@ class Program:
         Return its value or, for a generator, an iterator, which must be closed.
 
         The order is important: environment variables of plugins, sessions of plugins, function, arguments, call. A
-        framework
-        reads its environment variables when it is imported, and must be set up before its first use. Unpickling the
-        function or
-        its arguments may already import and use a framework.
+        framework reads its environment variables when it is imported, and must be set up before its first use.
+        Unpickling the function or its arguments may already import and use a framework.
 
         Raises:
             LoadError: the function cannot be unpickled in this process.
@@ -437,8 +435,7 @@ class Chunk:
         """Wrap a function that processes one item.
 
         ``alone``: the chunk has one item, and the item's error becomes the error of the task. ``goes_on``: continue
-        with the
-        next items after an item has failed.
+        with the next items after an item has failed.
         """
         self.function = function
         self.alone, self.goes_on = alone, goes_on

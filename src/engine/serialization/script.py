@@ -95,7 +95,7 @@ class Scripts:
 
 
 class _Rest:
-    """The remaining functions and classes of a script, pickled one by one.
+    """The script's functions and classes that are not pickled with the function, but one by one.
 
     A task may need a class that its function does not mention, for example when it unpickles an object.
     """

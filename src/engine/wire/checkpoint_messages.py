@@ -39,11 +39,9 @@ class Kept(NamedTuple):
 
     The part contains the rank's state after ``step`` steps of the named run. ``again``: how often the rank had already
     returned to an earlier step. ``copies``: the number of nodes that must have the part. ``sharded``: whether other
-    ranks
-    store the remaining pieces of some tensors. ``digest``: a checksum of the part without its first 64 bytes. To
-    compute
-    it, take a checksum of each complete block of 256 KiB; the digest is the CRC-32 of these checksums, followed by the
-    bytes after the last complete block.
+    ranks store the remaining pieces of some tensors. ``digest``: a checksum of the part without its first 64 bytes. To
+    compute it, take a checksum of each complete block of 256 KiB; the digest is the CRC-32 of these checksums, followed
+    by the bytes after the last complete block.
     """
 
     attempt: Number
@@ -79,8 +77,7 @@ class Replicated(NamedTuple):
     """The answer to `Replicate`.
 
     ``path``: the file path by which other processes of the node's computer can open the blob. ``problem``: the reason,
-    for
-    people, why the node could not store or verify the blob; empty if it succeeded.
+    for people, why the node could not store or verify the blob; empty if it succeeded.
     """
 
     blob: str

@@ -73,10 +73,8 @@ def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
     """Set a class's attributes, unless this program defines the class or the class already has these attributes.
 
     ``state``: a tuple of the function that sets the attributes, the argument of that function, whether the sender
-    defines
-    the class, the version of the attributes, and (module, name, object) of the module-level name under which the class
-    is
-    found, or None.
+    defines the class, the version of the attributes, and (module, name, object) of the module-level name under which
+    the class is found, or None.
     """
     set_attributes, attributes, is_from_its_program, version, place = state
     if kind in received_classes:

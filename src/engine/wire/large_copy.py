@@ -17,9 +17,8 @@ def copy(target: memoryview, source: memoryview) -> None:
     """Copy all of ``source`` into ``target``, which has the same length.
 
     ``target`` should be memory that was never accessed: the kernel can then use huge pages, which makes the first
-    access
-    8 times and freeing the memory 10 times faster. If ``source`` is read-only, ctypes cannot get its address, and the
-    copy holds Python's lock (GIL), piece by piece.
+    access 8 times and freeing the memory 10 times faster. If ``source`` is read-only, ctypes cannot get its address,
+    and the copy holds Python's lock (GIL), piece by piece.
     """
     size = len(source)
     if source.readonly or size <= PIECE_BYTES:
@@ -48,8 +47,7 @@ def give_back(target: memoryview) -> None:
     """Return the pages of writable memory to the kernel. The contents of the memory are lost.
 
     The memory is released in steps: while a step runs, all threads of this program that need memory from the kernel
-    must
-    wait. Without steps, releasing 2 GiB of small pages would block them for 0.2 s.
+    must wait. Without steps, releasing 2 GiB of small pages would block them for 0.2 s.
     """
     at = _address(target)
     for done in range(0, len(target), RELEASE_BYTES):

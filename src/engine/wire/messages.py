@@ -188,8 +188,7 @@ class Hold(NamedTuple):
     """The resources that an attempt reserves while it runs; the attempt's `Run` message follows. 0: none, or no limit.
 
     The attempt's process sees only the ``gpus`` GPUs assigned to it. The node kills the attempt if its process tree
-    uses
-    more than ``memory_bytes``.
+    uses more than ``memory_bytes``.
     """
 
     attempt: Number
@@ -214,8 +213,7 @@ class ShowStacks(NamedTuple):
     """A request for the Python stacks of all running attempts.
 
     The node answers with one `Stacks` per attempt, and a last `Stacks` without an attempt. The `Stacks` of an attempt
-    has
-    no text if the attempt began or took a step within the last ``quiet_us`` microseconds.
+    has no text if the attempt began or took a step within the last ``quiet_us`` microseconds.
     """
 
     number: Number  # identifies the request; the answers contain the same number
@@ -238,8 +236,7 @@ class PortsTaken(NamedTuple):
     """A report on the node's free ports that the client has assigned to ranks. The answer is `Ports`.
 
     ``taken``: how many ports are assigned; the client assigns them in the order of their numbers. ``unsent``: the
-    assigned
-    ports whose attempts the client has not sent yet.
+    assigned ports whose attempts the client has not sent yet.
     """
 
     taken: Number
@@ -267,8 +264,7 @@ class Credit(NamedTuple):
     """A permission to send ``count`` more items of a stream.
 
     Stream -1 is the output of a generator; streams 0, 1, ... are the inputs of the task. ``count`` 0: send no more
-    items; a
-    generator is closed, and its task ends as `Done`.
+    items; a generator is closed, and its task ends as `Done`.
     """
 
     attempt: Number
@@ -402,8 +398,7 @@ class Profiled(NamedTuple):
     """A report that the profile of an attempt has ended or failed. A task may also start a profile itself.
 
     ``artifact``: the name of the artifact with the profile, which the attempt has already logged; empty if it logged
-    none.
-    ``problem``: for people, why the profile is missing or incomplete.
+    none. ``problem``: for people, why the profile is missing or incomplete.
     """
 
     attempt: Number
@@ -452,11 +447,9 @@ class PreemptionNotice(NamedTuple):
     """A preemption notice: a machine will be taken back in ``seconds``. None: the notice is withdrawn.
 
     Without ``peer``, the machine is the node's own: either the node detected the notice, or the client received the
-    notice
-    from the provider. With ``peer``, the client informs a node that runs ranks of a broadcast. ``seconds`` is then the
-    shortest time of all notices for machines of the broadcast; None: there is no such notice any more. The node answers
-    a
-    notice with ``peer`` by `StopChecks`.
+    notice from the provider. With ``peer``, the client informs a node that runs ranks of a broadcast. ``seconds`` is
+    then the shortest time of all notices for machines of the broadcast; None: there is no such notice any more. The
+    node answers a notice with ``peer`` by `StopChecks`.
     """
 
     source: Name

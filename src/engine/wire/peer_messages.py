@@ -93,8 +93,7 @@ class Arrived(NamedTuple):
     """A report on the bytes of a blob that this node has.
 
     If the blob is complete, ``digest`` is its SHA-256 in hex. If it is not, the `Pull` has failed. ``connected`` False:
-    the
-    node could not connect to the other node.
+    the node could not connect to the other node.
     """
 
     blob: str
@@ -113,8 +112,7 @@ class GetRest(NamedTuple):
     The answer is frames with the blob's bytes from ``offset`` to the end.
 
     An empty frame means that no new bytes have arrived at the sender yet. After the last byte, the connection can be
-    used
-    for the next request.
+    used for the next request.
     """
 
     ticket: Name

@@ -104,8 +104,8 @@ class Namespace:
         """Reload modules that the program has reloaded.
 
         A module that fails is tried again after the others, because it may import new names from them. If there are
-        several
-        modules, all are reloaded twice, because the first time a module may import old values from another module.
+        several modules, all are reloaded twice, because the first time a module may import old values from another
+        module.
 
         Raises:
             Exception: a module's own error. The task fails with it, because it must not run with the old module.

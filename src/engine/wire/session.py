@@ -59,8 +59,7 @@ class Session:
         accepts: The messages that the other end may send: `FOR_NODES` or `FOR_CLIENTS`.
         keeps_bytes: Maximum size of the unacknowledged frames while the other end sends data. While the other end is
             disconnected, there is no limit, because on reconnect it reports how many frames it has received. An
-            executor
-            (the node's daemon) has no limit, because it keeps only results that its client has requested.
+            executor (the node's daemon) has no limit, because it keeps only results that its client has requested.
     """
 
     __slots__ = (
@@ -154,8 +153,7 @@ class Session:
 
         Raises:
             ProtocolError: the data is invalid. No frame in it counts as received, so the other end sends all of them
-                again
-                after a reconnect. Also raised if too many of our frames are unacknowledged (SESSION-5).
+                again after a reconnect. Also raised if too many of our frames are unacknowledged (SESSION-5).
             FramesLost: a frame is missing (SESSION-6).
         """
         messages: list[tuple[Message, bytes]] = []

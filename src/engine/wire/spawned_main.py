@@ -1,9 +1,8 @@
 """The ``__main__`` of a process that a task spawns. It has the names of the task's script, and does not run the script.
 
 When `multiprocessing` spawns a child process, it reads the name of the parent's ``__main__`` module, and runs the
-module
-of that name in the child. In a worker, that name leads to this module. It loads the script's names, which the worker
-writes to a memory file.
+module of that name in the child. In a worker, that name leads to this module. It loads the script's names, which the
+worker writes to a memory file.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class SpawningSpec:
         """Return the module's name.
 
         If `multiprocessing` reads the name in order to spawn a child process, write the script's names to the memory
-        file, and
-        return the name of this module.
+        file, and return the name of this module.
         """
         if sys._getframe(1).f_code.co_name != _ASKS:
             return MAIN

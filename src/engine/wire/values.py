@@ -59,8 +59,7 @@ def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: boo
     Args:
         obj: The object.
         names: The object's name in error messages. If ``obj`` is a tuple, a sequence of names for its items: the error
-            for
-            ``dump((args, kwargs), ("args", "kwargs"))`` may begin with ``args[0]['model'].lock``.
+            for ``dump((args, kwargs), ("args", "kwargs"))`` may begin with ``args[0]['model'].lock``.
         by_reference: False: copy functions and classes of the modules that are registered with cloudpickle.
         code: Whether the object is a function and what it refers to.
 
@@ -124,10 +123,8 @@ class _Pieces:
     """A file object for reading a large pickle. It lets other threads run while one thread unpickles.
 
     `pickle.loads` holds Python's lock (GIL) all the time. With a file object, the unpickler calls Python code for each
-    pickle
-    frame of 64 KiB, so threads can switch. This class copies larger byte ranges itself: without the lock if ctypes can
-    get
-    both addresses, else in pieces.
+    pickle frame of 64 KiB, so threads can switch. This class copies larger byte ranges itself: without the lock if
+    ctypes can get both addresses, else in pieces.
     """
 
     def __init__(self, view: memoryview) -> None:

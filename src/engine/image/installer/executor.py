@@ -92,7 +92,7 @@ def end_others(pools: Path, machine: str, own: Path) -> None:
                 )
             with suppress(OSError, ValueError):  # the fork server of a killed executor ends the executor's tasks
                 pid = int((directory / "lock").read_text())
-                # if this is not so, another process has got the process id
+                # send no signal if another process has meanwhile got the same process id
                 if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
             time.sleep(0.02)

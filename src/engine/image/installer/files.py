@@ -40,8 +40,7 @@ def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
     """Create the folder ``tree`` with exactly the given files.
 
     The folder is created under another name and then renamed, so it is never incomplete. ``entries``: (path, SHA-256,
-    size,
-    whether the file is executable).
+    size, whether the file is executable).
     """
     beside = tree.with_name(f"{tree.name}.new")
     shutil.rmtree(beside, ignore_errors=True)

@@ -2,9 +2,9 @@
 
 The body, whose size is in the line, follows the line. Frames to the installer: first ``plan``; then ``file`` for each
 requested file (``sha256``, the file's bytes as body, and ``packed`` if they are compressed with zlib), and ``wheels``
-on
-request. Frames from the installer: ``hello``; ``phase`` for progress; ``need`` to request files; at the end ``result``
-or ``failed``. If the client closes the connection before the end, the installer ends all processes that it started.
+on request. Frames from the installer: ``hello``; ``phase`` for progress; ``need`` to request files; at the end
+``result`` or ``failed``. If the client closes the connection before the end, the installer ends all processes that it
+started.
 """
 
 from __future__ import annotations
