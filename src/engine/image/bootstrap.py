@@ -1,4 +1,7 @@
-"""Install a prepared image on one host: probe it, send the runtime, run the installer. Idempotent; safe to cancel."""
+"""Installation of a prepared image on one host: inspect the host, send the runtime, run the installer.
+
+It may be repeated, and it may be cancelled at any time.
+"""
 
 from __future__ import annotations
 
@@ -24,41 +27,47 @@ from .installer import protocol
 from .probe import HostFacts
 from .requirements import Requirements, Uv
 
-# the folder appears in lists of paths, where a colon would be a separator
+# characters that are replaced in folder names; a colon would separate the paths in PATH-like variables
 _NOT_IN_PATHS = re.compile(r"[^A-Za-z0-9@._-]")
 _PIECE_BYTES = 256 << 10
-# limit for queued requests of an installer; a correct one sends one at a time and waits for the answer
+# Maximum number of unanswered requests from an installer. A correct installer sends one request at a time.
 _MOST_REQUESTS = 1000
-_PACKED_BYTES = 8 << 20  # larger files are sent uncompressed: most are wheels, which are compressed already
-# seconds by which the installer's time limit is shorter than the client's, so that it can report what it was doing
+# larger files are sent uncompressed, because most of them are wheels, which are already compressed
+_PACKED_BYTES = 8 << 20
+# The installer's time limit is shorter than the client's by this number of seconds, so that the installer can still
+# report what it was doing.
 _CEDE_S = 2.0
 
-# Shell scripts in one line each, without nested quotes, which some login shells parse differently.
+# One-line shell scripts without nested quotes, because login shells parse nested quotes in different ways.
 _UNPACK = (
     'umask 077; mkdir -p "$1" && cd "$1" && t=$(mktemp -d ".$2.XXXXXX") || exit 1; trap "rm -rf $t" EXIT; '
     'tar -xzf - -C "$t" && if [ -e "$2" ]; then :; else mv -T "$t" "$2" || [ -e "$2" ]; fi'
 )
 
-# Prefix for a command, so that no other user can write to the files that it creates, whatever the login's umask.
+# Put before a command, it makes the files that the command creates writable only for this user, whatever umask the
+# login has set.
 _PRIVATELY = ("sh", "-c", 'umask 077; exec "$@"', "sh", "env")
 
 
 class Phase(NamedTuple):
-    """The progress of a bootstrap. ``text``: the current activity (started), or a line of output (line)."""
+    """The progress of a bootstrap phase.
 
-    # one of "probe", "upload", "python", "apt", "packages", "files", "volumes", "run", "executor", in this order
+    ``text``: the current activity if ``state`` is "started"; a line of output if it is "line".
+    """
+
+    # "probe", "upload", "python", "apt", "packages", "files", "volumes", "run" or "executor"; phases have this order
     name: str
     state: Literal["started", "line", "finished"]
     text: str = ""
-    seconds: float = 0.0  # seconds since the phase began
+    seconds: float = 0.0  # time since the phase began; only set when it is finished
 
 
 class Bootstrapped(NamedTuple):
-    """A node whose executor runs. All fields are paths on the node."""
+    """The result of a bootstrap: the executor (the node's daemon) is running. All fields are paths on the node."""
 
-    executor_socket: str  # unix socket of the executor
-    python: str  # Python interpreter for tasks
-    runtime: str  # archive of the runtime; run it as ``<python> -I <runtime> bridge <executor_socket>``
+    executor_socket: str  # Unix socket on which the executor listens
+    python: str  # the Python interpreter for tasks
+    runtime: str  # archive with Outrider's code for nodes; run it as ``<python> -I <runtime> bridge <executor_socket>``
 
 
 async def bootstrap(
@@ -73,24 +82,24 @@ async def bootstrap(
     lease_file: str = "",
     progress: Callable[[Phase], None] = lambda _: None,
 ) -> Bootstrapped:
-    """Start an executor on the host for ``pool``'s ``node``, within the image's ``bootstrap_timeout``.
+    """Install the image on the host, and start the executor (the node's daemon) for node ``node`` of ``pool``.
 
-    On cancellation, or when the connection is lost, everything that was started on the host ends. A later call
-    continues with the files that are on the host already.
+    The time limit is the image's ``bootstrap_timeout``. If this call is cancelled or the connection is lost, all
+    processes that it started on the host end. A later call uses the files that are already on the host.
 
     Args:
         host: Runs commands on the host.
         prepared: The image.
         pool: The pool's id.
-        machine: Identifies the host within the pool: executors of earlier nodes of the pool on this host are ended.
+        machine: Identifies the host within the pool. Executors of earlier nodes of the pool on this host are ended.
         node: The node's number.
-        address: The address of the node for the pool's other nodes; None: the node determines it.
-        lease_s: The lease of the executor, in seconds.
-        lease_file: A file on the host that keeps the machine alive while the executor renews it; empty: none.
-        progress: Called with each step.
+        address: The node's address for the other nodes of the pool; None: the node determines its address itself.
+        lease_s: The executor ends itself after this time without a message from its client, in seconds.
+        lease_file: A file on the host that the executor updates, and that keeps the machine alive; empty: none.
+        progress: Called for each step.
 
     Raises:
-        BootstrapError: this host or this image cannot be used; the error has advice.
+        BootstrapError: this host or this image cannot be used; the error contains advice.
         ConnectionError: the connection was lost; try again.
     """
     machine = f"{pool}-{_NOT_IN_PATHS.sub('_', machine)}"
@@ -114,7 +123,7 @@ class _Bootstrap:
         self._host, self.prepared, self._progress = host, prepared, progress
         self._scrub = Scrubber(prepared.hidden)
         self.phase = "probe"
-        self.lines: list[str] = []  # output lines of the present phase
+        self.lines: list[str] = []  # output lines of the current phase
         self._deadline = time.monotonic() + prepared.image.bootstrap_timeout
 
     async def run(self, of_this_node: Mapping[str, Any]) -> Bootstrapped:
@@ -133,7 +142,7 @@ class _Bootstrap:
         if missing:
             size = sum(map(len, missing.values()))
             with self._during("upload", f"{size / 1e6:.1f} MB"):
-                # the unpacked data takes three times its size
+                # the archive and its unpacked files together need up to four times the size of the archive
                 if host.free_bytes is not None and host.free_bytes < 4 * size:
                     reason = f"only {host.free_bytes / 1e6:.0f} MB are free in {host.cache}"
                     raise self.error(reason, log=["No space left on device"])
@@ -189,7 +198,7 @@ class _Bootstrap:
             raise self._failed(f"{path} could not be unpacked in {host.cache}", ended, f"tar -xzf - -C {folder}")
 
     async def _fetch_python(self, host: HostFacts, version: str, uv: str) -> str:
-        """Install a Python on a host that has none, by uv. Return the interpreter's path."""
+        """Install Python with uv on a host that has no suitable Python. Return the path of the interpreter."""
         binary, place = f"{host.cache}/{uv}/uv", f"{host.cache}/pythons"
         env = (*_PRIVATELY, f"UV_CACHE_DIR={host.cache}/uv-cache", f"UV_PYTHON_INSTALL_DIR={place}", "UV_NO_PROGRESS=1")
         for words in (["install", "--no-bin", version], ["find", "--managed-python", "--no-project", version]):
@@ -199,7 +208,7 @@ class _Bootstrap:
                 hint = f"install Python {minor} there, or in the image of a container: it has none, and does not get it"
                 raise self._failed(f"{command} ended with {ended.how}", ended, command, hint)
         output = ended.stdout.decode(errors="replace").strip()
-        # the login shell may print text before and after the path
+        # the login shell may print other text before and after the path
         paths = re.findall(rf"{re.escape(place)}/[^\r\n]+", output)
         return paths[-1] if paths else output.rpartition("\n")[2]
 
@@ -249,7 +258,7 @@ class _Bootstrap:
 
 
 class _InstallerSession:
-    """The exchange with one installer. Its requests decide which files the client sends."""
+    """The conversation with one installer. The installer requests files, and the client sends them."""
 
     def __init__(self, work: _Bootstrap, host: HostFacts, plan: dict[str, Any], required: Requirements | None) -> None:
         self._work, self._host, self._plan, self._required = work, host, plan, required
@@ -258,7 +267,8 @@ class _InstallerSession:
         self._sources: dict[str, wheels.Wheel | Copy] = {
             file.copy.sha256: file.copy for file in work.prepared.includes.files.values()
         }
-        self.outcome: Bootstrapped | BootstrapError | None = None  # the first outcome; later ones are ignored
+        # the first outcome that arrives; later outcomes are ignored
+        self.outcome: Bootstrapped | BootstrapError | None = None
 
     def close(self) -> None:
         self._wanted.put_nowait(None)
@@ -308,7 +318,7 @@ class _InstallerSession:
     async def stdin(self) -> AsyncIterator[bytes]:
         """Yield the bytes for the installer's stdin.
 
-        stdin stays open while the installer works, as the installer ends when stdin is closed.
+        stdin is kept open while the installer works, because the installer exits when its stdin is closed.
         """
         uv, requirements = self._work.prepared.uv, self._required
         yield protocol.encode("plan", **self._plan)
@@ -343,7 +353,7 @@ class _InstallerSession:
 
 
 async def _file(source: wheels.Wheel | Copy) -> AsyncIterator[bytes]:
-    """Yield one file as a frame, in pieces. A small file is compressed if that makes it smaller."""
+    """Yield one file as a frame, in pieces. A small file is compressed if compression makes it smaller."""
     size = source.size_bytes
     if size <= _PACKED_BYTES:
         data = await in_thread(source.read, 0, size, abandon=True)

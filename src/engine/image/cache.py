@@ -1,4 +1,4 @@
-"""Files that this computer keeps for hosts: wheels and uv binaries for later pools, and copies of included files."""
+"""Files that this computer stores for hosts: wheels and uv binaries for later pools, and copies of included files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CHUNK_BYTES = 1 << 20
 
 
 def client_cache() -> Path:
-    """Return the cache's folder, private to this user, as nodes run programs from it.
+    """Return the cache folder of this computer. Only this user can write to it, because nodes run programs from it.
 
-    Raise an error if it is not usable.
+    Raises BootstrapError if the folder cannot be used.
     """
     folder = cache_root()
     try:
@@ -43,9 +43,10 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to ``path``, complete and flushed, if the block ends without an error.
+    """Yield a temporary path. If the ``with`` block succeeds, flush the file to disk and rename it to ``path``.
 
-    Other writers may do the same concurrently, in this process or in a container with the same process ids.
+    Other processes may write the same file at the same time, even processes in containers that have the same process
+    id.
     """
     make_private(path.parent)
     beside = path.with_name(f".{secrets.token_hex(8)}-{path.name}")
@@ -59,9 +60,12 @@ def written(path: Path) -> Iterator[Path]:
 
 
 class FileCopies:
-    """Copies of files as they were when a pool began, so that later machines get the same contents. Not thread-safe.
+    """Copies of files, made when a pool begins, so that machines that start later get the same contents.
 
-    They are in one unnamed temporary file, which disappears with the last process that uses it, even a killed one.
+    Not thread-safe.
+
+    All copies are in one unnamed temporary file. It disappears with the last process that has it open, even if that
+    process is killed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -72,7 +76,7 @@ class FileCopies:
         self._kept: dict[str, Copy] = {}
 
     def keep(self, fd: int) -> Copy:
-        """Copy the rest of an open file, and return the copy."""
+        """Copy an open file from its current position to its end, and return the copy."""
         digest, end = hashlib.sha256(), self._end
         while data := os.read(fd, _CHUNK_BYTES):
             digest.update(data)

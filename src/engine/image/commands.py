@@ -1,4 +1,4 @@
-"""The interface for commands on a host. A bootstrap needs nothing else from its connection to the host."""
+"""The interface for running commands on a host. A bootstrap uses nothing else of its connection to the host."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 
 class CommandResult(NamedTuple):
-    status: int | None  # None: a signal ended the command
+    status: int | None  # exit status; None: a signal ended the command
     signal: str | None
     stdout: bytes
-    stderr: bytes  # only its last part if it is long
+    stderr: bytes  # only the end of stderr if it is long
 
     @property
     def how(self) -> str:
@@ -18,7 +18,7 @@ class CommandResult(NamedTuple):
 
 
 class CommandRunner(Protocol):
-    """A runner of commands on one host, logged in as one user."""
+    """Runs commands on one host, as one user."""
 
     async def run(
         self,
@@ -27,14 +27,14 @@ class CommandRunner(Protocol):
         stdin: bytes | AsyncIterable[bytes] = b"",
         output: Callable[[bytes], None] | None = None,
     ) -> CommandResult:
-        """Run a command to its end. ``argv`` is quoted for the user's login shell.
+        """Run a command, and wait until it ends. ``argv`` is quoted for the user's login shell.
 
-        Cancelling closes the command's stdin and ends the command.
+        On cancellation, the command's stdin is closed, and the command is ended.
 
         Args:
             argv: The command and its arguments.
-            stdin: Written to the command's stdin, which is then closed. An iterator is dropped when the command ends.
-            output: Receives stdout as it arrives; the result's stdout is then empty.
+            stdin: Bytes for the command's stdin, which is then closed. When the command ends, the rest is not read.
+            output: Called with parts of stdout as they arrive. The result then contains no stdout.
 
         Raises:
             ConnectionError: the connection is lost.

@@ -1,4 +1,4 @@
-"""The hashes that a user's requirements give for their packages, and whether a file matches one of them."""
+"""The hashes in a user's requirements, and checks whether a file matches one of the hashes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-# Hashes of a requirement in pip's format: an option `--hash=sha256:...`, or the end of a file's URL, `#sha256=...`.
+# pip's two ways to write a hash in a requirement: the option `--hash=sha256:...`, or `#sha256=...` at the end of a URL
 _OPTION = re.compile(r"\s--hash(?:\s*=\s*|\s+)(\w+):([0-9a-fA-F]+)")
 _FRAGMENT = re.compile(r"://\S*?[#&](sha\d+|md5)=([0-9a-fA-F]+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -24,7 +24,7 @@ class Hash(NamedTuple):
 
 
 def has_option(requirement: str) -> bool:
-    """Return whether the line makes pip demand a hash for every package."""
+    """Return whether this line makes pip require a hash for every package."""
     return bool(_OPTION.search(requirement)) or requirement.startswith("--require-hashes")
 
 
@@ -34,13 +34,19 @@ def hashes_in(requirement: str) -> frozenset[Hash]:
 
 
 def name_of(requirement: str) -> str:
-    """Return the package's name in uv's spelling. For a URL without a name, take the name from the file's name."""
+    """Return the package's name as uv writes it.
+
+    If the requirement is a URL without a name, use the name of the file.
+    """
     match = _FILE.match(requirement) or _NAME.match(requirement)
     return re.sub(r"[-_.]+", "-", match[match.re.groups]).lower() if match else requirement
 
 
 def hashes_by_package(requirements: Iterable[str]) -> dict[str, frozenset[Hash]]:
-    """Return all hashes, by package. A package may be listed several times, for different systems."""
+    """Return package name -> hashes.
+
+    If several lines name a package, such as for different systems, their hashes are joined.
+    """
     known: dict[str, frozenset[Hash]] = {}
     for line in requirements:
         if hashes := hashes_in(line):
@@ -50,7 +56,7 @@ def hashes_by_package(requirements: Iterable[str]) -> dict[str, frozenset[Hash]]
 
 
 def has_one_of(path: Path, hashes: Iterable[Hash]) -> bool:
-    """Return whether the file matches one of the hashes. The file is read once for each algorithm."""
+    """Return whether the file matches one of the hashes. The file is read once per hash algorithm."""
     digests: dict[str, str] = {}
     for wanted in hashes:
         if wanted.algorithm not in digests:

@@ -1,4 +1,4 @@
-"""Errors of a bootstrap for users, with advice chosen by the output of the failed command."""
+"""Users' errors for failed bootstraps. The advice in an error depends on the output of the failed command."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import NamedTuple, TypedDict
 
 from ..api.errors import BootstrapError
 
-INSTALL = "pip install uv"  # Outrider depends on uv, except on platforms for which uv has no wheel
-LOG_LINES = 20  # last lines of a command's output in an error's message
+INSTALL = "pip install uv"  # Outrider requires uv as a package, except on platforms for which uv has no wheel
+LOG_LINES = 20  # maximum number of output lines in an error message
 
 
 class Hint(NamedTuple):
-    text: str  # the advice, in one clause
-    systematic: bool = False  # every host would fail in the same way: the image names something that does not exist
+    text: str  # the advice, as one clause
+    # whether every host would fail in the same way, for example because the image names a package that does not exist
+    systematic: bool = False
 
 
 _OFFLINE = "have packages fetched on this computer: Image(offline=True)"
@@ -23,7 +24,7 @@ _BY_HAND = "run the command there by hand to see more"
 _LONGER = "if it only was slow, raise Image(bootstrap_timeout=...)"
 _KEYS = "Volume(credentials={'AWS_ACCESS_KEY_ID': Secret.env('AWS_ACCESS_KEY_ID'), ...})"
 
-# Known failures: a pattern for the output of commands -> advice. The first matching pattern is used.
+# Known failures: pattern for a command's output -> advice. The first pattern that matches is used.
 _DISK = {
     r"no space left on device|disk quota exceeded|os error 28\b": Hint(
         "free space on that disk, or set OUTRIDER_CACHE in the host's environment to a folder on another"
@@ -171,7 +172,7 @@ _NO_COMMAND = re.compile(r"not allowed|only allowed|restricted|forced command|co
 
 
 def no_shell(stdout: bytes, stderr: bytes, status: int | None) -> str:
-    """Return advice for a login that does not run ``sh``; empty: the general advice for the phase fits."""
+    """Return advice for a login that does not run ``sh`` as expected. Empty: use the general advice for the phase."""
     output = b"\n".join([stdout, stderr]).decode(errors="replace")
     if _NO_LOGIN.search(output):
         return "give this user a login shell there (`chsh -s /bin/sh USER`), or log in as another, SSH(user=...)"
@@ -189,7 +190,7 @@ def no_shell(stdout: bytes, stderr: bytes, status: int | None) -> str:
 
 
 class Facts(TypedDict, total=False):
-    """The arguments of `bootstrap_error` that depend on the failure."""
+    """Keyword arguments of `bootstrap_error` that describe a failure."""
 
     command: str | None
     exit_status: int | None
@@ -210,9 +211,9 @@ def bootstrap_error(
     timed_out: bool = False,
     scrub: Callable[[str], str] = str,
 ) -> BootstrapError:
-    """Return the error for a failure.
+    """Return the error for a failed bootstrap.
 
-    ``hint``: advice; empty: chosen by the output. ``scrub`` removes secrets from a text.
+    ``hint``: the advice; empty: choose it by the output in ``log``. ``scrub``: removes secrets from a text.
     """
     reason, log = scrub(reason), [scrub(line) for line in log[-LOG_LINES:]]
     known = hint_for(phase, [reason, *log], exit_status=exit_status, timed_out=timed_out)

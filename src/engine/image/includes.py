@@ -1,4 +1,7 @@
-"""Find the user's own files to send to the nodes, and the module names that tasks can import from them."""
+"""Search for the user's own files that are sent to nodes.
+
+Also finds the names of the modules that tasks can import from these files.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
 
 _NEVER = {".git", ".hg", ".svn", "__pycache__", ".DS_Store"}
 _COMPILED = (".pyc", ".pyo")
-VISITS_MOST = 100  # times that one folder may be visited: symlinks between n folders create up to n! paths
+# how often symlinks may lead to the same folder; symlinks between n folders create up to n! different paths
+VISITS_MOST = 100
 
 
 class File(NamedTuple):
@@ -36,18 +40,19 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Includes:
-    """The included files.
+    """The files that are sent to nodes because of ``includes=``.
 
-    ``files``: by their path in the node's tree. ``paths``: folders of the tree, first on `sys.path`.
+    ``files``: path in the node's folder for included files -> file. ``paths``: folders inside that folder, which are
+    put at the beginning of `sys.path`.
     """
 
     files: Mapping[str, File] = field(default_factory=dict)
     paths: tuple[str, ...] = (".",)
-    modules: frozenset[str] = frozenset()  # top-level modules that tasks can import because of these files
+    modules: frozenset[str] = frozenset()  # top-level modules that tasks can import from these files
 
 
 class Root(NamedTuple):
-    """One entry of ``includes=``: a local file or folder, and its place in the node's tree."""
+    """A local file or folder of ``includes=``, and its path in the node's folder for included files."""
 
     source: Path
     place: PurePosixPath
@@ -67,7 +72,7 @@ def roots(image: Image) -> list[Root]:
 
 
 def scan(image: Image) -> Includes:
-    """Copy and hash every included file in its present state."""
+    """Copy and hash every included file as it is now."""
     if not image.includes:
         return Includes()
     files: dict[str, File] = {}
@@ -80,7 +85,7 @@ def scan(image: Image) -> Includes:
             continue
         for source in walk(root.source, image.excludes):
             files[(root.place / source.relative_to(root.source)).as_posix()] = _read(source, copies)
-        # if a folder of sys.path is inside the included folder, add it to the nodes' sys.path too
+        # folders of `sys.path` inside an included folder are also added to `sys.path` on the nodes
         for folder in folders:
             if folder.is_relative_to(root.source):
                 paths[(root.place / folder.relative_to(root.source)).as_posix()] = None
@@ -88,7 +93,7 @@ def scan(image: Image) -> Includes:
 
 
 def on_this_computer(image: Image) -> Image:
-    """Return the image for nodes on this computer: they import included files from their original places."""
+    """Return the image for nodes on this computer. Their tasks import the included files from where these files are."""
     if image.has_packages or image.apt or image.run or image.python != "auto":
         from .local_check import refuse_what_is_lacking
 
@@ -121,7 +126,7 @@ def _roots_of(include: str | os.PathLike[str] | ModuleType) -> Iterator[Root]:
 
 
 def _module(name: str) -> Iterator[Root]:
-    """Yield the file of a module, or the folders of a package, with the place that makes its name importable."""
+    """Yield the file of a module, or the folders of a package, with the path on nodes that makes it importable."""
     parts = name.split(".")
     locations, origin = _located(name, parts[0], None)
     for depth in range(2, len(parts) + 1):
@@ -141,10 +146,13 @@ def _module(name: str) -> Iterator[Root]:
 
 
 def _located(wanted: str, name: str, search: Sequence[str] | None) -> tuple[list[str] | None, str | None]:
-    """Return (folders, file) of a module: as it is loaded, or else as an import would find it."""
+    """Return (folders, file) of a module.
+
+    If the module is not imported, return what an import would find.
+    """
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if spec is None and search is not None:
-        # the full name of a module in a namespace package would need its parent
+        # the last part of the name is enough here; the full name would require that the parent package is imported
         spec = PathFinder.find_spec(name.rpartition(".")[2], search)
     elif name not in sys.modules:
         spec = find_spec(name)
@@ -189,13 +197,12 @@ def _modules(files: Mapping[str, File], place: str) -> set[str]:
 
 
 def walk(top: Path, excludes: Sequence[str]) -> Iterator[Path]:
-    """Yield every file below ``top`` that is not ignored, in a fixed order. Symlinks are followed.
+    """Yield every file below ``top`` that is not ignored, always in the same order. Symlinks are followed.
 
-    INCLUDES-1: a folder is skipped only if it is one of the folders that contain it, as a symlink may create such a
-        loop.
+    INCLUDES-1: a folder is skipped only if it is also one of its own parent folders, because a symlink creates a loop.
 
     Raises:
-        SpecError: a folder cannot be read, or symlinks lead to one folder more than `VISITS_MOST` times.
+        SpecError: a folder cannot be read, or symlinks lead to the same folder more than `VISITS_MOST` times.
     """
     ignored = _Ignored(top, excludes)
     lineages: dict[Path, frozenset[tuple[int, int]]] = {}
@@ -225,12 +232,12 @@ def walk(top: Path, excludes: Sequence[str]) -> Iterator[Path]:
             path = here / name
             if name in _NEVER or name.endswith(_COMPILED) or ignored.has(path, is_folder=False):
                 continue
-            if path.is_file():  # False for a socket or a dangling symlink
+            if path.is_file():  # not a socket or a broken symlink
                 yield path
 
 
 class _Ignored:
-    """Patterns for ignored files below ``top``: from .gitignore files in the repository, and from the user."""
+    """The patterns for ignored files below ``top``, from the .gitignore files of the repository and from the user."""
 
     def __init__(self, top: Path, excludes: Sequence[str]) -> None:
         self._top = top
@@ -241,7 +248,7 @@ class _Ignored:
     def has(self, path: Path, *, is_folder: bool) -> bool:
         """Return whether ``path`` is ignored.
 
-        The user's patterns take precedence, then those of the nearest .gitignore.
+        If several patterns match, the user's patterns decide, then those in the nearest .gitignore file.
         """
         inside = [folder for folder in path.parents if folder.is_relative_to(self._top)]
         of_git = ((self._spec(folder), folder) for folder in (*inside, *self._above))
@@ -251,8 +258,10 @@ class _Ignored:
         return False
 
     def _folders_above(self) -> list[Path]:
-        """Return the folders above ``top`` in its repository; none if one of them ignores ``top``, as the user named
-        it.
+        """Return the folders above ``top`` up to the root of its git repository.
+
+        Empty if a .gitignore file there ignores ``top`` itself: the user has named ``top``, so these files do not
+        count.
         """
         folders: list[Path] = []
         for folder in () if (self._top / ".git").exists() else self._top.parents:
@@ -260,7 +269,7 @@ class _Ignored:
             if (folder / ".git").exists():
                 break
         else:
-            return []  # `top` is not in a repository
+            return []  # `top` is not in a git repository
         for folder in folders:
             spec, inner = self._spec(folder), self._top
             while spec is not None and inner != folder:
@@ -278,7 +287,7 @@ class _Ignored:
 
 
 def _word(spec: GitIgnoreSpec, base: Path, path: Path, is_folder: bool) -> bool | None:
-    """Return True if ignored; False if a pattern with ``!`` excludes it from that; None if no pattern matches."""
+    """Return True if a pattern ignores the path, False if a pattern with ``!`` includes it; None: no match."""
     return spec.check_file(path.relative_to(base).as_posix() + ("/" if is_folder else "")).include
 
 

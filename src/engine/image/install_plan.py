@@ -1,4 +1,7 @@
-"""The install plan for a host. `prepare` reads the image once per pool; the rest depends on the probe of each host."""
+"""The plan of what to install on a host.
+
+`prepare` reads the image once per pool. The other functions use what `probe` found out about each host.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +27,26 @@ from .probe import HostFacts, Python
 from .requirements import Requirements, Uv, without_password
 from .wheels import WheelCache
 
-_INSTALLER_PYTHON = (3, 8)  # oldest Python that runs the installer; tasks need the client's own minor version
+# oldest Python that can run the installer; tasks need the same minor version of Python as the client
+_INSTALLER_PYTHON = (3, 8)
 _BRING_IT = f"`{INSTALL}` here: then it is brought along"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An image, read and resolved as far as possible on this computer. `bootstrap` installs it on each host."""
+    """An image after all work that this computer can do before it knows the host.
+
+    `bootstrap` installs it on each host.
+    """
 
     image: Image
-    python: str  # this process's version, such as "3.11.7"; nodes must have the same minor version
+    python: str  # the version of this process's Python, such as "3.11.7"; nodes need the same minor version
     runtime: outrider_archive.OutriderArchive
     includes: Includes
-    requirements: Requirements | None  # None: neither the image nor a plugin needs packages
-    uv: Uv | None  # None: uv is not installed here, and not needed so far
-    wheel_cache: WheelCache  # wheels, and uv for other platforms, fetched when the first node needs them
-    hidden: list[str]  # texts to hide in all output: secrets in all their forms
+    requirements: Requirements | None  # the packages to install; None: neither the image nor a plugin needs any
+    uv: Uv | None  # None: uv is not installed on this computer, and it is not certain that it is needed
+    wheel_cache: WheelCache  # wheels, and uv for other platforms; they are fetched when the first node needs them
+    hidden: list[str]  # texts to hide in all output: the secrets, also in quoted and encoded form
     volumes: tuple[Volume, ...] = ()
 
     @property
@@ -54,13 +61,13 @@ async def prepare(
     *,
     python: str = platform.python_version(),
 ) -> Prepared:
-    """Read the included files and the lock, and build the runtime archive. Cancel-safe.
+    """Read the included files and the lock file, and build the runtime archive. May be cancelled at any time.
 
     ``packages``: the packages that each plugin needs.
 
     Raises:
-        SpecError: the image names something that does not exist, or needs uv, which is not installed here.
-        BootstrapError: the lock cannot be read.
+        SpecError: the image names something that does not exist, or needs uv, which is not installed on this computer.
+        BootstrapError: the lock file cannot be read.
     """
     uv = Uv.if_installed()
     if uv is None and image.needs_uv:
@@ -80,13 +87,13 @@ async def prepare(
 
 @dataclass(frozen=True, slots=True)
 class PythonChoice:
-    """The choice of Pythons on a host: one for the installer, and one for tasks."""
+    """The Pythons to use on a host: one for the installer, and one for tasks."""
 
-    installer: Python | None  # None: the host has no suitable Python
-    base: str  # Python for tasks: a path on the host, or a version for uv to fetch
-    environment: bool  # whether uv creates an environment for tasks; otherwise tasks use ``base`` directly
-    isolated: bool = True  # False: the environment also sees the packages of its base interpreter
-    requirements: Requirements | None = None  # packages to install in the environment
+    installer: Python | None  # runs the installer; None: the host has no suitable Python
+    base: str  # the Python for tasks: a path on the host, or a version that uv installs
+    environment: bool  # whether uv creates a virtual environment for tasks; if not, tasks use ``base`` itself
+    isolated: bool = True  # False: the virtual environment also sees the packages of ``base``
+    requirements: Requirements | None = None  # packages to install in the virtual environment
 
 
 def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
@@ -113,9 +120,9 @@ def choose_python(prepared: Prepared, host: HostFacts) -> PythonChoice:
 
 
 def _on(prepared: Prepared, python: Python, *, isolated: bool) -> PythonChoice:
-    """Return the choice for a host that has a suitable Python.
+    """Return the choice for a host that already has a suitable Python.
 
-    If not isolated, tasks also see that Python's packages.
+    ``isolated`` False: tasks also see the packages that are installed in that Python.
     """
     required = _required(prepared, frozenset() if isolated else python.packages)
     if required is None:
@@ -129,7 +136,10 @@ def _on(prepared: Prepared, python: Python, *, isolated: bool) -> PythonChoice:
 
 
 def _required(prepared: Prepared, there: frozenset[str]) -> Requirements | None:
-    """Return the image's requirements, and those of plugins that the host lacks."""
+    """Return the image's requirements, and those packages of plugins that the host does not have. None: there are none.
+
+    ``there``: the names of packages that the host has.
+    """
     if prepared.requirements is None:
         return None
     lacking = [each for each in prepared.requirements.of_plugins if hashes.name_of(each) not in there]
@@ -137,9 +147,9 @@ def _required(prepared: Prepared, there: frozenset[str]) -> Requirements | None:
 
 
 def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: str) -> dict[str, Any] | None:
-    """Return the parameters for creating an environment; None: tasks use ``choice.base``.
+    """Return the parameters for creating a virtual environment. None: tasks use the interpreter ``choice.base``.
 
-    ``uv``: the path of uv's binary in the cache.
+    ``uv``: the path of the uv binary inside the host's cache folder.
     """
     if not choice.environment:
         return None
@@ -164,7 +174,10 @@ def environment(prepared: Prepared, host: HostFacts, choice: PythonChoice, uv: s
 def install_plan(
     prepared: Prepared, host: HostFacts, environment: dict[str, Any] | None, **of_this_node: Any
 ) -> dict[str, Any]:
-    """Return the installer's complete plan as JSON values. The installer reads it from stdin, and stores none of it."""
+    """Return the complete plan for the installer, as JSON values.
+
+    The installer reads the plan from stdin and does not store it, because it contains secrets.
+    """
     image = prepared.image
     return {
         **of_this_node,
@@ -184,8 +197,8 @@ def install_plan(
 
 
 def _passwords(url: str) -> list[str]:
-    # urlsplit would not do: an unquoted special character in a password ends its netloc, and such a password must be
-    # hidden too.
+    # Find the login without urlsplit: if the password contains an unquoted special character, urlsplit cuts it off.
+    # Such a password must be hidden, too.
     login, _, _ = url.partition("://")[2].partition("/")[0].rpartition("@")
     written = login.partition(":")[2]
     return [written, unquote(written)] if written else []

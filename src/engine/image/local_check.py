@@ -1,4 +1,7 @@
-"""Check an image against this computer. For `Local` nothing is installed, so everything must be present."""
+"""Check of an image against this computer, for the provider `Local`.
+
+It installs nothing, so all must be there already.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,18 @@ from ..api.checks import refuse
 from ..api.image import Image
 from .requirements import Collected
 
-_NOT_HERE = ("lock", "run")  # settings that cannot be checked here, or would change this computer
+_NOT_HERE = ("lock", "run")  # settings of an image that cannot be checked, or would change this computer
 _HASHES = re.compile(r"\s+--hash.*", re.DOTALL)
 _DPKG_S = 10.0
 
 
 def refuse_what_is_lacking(image: Image) -> None:
-    """Refuse an image that needs packages which this process's Python or this computer's Debian lacks.
+    """Raise an error if this computer lacks packages that the image needs.
+
+    Python packages are looked up in this process's Python, Debian packages on this computer.
 
     Raises:
-        SpecError: names everything that is missing, and the commands to install it.
+        SpecError: the error names all missing packages, and the commands that install them.
     """
     if settings := [f"{name}=" for name in _NOT_HERE if getattr(image, name)]:
         refuse(
@@ -59,7 +64,7 @@ def _is_ours(python: str) -> bool:
 
 
 def _lacking_packages(image: Image) -> Iterator[tuple[str, str]]:
-    """Yield the unmet requirements: in pip's format, and as a text for users."""
+    """Yield the Python packages that are missing: the requirement in pip's format, and a text for users."""
     collected = Collected(image)
     for line in collected.lines:
         yield from _unmet(_HASHES.sub("", line))
@@ -68,7 +73,7 @@ def _lacking_packages(image: Image) -> Iterator[tuple[str, str]]:
 
 
 def _unmet(line: str, extra: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the requirement if it is unmet. Options, and URLs without a name, are not checked."""
+    """Yield the requirement if it is not satisfied. Options, and URLs without a package name, are not checked."""
     try:
         wanted = Requirement(line)
     except InvalidRequirement:
@@ -91,7 +96,7 @@ def _unmet(line: str, extra: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _lacking_debian_packages(image: Image) -> Iterator[str]:
-    """Yield the packages that dpkg does not list as installed; none if this computer has no dpkg."""
+    """Yield the Debian packages that are not installed. If this computer has no dpkg, yield none."""
     program = shutil.which("dpkg-query")
     for requirement in image.apt if program is not None else ():
         name, sign, version = re.fullmatch(r"([^=/]+)([=/]?)(.*)", requirement).groups()  # type: ignore[union-attr]

@@ -1,4 +1,7 @@
-"""Convert a uv.lock or pylock.toml to requirements that only the locked files satisfy, or raise an error."""
+"""Conversion of a uv.lock or pylock.toml to requirements that only the locked files satisfy.
+
+If that is not possible, an error is raised.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,21 @@ from urllib.parse import unquote, urlsplit
 
 from ..api.errors import SpecError
 
-Package = Mapping[str, Any]  # one package of a pylock.toml
+Package = Mapping[str, Any]  # the entry of one package in a lock file
 
 
 class Lock(NamedTuple):
     requirements: tuple[str, ...]
-    indexes: tuple[str, ...]  # indexes that the lock names
-    hashes: Mapping[str, str]  # file name -> hash
-    all_hashed: bool  # False: some packages are fixed by a commit, not a hash
+    indexes: tuple[str, ...]  # URLs of the package indexes that the lock file names
+    hashes: Mapping[str, str]  # file name -> hash of the file
+    all_hashed: bool  # False: some packages have a git commit instead of a hash
 
 
 def parse(path: Path, pylock: str, *, uv_lock: str = "") -> Lock:
-    """Parse a pylock.toml. ``uv_lock``: the text of the uv.lock that it was exported from; empty: none.
+    """Parse a pylock.toml. ``uv_lock``: the text of the uv.lock from which the pylock.toml was created; empty: none.
 
     Raises:
-        SpecError: the lock cannot be read, or does not determine the files to install.
+        SpecError: the lock file cannot be read, or does not determine exactly which files are installed.
     """
     try:
         packages: Sequence[Package] = tomllib.loads(pylock).get("packages", ())
@@ -44,9 +47,9 @@ def parse(path: Path, pylock: str, *, uv_lock: str = "") -> Lock:
 
 
 def _without_hash(packages: Sequence[Package]) -> set[tuple[str, str]]:
-    """Return the packages of a uv.lock that have index files without a hash.
+    """Return (name, version) of the packages in a uv.lock that have a file without a hash.
 
-    uv would take these hashes from the index now.
+    For these files, uv would accept the hash that the index has now.
     """
     return {
         (package["name"], package.get("version", ""))
@@ -70,7 +73,7 @@ def _hashes(file: Package) -> list[str]:
 
 
 def _name(file: Package) -> str:
-    """Return the file's name. Some locks have it only in the URL or path."""
+    """Return the file's name. Some lock files contain it only as part of the URL or path."""
     place = file.get("url") or file.get("path") or ""
     return str(file.get("name") or unquote(urlsplit(place).path.rpartition("/")[2]))
 

@@ -1,4 +1,4 @@
-"""Inspect a host with one command: its system, its cache, and its Pythons."""
+"""Inspection of a host by one command, which reports the host's system, cache folder and Pythons."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# The host's sh reads the script on stdin, so that no login shell must quote it. Arguments: the wanted minor version,
-# the path of an interpreter or "", and the names of packages to look for in each Python. The script is one function,
-# because its commands must not read the rest of the script from stdin.
-#
-# Each Python runs isolated, but reports what its tasks will see: like `node.daemon`, it adds the user's own packages.
-#
-# Programs in the cache are run, even by the probe itself. So the probe touches nothing in the cache before it has
-# checked that no other user can write there. It checks only the folders, as a file cannot be created in a folder
-# without write access to the folder.
+# The script is sent to `sh` on stdin, so that no login shell has to parse it. Its arguments: the required minor version
+# of Python, the path of an interpreter or "", and the names of packages to look for in each Python. The script is one
+# function, because a command in it could otherwise read the rest of the script from stdin.
+# The script runs each Python in isolated mode, but reports the packages that tasks will see: as `node.daemon` does, it
+# adds the packages that the user has installed for himself.
+# Programs in the cache folder are executed, some by this script itself. So the script first checks that no other user
+# can write to the cache, before it uses anything there. It checks only folders, because a file cannot be replaced
+# without write access to its folder.
 SCRIPT = b"""\
 entries() {
     stat -c "%u 700 %n" "$cache" || echo "? ? $cache"
@@ -83,8 +82,8 @@ class Python(NamedTuple):
     version: str  # such as "3.11.2"
     implementation: str  # such as "cpython"
     path: str
-    is_requested: bool = False  # whether the user named this interpreter
-    packages: frozenset[str] = frozenset()  # the installed packages among the requested ones
+    is_requested: bool = False  # whether the user has named this interpreter in the image
+    packages: frozenset[str] = frozenset()  # those of the packages in question that this Python has
 
     @property
     def minor(self) -> str:
@@ -97,17 +96,20 @@ class HostFacts(NamedTuple):
     libc: str  # such as "glibc 2.36", or "other"
     uid: int
     cache: str
-    refused: str  # the reason why the cache cannot be written; empty: it can
-    # (uid, mode, path) of a place in the cache that other users may write, so that no program of the cache is run;
-    # None: none
+    refused: str  # why this user cannot write to the cache folder; empty: the user can
+    # (user id, mode, path) of a place in the cache folder that other users can write to. Programs in the cache are then
+    # not run. None: there is no such place.
     exposed: tuple[str, str, str] | None
     free_bytes: int | None
-    present: frozenset[str]  # runtimes and uv binaries in the cache, as "runtime/DIGEST" and "uv/DIGEST"
-    pythons: tuple[Python, ...]  # in order of preference
+    present: frozenset[str]  # what the cache already has: "runtime/DIGEST" and "uv/DIGEST"
+    pythons: tuple[Python, ...]  # the most suitable Python first
 
     @property
     def platform(self) -> str:
-        """The platform, as used in names of a node's caches: everything that compiled files depend on."""
+        """The host's platform, for names in its cache folder.
+
+        Compiled files can be used on all hosts of the same platform.
+        """
         return f"{self.system}-{self.machine}-{self.libc.replace(' ', '-')}".lower()
 
 
@@ -116,10 +118,10 @@ def arguments(minor: str, requested: str, packages: Iterable[str] = ()) -> list[
 
 
 def parse(stdout: bytes) -> HostFacts:
-    """Parse the output of the probe. Lines before and after it, which a login shell may print, are skipped.
+    """Parse the output of the probe script. Lines before and after it, which a login shell may print, are skipped.
 
     Raises:
-        ValueError: the output is not that of a complete run of the script.
+        ValueError: the script did not run to its end.
     """
     lines = stdout.decode(errors="replace").splitlines()
     if "outrider-probe 1" not in lines or "end" not in lines[lines.index("outrider-probe 1") :]:
@@ -136,7 +138,7 @@ def parse(stdout: bytes) -> HostFacts:
             pythons.append(Python(match[1], match[2], match[3], is_requested=word == "asked"))
         elif word == "package" and pythons:
             pythons[-1] = pythons[-1]._replace(packages=pythons[-1].packages | {rest})
-        elif word not in facts:  # a message of several lines may repeat a keyword
+        elif word not in facts:  # an error of several lines may repeat a keyword: use the first
             facts[word] = rest
     system, _, machine = facts.get("system", "").partition(" ")
     owner, mode, path = facts.get("exposed", "  ").split(" ", 2)

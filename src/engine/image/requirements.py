@@ -1,4 +1,7 @@
-"""Merge the packages that an image requests into one text for uv, and run uv on this computer."""
+"""Conversion of the packages that an image requests into one requirements file for uv.
+
+Also runs uv on this computer.
+"""
 
 from __future__ import annotations
 
@@ -32,45 +35,49 @@ _COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    text: str  # a requirements file that refers to no other file, except to wheels on this computer
+    text: str  # content of a requirements file; it refers to no other files, except wheels on this computer
     constraints: str = ""
-    urls: tuple[str | Secret, ...] = ()  # indexes, in order of preference
-    folders: tuple[Path, ...] = ()  # folders of wheels on this computer
-    only_folders: bool = False  # True: use no index, not even the default one
-    options: tuple[str, ...] = ()  # options for `uv pip install` and `uv pip compile`
-    all_hashed: bool = False  # True: every package must have one of the hashes in the text
-    variables: Mapping[str, str] = field(default_factory=dict)  # environment variables in the text, with their values
-    listed: tuple[tuple[str, int], ...] = ()  # names and sizes of the wheels in ``folders``
-    wheels: tuple[str, ...] = ()  # SHA-256 of the cached wheels that the text refers to
-    locked: Mapping[str, str] = field(default_factory=dict)  # file name of a locked file -> its hash
-    of_plugins: tuple[str, ...] = ()  # packages of plugins, to install on hosts that lack them; not in the text
+    urls: tuple[str | Secret, ...] = ()  # package indexes; the first has the highest priority
+    folders: tuple[Path, ...] = ()  # folders on this computer that contain wheels
+    only_folders: bool = False  # use only ``folders``, and no package index, not even the default index
+    options: tuple[str, ...] = ()  # further options for `uv pip install` and `uv pip compile`
+    all_hashed: bool = False  # whether every package must match one of the hashes in ``text``
+    # name -> value of the environment variables to which ``text`` refers
+    variables: Mapping[str, str] = field(default_factory=dict)
+    listed: tuple[tuple[str, int], ...] = ()  # (name, size) of the wheels in ``folders``
+    wheels: tuple[str, ...] = ()  # SHA-256 of the wheels in this computer's cache to which ``text`` refers
+    locked: Mapping[str, str] = field(default_factory=dict)  # name of a file in the lock -> hash of the file
+    # packages that plugins need, not contained in ``text``; they are installed on hosts that lack them
+    of_plugins: tuple[str, ...] = ()
 
     def with_packages(self, packages: Sequence[str]) -> Requirements:
-        """Return these requirements with further packages."""
+        """Return a copy of these requirements with additional packages."""
         return replace(self, text=self.text + "".join(f"{each}\n" for each in packages))
 
     @property
     def is_local(self) -> bool:
-        """Return whether only this computer can resolve the requirements."""
+        """Return whether the requirements can be resolved only on this computer, because they refer to files on it."""
         return bool(self.folders or self.wheels)
 
     @property
     def install_options(self) -> tuple[str, ...]:
         """Options for `uv pip install`.
 
-        uv ignores hashes of requirements without ``==``, unless all packages need a hash.
+        With ``--verify-hashes``, uv checks hashes only for requirements with ``==``. With ``--require-hashes``, it
+        checks all.
         """
         return (*self.options, "--require-hashes" if self.all_hashed else "--verify-hashes")
 
     def uv_environment(self, folders: Sequence[Path] = ()) -> dict[str, str]:
-        """Return environment variables for uv: the indexes, as arguments would show their passwords, and those in the
-        text.
+        """Return the environment variables for uv: the package indexes, and the variables to which the text refers.
+
+        Indexes are not passed as arguments, because other users could read the passwords in them.
         """
         variables = {"UV_INDEX": " ".join(map(revealed, self.urls)), "UV_FIND_LINKS": ",".join(map(str, folders))}
         return {**{name: value for name, value in variables.items() if value}, **self.variables}
 
     def identity(self) -> list[object]:
-        """Return the values that identify an environment: with the local wheels, but without passwords."""
+        """Return the values that determine the content of an environment, for its digest. Passwords are left out."""
         return [
             self.text,
             self.constraints,
@@ -101,7 +108,11 @@ class Uv(NamedTuple):
         self, *arguments: str, secrets: Iterable[Secret] = (), env: Mapping[str, str] | None = None, stdin: bytes = b"",
         cwd: Path | None = None,
     ) -> str:  # fmt: skip
-        """Run uv and return its stdout. Cancel-safe. On failure, raise a `BootstrapError` with phase "packages"."""
+        """Run uv, and return its stdout. May be cancelled at any time.
+
+        Raises:
+            BootstrapError: uv failed. The phase of the error is "packages".
+        """
         running = await asyncio.create_subprocess_exec(
             str(self.path),
             *arguments,
@@ -132,12 +143,10 @@ class Uv(NamedTuple):
 
 
 async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] = ()) -> Requirements | None:
-    """Read the requirements of an image; None: neither the image nor a plugin has any.
+    """Read the requirements of an image. None: neither the image nor a plugin needs packages.
 
-    ``of_plugins``: packages by plugin.
-
-    The image takes precedence: packages that it names are left out of the plugins' ones. With hashes or a lock, the
-    image must name all packages, so those of plugins are not added.
+    ``of_plugins``: the packages of each plugin. If the image names a package, a plugin's request for that package is
+    left out. If the image has hashes or a lock file, it must name all packages, so no packages of plugins are added.
     """
     if not image.has_packages and not any(of_plugins):
         return None
@@ -165,10 +174,10 @@ async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] 
 
 
 def _unnamed(of_plugins: Sequence[Sequence[str]], lines: Sequence[str], constraints: Sequence[str]) -> tuple[str, ...]:
-    """Return the packages of plugins that the image does not name.
+    """Return the packages that plugins need and the image does not name.
 
     If the image names or constrains one package of a plugin, the plugin's other packages are requested without a
-    version, as the locally installed version may not fit.
+    version, because the version that is installed on this computer may not fit.
     """
     named, constrained = ({_project(line) for line in each if line[0] != "-"} for each in (lines, constraints))
     decided, free = named | constrained, set[str]()
@@ -185,7 +194,7 @@ def _any_version(requirement: str) -> str:
 
 
 def _project(requirement: str) -> str:
-    """Return the package's name without a device suffix: tensorflow-cpu contains the files of tensorflow."""
+    """Return the package's name without "-cpu" or "-gpu": tensorflow-cpu provides the same files as tensorflow."""
     return hashes.name_of(requirement).removesuffix("-cpu").removesuffix("-gpu")
 
 
@@ -215,7 +224,8 @@ def _indexes(indexes: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...],
 
 def _check_hashed(lines: Sequence[str]) -> None:
     for line in lines:
-        is_fixed = line.startswith("-") or "@ file:" in line or hashes.hashes_in(line)  # "@ file:" is a local wheel
+        # a wheel on this computer, which cannot change after it was copied
+        is_fixed = line.startswith("-") or "@ file:" in line or hashes.hashes_in(line)
         if not is_fixed:
             raise SpecError(
                 f"Image(pip=..., requirements=...): {hashes.name_of(line)} has no hash, but other requirements have, "
@@ -225,7 +235,7 @@ def _check_hashed(lines: Sequence[str]) -> None:
 
 
 class Collected:
-    """An image's requirements and requirements files, in pip's format, merged into one text."""
+    """The requirements of an image, from its settings and from requirements files, collected in pip's format."""
 
     def __init__(self, image: Image) -> None:
         self.lines: list[str] = []
@@ -284,7 +294,10 @@ class Collected:
 
 
 def _kept(wheel: Path) -> tuple[str, Path]:
-    """Copy a wheel into the cache under its SHA-256, so that later machines get the same file even after a rebuild."""
+    """Copy a wheel into the cache, under its SHA-256.
+
+    Machines that start later get this copy, even if the wheel changes.
+    """
     try:
         digest = sha256(wheel)
         kept = client_cache() / "wheels" / digest / wheel.name
@@ -309,8 +322,9 @@ def _own_code(what: str, where: str) -> str:
 
 
 async def _locked(path: Path, uv: Uv, indexes: Sequence[str | Secret]) -> Requirements:
-    """Return a lock as exact requirements with hashes, and the indexes that the lock names in addition to
-    ``indexes``.
+    """Convert a lock file to exact requirements with hashes.
+
+    The indexes are ``indexes``, followed by further indexes that the lock file names.
     """
     uv_lock, pylock = "", await in_thread(path.read_text, abandon=True)
     if path.name == "uv.lock":

@@ -1,4 +1,7 @@
-"""Wheels for nodes that cannot reach an index: resolved for the nodes' platform, fetched and cached here, and sent."""
+"""Wheels for nodes that cannot reach a package index.
+
+This computer resolves the requirements for the nodes' platform, downloads the wheels, and sends them to the nodes.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,19 @@ from .hashes import Hash, has_one_of, hashes_by_package
 from .hints import bootstrap_error
 from .requirements import Requirements, Uv, without_password
 
-_PATIENCE_S = 30.0  # seconds to wait for data from a server
+_PATIENCE_S = 30.0  # maximum seconds without data from a server
 _TRIES = 3
 _AT_ONCE = 8
 _CHUNK_BYTES = 1 << 20
-_MOST_SHOWN = 3  # hashes to show in an error
+_MOST_SHOWN = 3  # maximum number of hashes in an error message
 _WHEEL = re.compile(r"\w[\w.+!-]*\.whl")
-# newest glibc version 2.x that uv has a platform for; newer systems can use wheels for older versions
+# The newest glibc 2.x for which uv knows a platform name. Systems with a newer glibc can use the same wheels.
 _NEWEST_GLIBC = 40
 _uv_sha256 = cache(sha256)
 
 
 class Wheel(NamedTuple):
-    name: str  # the file's name, with its package, version and platform
+    name: str  # the file name, which contains the package, its version and the platform
     sha256: str
     path: Path
 
@@ -57,18 +60,21 @@ class Wheel(NamedTuple):
 
 
 class Selection(NamedTuple):
-    requirements: str  # requirements that select exactly these wheels
+    requirements: str  # requirements that exactly these wheels satisfy
     wheels: tuple[Wheel, ...]
 
 
 class UvBinary(NamedTuple):
-    path: Path  # the uv binary for one platform
-    in_cache: str  # its folder in a host's cache, as "uv/DIGEST"
+    path: Path  # the uv binary on this computer, for one platform
+    in_cache: str  # the folder for the binary in a host's cache folder: "uv/DIGEST"
 
 
 @dataclass(slots=True)
 class WheelCache:
-    """Wheels and uv binaries for a pool's nodes, fetched once per platform, when the first node needs them."""
+    """The wheels and uv binaries for a pool's nodes.
+
+    They are fetched once per platform, when the first node needs them.
+    """
 
     _selections: dict[str, Selection] = field(default_factory=dict)
     _binaries: dict[str, UvBinary] = field(default_factory=dict)
@@ -77,7 +83,10 @@ class WheelCache:
     _packing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def select(self, uv: Uv, wanted: Requirements, target: str, python: str) -> Selection:
-        """Return the wheels of ``wanted`` for ``target`` (a platform name of uv) and a Python version. Cancel-safe."""
+        """Return the wheels that satisfy ``wanted`` for a platform and a Python version. May be cancelled at any time.
+
+        ``target``: the platform, by uv's name. ``python``: the version.
+        """
         key = f"{target} {python} {wanted.text}"
         async with self._selecting:
             if key not in self._selections:
@@ -85,7 +94,7 @@ class WheelCache:
             return self._selections[key]
 
     async def uv_for(self, uv: Uv, target: str) -> UvBinary:
-        """Return the uv binary for ``target``: this computer's own, or the one in uv's wheel for that platform."""
+        """Return the uv binary for the platform ``target``: this computer's own binary, or the binary in uv's wheel."""
         async with self._packing:
             if target not in self._binaries:
                 path = uv.path
@@ -104,7 +113,7 @@ class WheelCache:
 
 
 def wheel_target(machine: str, libc: str) -> str:
-    """Return a host's platform as a value of ``uv --python-platform``."""
+    """Return the host's platform as a value for the option ``--python-platform`` of uv."""
     kind, _, version = libc.partition(" ")
     if kind != "glibc":
         return f"{machine}-unknown-linux-musl"
@@ -112,12 +121,12 @@ def wheel_target(machine: str, libc: str) -> str:
 
 
 def uv_target(machine: str, libc: str) -> str:
-    """Return the platform of the uv binary for a host. The binary needs only glibc 2.17."""
+    """Return the platform for which to get the uv binary for a host. The binary needs only glibc 2.17."""
     return wheel_target(machine, "glibc 2.17" if libc.startswith("glibc") else libc)
 
 
 def here() -> str:
-    """Return this computer's platform in the form of `uv_target`; empty: it is not Linux."""
+    """Return this computer's platform, as `uv_target` names it. Empty if this computer does not run Linux."""
     system = os.uname()
     return uv_target(system.machine, "glibc") if system.sysname == "Linux" else ""
 
@@ -144,7 +153,7 @@ async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Sel
         fetching = _Fetching(wanted, Path(folder))
         try:
             wheels = await asyncio.gather(*map(fetching.wheel, packages))
-        finally:  # after a cancellation or a failed download, the remaining threads would keep the process alive
+        finally:  # otherwise threads of other downloads would keep this process alive after an error
             fetching.cancelled.set()
     pinned = [
         f"{package['name']}=={wheel.name.split('-')[1]} --hash=sha256:{wheel.sha256}\n"
@@ -154,10 +163,10 @@ async def _select(uv: Uv, wanted: Requirements, target: str, python: str) -> Sel
 
 
 class _Fetching:
-    """The download of the wheels of one resolution, with a check of the user's hashes, which uv ignores there."""
+    """Downloads the wheels of one resolution, and checks the hashes that the user gave; uv does not check them here."""
 
     def __init__(self, wanted: Requirements, folder: Path) -> None:
-        self._wanted, self._folder = wanted, folder  # uv's relative paths are relative to this folder
+        self._wanted, self._folder = wanted, folder  # relative paths in uv's output are relative to ``folder``
         self._hashes = hashes_by_package((*wanted.text.splitlines(), *wanted.constraints.splitlines()))
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self.cancelled = threading.Event()
@@ -170,7 +179,7 @@ class _Fetching:
                 f"build a wheel of {package['name']}, and put its folder into Image(pip_indexes=[...])",
             )
         hashes = self._hashes.get(package["name"], frozenset())
-        # One version may have several builds.
+        # a version may have several wheels (builds): prefer one that matches the user's hashes
         entry = next((each for each in entries if not hashes.isdisjoint(each.get("hashes", {}).items())), entries[0])
         url = entry.get("url") or (self._folder / entry["path"]).resolve().as_uri()
         name = _named(url)
@@ -187,7 +196,7 @@ class _Fetching:
 
 
 def _compare(package: str, wheel: Wheel, hashes: frozenset[Hash], wanted: Requirements) -> None:
-    """Refuse a wheel that matches none of the ``hashes`` that the user gave for its package."""
+    """Raise an error if the wheel matches none of the ``hashes`` that the user gave for the package."""
     if not hashes and wanted.all_hashed and wheel.sha256 not in wanted.wheels:
         raise _refused(
             f"{package} ({wheel.name}) has no hash, and other requirements of the image have",
@@ -208,7 +217,7 @@ def _compare(package: str, wheel: Wheel, hashes: frozenset[Hash], wanted: Requir
 def _named(url: str) -> str:
     """Return the file name in a URL.
 
-    It must be the plain name of a wheel, as it becomes a path here and on the nodes.
+    It must be a valid name of a wheel without special characters, because it is used in paths here and on the nodes.
     """
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     if not _WHEEL.fullmatch(name):
@@ -228,10 +237,10 @@ def _fetched(
     *,
     hashes: frozenset[Hash] = frozenset(),
 ) -> Wheel:
-    """Return a wheel from the cache, or download it into the cache. Its digest is verified.
+    """Return a wheel from the cache, or download it into the cache, and check its hash.
 
-    ``expected``: the SHA-256 from its index. Without it, the cached file may differ from the one that the user's
-    ``hashes`` describe, so these are compared.
+    ``expected``: the wheel's SHA-256 from the index. If the index gives none, a wheel in the cache is used only if it
+    matches one of the user's ``hashes``, or if the user gave none.
     """
     store = client_cache() / "wheels"
     key = expected or hashlib.sha256(url.encode()).hexdigest()
@@ -245,7 +254,7 @@ def _fetched(
                 _download(url, beside, indexes, cancelled)
                 if expected is not None and sha256(beside) != expected:
                     raise OSError("it is not the file that the index says it is")
-        except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+        except (OSError, http.client.HTTPException) as error:  # OSError includes URLError
             raise _refused(
                 f"{without_password(url)} could not be fetched to this computer: {getattr(error, 'reason', error)}",
                 "check this computer's network, or name a local folder of wheels in Image(pip_indexes=[...])",
@@ -278,9 +287,10 @@ def _downloaded(url: str, target: Path, indexes: Sequence[str | Secret], cancell
 
 
 def _credentials(url: str, indexes: Sequence[str | Secret]) -> str:
-    """Return ``user:password`` for a file's URL: from the URL, from an index on the same host, or from ~/.netrc.
+    """Return ``user:password`` for downloading a file: from its URL, from an index on the same host, or from ~/.netrc.
 
-    Over http they would be readable on the network, so they are sent only if the user named an http index on that host.
+    Over http, others on the network could read the password. So it is sent only if the user named an http URL on that
+    host.
     """
     host = urlsplit(url).netloc.rpartition("@")[2]
     is_plain = urlsplit(url).scheme != "https"
@@ -312,7 +322,10 @@ def _unpacked_uv(wheel: Wheel) -> Path:
 
 
 def _packed_uv(binary: UvBinary) -> bytes:
-    """Return the binary as a tar.gz, as hosts receive it. The file is cached because compressing takes seconds."""
+    """Return the uv binary as a tar.gz, the form in which hosts receive it.
+
+    The tar.gz is stored in the cache, because compressing takes seconds.
+    """
     kept = client_cache() / f"{binary.in_cache}.tar.gz"
     if not kept.exists():
         with written(kept) as beside:

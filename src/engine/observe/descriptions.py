@@ -1,4 +1,4 @@
-"""Events in words: one line for each event that is of interest to people."""
+"""Conversion of events to text: one line for each event that is interesting for people."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from dataclasses import replace
 from ...actors import events as ev
 from ..api.printable import one_line
 
-LONG_S = 5.0  # a step of preparing a node gets a line if it took at least this long
-REMEMBERED = 50  # most causes that are remembered
-NEWS = 3  # most lines about new reasons for waiting in a queue, in each period of `QUEUE_S`
-QUEUE_S = 60.0  # shortest time between two lines about other changes of a queue, such as expected starts
-REPEATED_CHARS = 20  # shortest cause that is looked for inside another cause: shorter ones may match by chance
+LONG_S = 5.0  # minimum duration of a step of preparing a node, in seconds, for which a line is shown
+REMEMBERED = 50  # maximum number of causes that are remembered, in order not to repeat them
+NEWS = 3  # maximum number of lines about new queue reasons within `QUEUE_S`
+# minimum time in seconds between two lines about other changes in a queue, such as new expected start times
+QUEUE_S = 60.0
+# only causes with at least this length are searched for inside other causes; shorter texts may match by chance
+REPEATED_CHARS = 20
 
 
 class Descriptions:
-    """The lines of one pool. A cause that an earlier line contains is replaced by a reference to that line."""
+    """Converts the events of one pool to lines.
+
+    If a cause was already shown in an earlier line, the new line only refers to that line.
+    """
 
     def __init__(self) -> None:
-        self._subjects: dict[str, str] = {}  # cause -> subject of the line that contains the cause
+        self._subjects: dict[str, str] = {}  # cause -> the node or launch that the line with this cause was about
         self._queue = _Queue()
-        self._waits: dict[int, str] = {}  # job of a broadcast -> reason for waiting that has a line
+        self._waits: dict[int, str] = {}  # job of a waiting broadcast -> reason for the wait that was shown
 
     def line(self, event: ev.Event) -> str | None:
         if isinstance(event, ev.NodeFailed):
@@ -38,7 +43,7 @@ class Descriptions:
         return describe(event)
 
     def _is_new(self, event: ev.BroadcastWaits) -> bool:
-        """Return whether a wait gets a line: broadcasts that wait for the same reason share one line."""
+        """Return whether to show a line about this wait. Broadcasts that wait for the same reason share one line."""
         has_line = event.job in self._waits
         if event.ended:
             self._waits.pop(event.job, None)
@@ -48,7 +53,7 @@ class Descriptions:
         return has_line
 
     def _once(self, cause: str, subject: str) -> str:
-        """Return the cause, with a reference in place of the part (or all) that an earlier line contains."""
+        """Return the cause. The text that an earlier line already contains is replaced by "the same as for ..."."""
         for earlier, of in self._subjects.items():
             if earlier == cause or (len(earlier) >= REPEATED_CHARS and earlier in cause):
                 return cause.replace(earlier, f"the same as for {of}")
@@ -60,16 +65,17 @@ class Descriptions:
 
 
 class _Queue:
-    """The lines about machines in a queue: one for each reason, because the nodes of one job share it.
+    """The lines about machines that wait in a provider's queue: one line per reason, which many machines may share.
 
-    A scheduler changes reasons and expected starts of many machines at once: such changes get a line only now and then.
+    A scheduler may change the reasons and expected start times of many machines at once. So the number of lines per
+    minute is limited.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[int, ev.NodeQueued] = {}
-        self._reported: set[str] = set()  # reasons that have a line
-        self._hidden = False  # whether a reason got no line since the last line
-        self._last = ""  # the newest line
+        self._reported: set[str] = set()  # reasons for which a line was shown
+        self._hidden = False  # whether a new reason was not shown since the last line, because of the limit
+        self._last = ""  # the last line shown
         self._reported_at: deque[float] = deque(maxlen=NEWS)
 
     def line(self, event: ev.NodeQueued) -> str | None:
@@ -88,7 +94,7 @@ class _Queue:
         return line
 
     def left(self, event: ev.NodeEvent) -> None:
-        """Handle that a machine is no longer in the queue, if it was there."""
+        """Handle that a machine has left the queue. No effect if the machine was not in the queue."""
         self._waiting.pop(event.node, None)
         if isinstance(event, ev.NodeStarted) or not self._waiting:
             self._reported.clear()
@@ -103,7 +109,7 @@ class _Queue:
 
 
 def describe(event: ev.Event) -> str | None:
-    """Describe an event in one printable line; None for events that only programs need."""
+    """Return one printable line that describes an event; None for events that only programs need."""
     match event:
         case ev.NodeEvent():
             return _of_node(event)
@@ -194,7 +200,7 @@ def _of_node(event: ev.NodeEvent) -> str | None:  # noqa: PLR0911 - a table
 
 
 def pool_use(event: ev.PoolUsed) -> str:
-    """Return how well nodes were used, as in "2 nodes have used 43 % of their processors and 20 % of their memory"."""
+    """Return how much of the nodes was used: "2 nodes have used 43 % of their processors and 20 % of their memory"."""
     used = [(event.cpu, "processors"), (event.memory, "memory")]
     amounts = " and ".join(
         f"{percent(part)} of {'its' if event.nodes == 1 else 'their'} {of}" for part, of in used if part is not None
@@ -208,7 +214,7 @@ def percent(part: float) -> str:
 
 
 def queued(event: ev.NodeQueued) -> str:
-    """Return the reason why a node waits, as in "in the queue: job 4711 pending: Priority, expected 14:20".
+    """Return why a node waits: "in the queue: job 4711 pending: Priority, expected 14:20".
 
     The expected start is in local time.
     """
@@ -219,7 +225,7 @@ def queued(event: ev.NodeQueued) -> str:
 
 
 def clock_time(at: float, now: float) -> str:
-    """Return a unix time in local time, with its day if that is not the day of ``now``."""
+    """Return a unix time as local time. The date is included if it differs from the date of ``now``."""
     try:
         day, today = time.localtime(at), time.localtime(now)
         return time.strftime("%H:%M" if day[:3] == today[:3] else "%Y-%m-%d %H:%M", day)
@@ -266,9 +272,9 @@ def _rerouted(event: ev.TransferRerouted) -> str:
 
 
 def upload(event: ev.UploadProgress) -> str:
-    """Return the progress of sending large arguments, as in "sending 1.2 GB of arguments to 4 nodes: 43 %, 85.0 MB/s".
+    """Return the progress of sending large arguments: "sending 1.2 GB of arguments to 4 nodes: 43 %, 85.0 MB/s".
 
-    Return an empty text where no arguments arrived because their node is lost.
+    Empty if no arguments arrived because their nodes were lost.
     """
     if not event.total_bytes:
         return ""
@@ -293,7 +299,7 @@ def seconds(duration_s: float, digits: int = 1) -> str:
 
 
 def size(amount: float) -> str:
-    """Return a number of bytes as text, in a fitting unit."""
+    """Return a number of bytes as text with a suitable unit, such as "1.5 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000 or unit == "GB":
             return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
@@ -306,5 +312,5 @@ def _line(text: str) -> str:
 
 
 def cents(usd: float) -> str:
-    """Return an amount in USD with two decimals; below a cent, with its first two significant digits."""
+    """Return an amount in USD as text: with two decimals or, for less than one cent, with two significant digits."""
     return f"{usd:.2f}" if usd == 0 or abs(usd) >= 0.01 else f"{usd:.2g}" if abs(usd) >= 1e-4 else "less than 0.0001"

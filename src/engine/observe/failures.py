@@ -1,4 +1,4 @@
-"""The failures of a job, one line each; ranks that failed in the same way share a line."""
+"""Conversion of a job's failures to events and lines. Ranks that failed in the same way share a line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ RANKS_NAMED = 4
 
 
 def failures(job: int, function: str, ending: Ending | Sequence[Ending]) -> list[ev.JobFailed]:
-    """Return the failures that the job's function caused; not lost nodes, nor tasks that ended because others failed.
+    """Return the failures that the job's own function caused, as events.
 
-    ``ending``: for a broadcast, the endings of all ranks.
+    Lost nodes, and tasks that were ended because others failed, are not included. ``ending``: for a broadcast, the
+    endings of all ranks.
     """
     if isinstance(ending, Settled | GaveUp):
         error = _error(ending)
@@ -35,12 +36,18 @@ def failures(job: int, function: str, ending: Ending | Sequence[Ending]) -> list
 
 
 def item_failure(job: int, function: str, item: int, failed: Failed, node: int) -> ev.JobFailed:
-    """Return the failure of one item of a map, whose task also returned the results of other items."""
+    """Return the event for the failure of one item of a map.
+
+    It is used if the item's task also returned results of other items.
+    """
     return ev.JobFailed(job, f"item {item} of {function}", _raised(failed), node)
 
 
 def failure_line(event: ev.JobFailed) -> str:
-    """Return the line for a failure: ``f #7 failed on node 2: ValueError: bad luck``, or with a broadcast's ranks."""
+    """Return a failure as a line: ``f #7 failed on node 2: ValueError: bad luck``.
+
+    For a broadcast, it names the ranks.
+    """
     function, error = one_line(event.function), one_line(event.error)
     if not event.ranks:
         return f"{function} #{event.job} failed on node {event.node}: {error}"

@@ -1,4 +1,4 @@
-"""The live table on a terminal. The output of tasks scrolls above it."""
+"""The live table on a terminal. The output of tasks appears above the table and scrolls."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 INTERVAL_S = 0.125
-FAILURES = 20  # most failures that get a line of their own
+FAILURES = 20  # maximum number of failures that are shown as a line
 
-_terminal = Lock()  # lock of the one sink of this process that draws: a terminal has room for one live table
+_terminal = Lock()  # held by the sink that draws in this process: a terminal has room for only one live table
 
 
 class RichSink(Sink):
-    """A live table. Importing rich, drawing and printing happen in the writer's thread; the event loop only counts.
+    """A sink that shows a live table of the pool on the terminal.
 
-    While the table is shown, rich replaces `sys.stdout` and `sys.stderr` by proxies that print above the table: the
-    lines of tasks and of the application appear there, in order.
+    The writer's thread imports rich, draws and prints; the event loop only updates numbers. While the table is shown,
+    rich replaces `sys.stdout` and `sys.stderr` by proxies that print above the table: the output of tasks and of the
+    application appears there, in order.
     """
 
     tasks = True
@@ -45,7 +46,10 @@ class RichSink(Sink):
 
     @classmethod
     def claim(cls, facts: PoolFacts | None = None) -> RichSink | None:
-        """Return a sink that owns the terminal until it is closed; None: another sink owns it."""
+        """Return a sink that may draw on the terminal until the sink is closed.
+
+        None: another sink of this process draws there.
+        """
         if not _terminal.acquire(blocking=False):
             return None
         sink = cls(facts)
@@ -68,9 +72,9 @@ class RichSink(Sink):
             self._writer.put(f"outrider: {worded(line)}\n", STDERR)
 
     def _tell_failure(self, event: ev.JobFailed) -> None:
-        """Print a line for each of the first failures.
+        """Print a line for each of the first `FAILURES` failures.
 
-        The table counts all failures, and awaiting a call raises its failure.
+        The others are only counted in the table; awaiting a call raises the call's failure in any case.
         """
         self._failures += 1
         if self._failures <= FAILURES:

@@ -1,9 +1,9 @@
-"""Events as records of the standard logger "outrider", for any logging that the application has set up.
+"""Events as records of the standard logger "outrider", for the logging that the application has set up.
 
-A message has the event's name, its fields as `key=value`, and the values bound to structlog's context variables. All
-these are also in ``record.outrider``, for formatters that write JSON. The output of tasks goes to the logger
-"outrider.task", one record per line: the message is the line with its origin, and ``text`` in ``record.outrider`` is
-the line alone.
+A log message consists of the event's name, the event's fields as `key=value`, and the values bound to structlog's
+context variables. The attribute ``outrider`` of the log record contains all these, for formatters that write JSON. The
+output of tasks goes to the logger "outrider.task", one log record per line: the message is the line with its origin
+(node or rank), and ``record.outrider["text"]`` is the line alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .prints import origin
 from .sink import Sink
 
 _LOGGER = logging.getLogger("outrider")
-_LOGGER.addHandler(logging.NullHandler())  # without a handler, Python prints a library's warnings on stderr
+_LOGGER.addHandler(logging.NullHandler())  # if a library's logger has no handler, Python prints its warnings to stderr
 _PRINTED = logging.getLogger("outrider.task")
 
 _WARNINGS = (
@@ -53,7 +53,7 @@ _DETAILS = (
 
 
 class LogSink(Sink):
-    """A sink that logs events. Without a handler it does nothing."""
+    """A sink that logs events. It does nothing if no log handler would receive them."""
 
     def __init__(self) -> None:
         self.tasks = _has_handler(_LOGGER, logging.DEBUG)
@@ -77,9 +77,9 @@ class LogSink(Sink):
         if _has_handler(_LOGGER, level):
             facts = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "at"}
             facts = {"pool": self._pool} | facts
-            # without an imported structlog no values are bound; importing structlog takes 80 ms
+            # structlog has bound values only if it is imported; importing it here would take 80 ms
             context = sys.modules.get("structlog.contextvars")
-            # None: another thread is importing structlog at this moment
+            # the attribute is missing while another thread is importing structlog
             if merge := getattr(context, "merge_contextvars", None):
                 facts = dict(merge(_LOGGER, "log", facts))
             pairs = " ".join(f"{key}={_shown(value)}" for key, value in facts.items())
@@ -94,10 +94,10 @@ def _shown(value: object) -> str:
 
 
 def shows_prints() -> bool:
-    """Return whether the log shows the output of tasks to people.
+    """Return whether people see the output of tasks in the log.
 
-    pytest's handlers do not count: pytest's report shows log records beside a test's own output, and `capsys` captures
-    only the output.
+    Handlers of pytest do not count: pytest shows log records only in its report, and its fixture `capsys` captures only
+    what is printed.
     """
     return any(type(handler).__module__ != "_pytest.logging" for handler in _handlers(_PRINTED, logging.INFO))
 
@@ -107,7 +107,7 @@ def _has_handler(logger: logging.Logger, level: int) -> bool:
 
 
 def _handlers(logger: logging.Logger, level: int) -> Iterator[logging.Handler]:
-    """Yield the handlers that would receive a record of ``level``."""
+    """Yield the handlers that would receive a log record of this level."""
     above: logging.Logger | None = logger if logger.isEnabledFor(level) else None
     while above is not None:
         for handler in above.handlers:

@@ -1,7 +1,8 @@
-"""The functions that log, in tasks and outside of them: `log_metrics`, `log_params`, `log_text`, `log_artifact`.
+"""The functions with which tasks and programs log: `log_metrics`, `log_params`, `log_text`, `log_artifact`.
 
-In a task, records go through the pipe of the task's worker. A process that a task started, by a fork or otherwise,
-writes its records to the socket that the environment names. Elsewhere the records belong to the program itself.
+In a task, log records go through the pipe of the task's worker. A process that a task started (by fork or otherwise)
+writes its log records to the node's log socket, whose path is in an environment variable. Outside of tasks, log records
+go to the record of the program itself.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
     chosen = checked_name((Path(path).name or "file") if name is None else name)
     task = context.current()
     if task is not None and task.log is not None and task.log.here and not task.log.wanted:
-        os.close(_opened(Path(path)))  # raises the errors that a call with a record would raise
+        os.close(_opened(Path(path)))  # raise the same errors for a bad file as when records are kept
         context.signed(task)
         return
     fd, size_bytes, digest = _copied(Path(path))
@@ -115,7 +116,7 @@ def log_artifact(path: str | os.PathLike[str], name: str | None = None) -> None:
 
 
 def has_lost() -> bool:
-    """Return whether log records of this process were lost."""
+    """Return whether log records of this process were lost, because the node did not accept them."""
     return _Elsewhere.warned
 
 
@@ -155,15 +156,18 @@ def _log_elsewhere(record: Packed, fd: int | None = None) -> None:
 
 
 def _is_program() -> bool:
-    """Return whether a pool of this process has a record: the process logs there, even in a task of another pool."""
+    """Return whether a pool of this process has a record.
+
+    If so, the process logs there, even in a task of another pool.
+    """
     module = sys.modules.get("outrider.engine.observe.program_log")
     return module is not None and module.is_here()
 
 
 def _is_child() -> bool:
-    """Return whether this process is only a part of a program: a fork, or a process of multiprocessing.
+    """Return whether this process is only a helper of a program: a fork, or a process of multiprocessing.
 
-    Such a process creates no record of its own: it ends without notice, and there may be many such processes.
+    Such a process creates no record of its own, because it may end without notice, and there may be many of them.
     """
     multiprocessing = sys.modules.get("multiprocessing")
     return os.getpid() != _IMPORTER or (multiprocessing is not None and multiprocessing.parent_process() is not None)
@@ -179,12 +183,12 @@ def _sent(path: str, line: bytes, fds: list[int]) -> None:
         client.send(line, fds)
     except (ConnectionError, TimeoutError, BlockingIOError):
         raise
-    except OSError:  # the parent process has closed all descriptors
+    except OSError:  # code that closes all file descriptors after a fork has closed the socket: connect again
         client.send(line, fds)
 
 
 def _warn(why: str) -> None:
-    """Warn once that log records of this process are lost. The training continues."""
+    """Print a warning, once, that log records of this process are lost. The task continues."""
     if not _Elsewhere.warned:
         _Elsewhere.warned = True
         with suppress(Exception):  # stderr may be missing or closed
@@ -192,7 +196,7 @@ def _warn(why: str) -> None:
 
 
 def _copied(path: Path) -> tuple[int, int, str]:
-    """Return the descriptor of a copy of the file in memory, its size and its SHA-256."""
+    """Copy the file into memory. Return the file descriptor of the copy, its size in bytes, and its SHA-256."""
     source = _opened(path)
     try:
         digest, size_bytes = hashlib.sha256(), 0
@@ -200,7 +204,7 @@ def _copied(path: Path) -> tuple[int, int, str]:
         try:
             while piece := os.read(source, _PIECE_BYTES):
                 size_bytes += len(piece)
-                _check_size(path, size_bytes)  # the file may have grown while it was copied
+                _check_size(path, size_bytes)  # check again, because the file may grow while it is copied
                 digest.update(piece)
                 left = memoryview(piece)
                 while left:
@@ -214,8 +218,8 @@ def _copied(path: Path) -> tuple[int, int, str]:
 
 
 def _opened(path: Path) -> int:
-    """Return the descriptor of a file that may be logged."""
-    # without O_NONBLOCK, opening a fifo would wait for its writer
+    """Open a file, and check that it may be logged. Return the file descriptor."""
+    # with O_NONBLOCK, opening a named pipe (fifo) does not wait for a writer
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         about = os.fstat(source)

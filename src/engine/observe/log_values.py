@@ -1,4 +1,4 @@
-"""Checks of logged numbers, names, steps and params, with errors that name the invalid value. No I/O."""
+"""Checks of logged numbers, names, steps and params. The errors name the invalid value. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 from ..wire.log_records import NAME_CHARS, NAMES, TEXT_CHARS
 
 _MOST_KNOWN = 10_000
-_known: set[str] = set()  # names that were checked before
+_known: set[str] = set()  # names that have already passed the check
 
 
 def checked_metrics(values: Mapping[str, Any]) -> dict[str, float]:
@@ -52,7 +52,7 @@ def checked_step(step: SupportsIndex | None) -> int | None:
 
 
 def checked_name(name: str) -> str:
-    """Return the name.
+    """Return the name if it is valid.
 
     Raises:
         TypeError, ValueError: the name is not valid.
@@ -76,7 +76,7 @@ def checked_text(text: str) -> str:
 
 
 def checked_params(params: Mapping[str, Any]) -> str:
-    """Return the params as a JSON object. Values that JSON cannot represent become texts.
+    """Return the params as the text of a JSON object. Values that JSON cannot represent become texts.
 
     Raises:
         TypeError, ValueError: the params are not a mapping, have a name that is not a text, or are too large.
@@ -93,7 +93,7 @@ def checked_params(params: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any, depth: int = 8) -> Any:
-    """Return a param as a JSON value; nan, infinities and other values that JSON lacks become texts."""
+    """Convert a param to a JSON value. Values that JSON cannot represent, such as nan and infinities, become texts."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -116,10 +116,14 @@ def _know(name: object) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a single number as a float; it may be of Python, numpy, torch, jax, or any type with ``__float__``."""
+    """Convert a single number to a float.
+
+    Accepts numbers of Python, numpy, torch, jax, and types with ``__float__``.
+    """
     if isinstance(value, str | bytes | bytearray):
         raise TypeError(f"log_metrics: {name!r} is a text, {value[:40]!r}: log_text takes texts, log_params settings")
-    item = getattr(value, "item", None)  # method of arrays and tensors; also works with one dimension and one element
+    # arrays and tensors with a single element have this method, whatever their number of dimensions
+    item = getattr(value, "item", None)
     try:
         single: SupportsFloat = item() if item is not None else value
         return float(single)

@@ -1,4 +1,4 @@
-"""The newest logged values of tasks, for a display that is drawn from time to time."""
+"""The newest metrics that tasks have logged, for a display that is updated from time to time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ..wire.log_records import Metrics, unpacked
 if TYPE_CHECKING:
     from ..runs.logged import Origin
 
-WAITING = 64  # most unread messages that are kept; beyond that, the oldest are dropped
-NAMES = 100  # most names of metrics
-JOBS = 1000  # most jobs whose lowest rank is remembered
+WAITING = 64  # maximum number of unread messages that are kept; if there are more, the oldest are dropped
+NAMES = 100  # maximum number of different metrics
+JOBS = 1000  # maximum number of jobs for which the lowest rank is remembered
 
 
 class Newest(NamedTuple):
-    """The newest values.
+    """The newest values of all metrics.
 
-    ``origin`` and ``step`` are from the last record. ``values``: by metric, in order of arrival.
+    ``origin`` and ``step``: the task and the step of the last log record. ``values``: metric -> value, in order of
+    arrival.
     """
 
     origin: Origin
@@ -28,15 +29,18 @@ class Newest(NamedTuple):
 
 
 class NewestMetrics:
-    """The newest value of each metric. In a broadcast only the lowest logging rank counts, usually rank 0."""
+    """The newest value of each metric.
+
+    Of the ranks of a broadcast, only the lowest one that logs counts, usually rank 0.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Origin, bytes]] = deque(maxlen=WAITING)
-        self._lowest: dict[int, int] = {}  # job -> lowest rank that has logged
+        self._lowest: dict[int, int] = {}  # job of a broadcast -> lowest rank that has logged
         self._newest: Newest | None = None
 
     def add(self, origin: Origin, records: bytes) -> None:
-        """Keep a message of log records without reading it. Called on the event loop."""
+        """Store a message of log records without decoding it. Called on the event loop."""
         if origin.rank is not None:
             lowest = self._lowest.get(origin.job)
             if lowest is not None and origin.rank > lowest:
@@ -47,7 +51,10 @@ class NewestMetrics:
         self._waiting.append((origin, records))
 
     def read(self) -> Newest | None:
-        """Read the kept messages, and return the newest values; None: no values yet. Called by the drawing thread."""
+        """Decode the stored messages, and return the newest values; None: there are none yet.
+
+        Called by the thread that draws.
+        """
         while self._waiting:
             origin, records = self._waiting.popleft()
             for record in unpacked(records, 0.0):

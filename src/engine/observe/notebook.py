@@ -1,7 +1,9 @@
-"""The table of a pool in a notebook: one display in the cell that opened the pool, updated while the pool is open.
+"""The display of a pool in a notebook.
 
-The output of tasks appears below the running cell, like the cell's own output, up to `CELL_LINES` lines. Beyond that,
-the display shows only the last lines; the record of the run has all lines.
+It appears below the cell that opened the pool, and is updated until the pool ends.
+
+The output of tasks appears below the running cell, like output of the cell itself, up to `CELL_LINES` lines. After
+that, the display shows only the last lines; the run's record contains all lines.
 """
 
 from __future__ import annotations
@@ -31,16 +33,20 @@ from .prints import marked, origin
 from .sink import PoolFacts, Sink, Writer
 
 INTERVAL_S = 0.5
-IDLE_S = 60.0  # time between two updates for an idle pool: notebooks save each change
-CELL_LINES, CELL_CHARS = 1000, 200_000  # most lines and characters of task output below one cell
-TAIL = 8  # number of last lines that the display shows
+# seconds between two updates while the pool is idle; updates are rare, because notebooks save each of them
+IDLE_S = 60.0
+CELL_LINES, CELL_CHARS = 1000, 200_000  # maximum lines and characters of task output that appear below one cell
+TAIL = 8  # number of last task lines that the display shows
 NEWS = 5
-FAILURES = 20  # most failures that get a line of their own
-WAIT_S = 1.0  # longest wait, at the end of a cell, for the thread that draws and prints
+FAILURES = 20  # maximum number of failures that are shown as a line
+WAIT_S = 1.0  # maximum wait, in seconds, at the end of a cell for the thread that draws and prints
 
 
 class NotebookSink(Sink):
-    """A table of the pool. Drawing and printing happen in the writer's thread; the event loop only counts."""
+    """A sink that shows a table of the pool in a notebook.
+
+    The writer's thread draws and prints; the event loop only updates numbers.
+    """
 
     tasks = True
 
@@ -52,7 +58,7 @@ class NotebookSink(Sink):
         self._news: deque[str] = deque(maxlen=NEWS)
         self._failures = 0
         self._spending = Spending()
-        self._spent = 0.0  # USD, as shown last
+        self._spent = 0.0  # cost in USD that was shown last; the shown cost never decreases
         self._error: BaseException | None = None
         self._cell = CellOutput()
         self._display = CellDisplay()
@@ -91,7 +97,10 @@ class NotebookSink(Sink):
         report_unshown(self._writer, self._facts)
 
     def _cell_ended(self, *_: object) -> None:
-        """Draw when a cell ends: if a program runs and saves the notebook, later updates are not in the saved file."""
+        """Update the display at the end of each cell.
+
+        If a program executes the notebook and saves it, the saved file does not contain later updates.
+        """
         self._writer.catch_up(WAIT_S)
         if self._drawing.acquire(timeout=WAIT_S):
             try:
@@ -110,7 +119,8 @@ class NotebookSink(Sink):
             write_plain(f"outrider: of further lines the pool's display has the last ones{where}\n", STDERR, 0)
 
     def _refresh(self) -> None:
-        # the display is in another cell, probably out of sight
+        # the display is below another cell and probably not visible, so also print unfinished lines, such as progress
+        # bars
         if self._display.running_cell() != self._display.cell and not shows_prints():
             for event in self._view.unfinished.due(time.time(), UNFINISHED_S):
                 self._write(marked(event), stream_of(event), 0)
@@ -146,16 +156,20 @@ class NotebookSink(Sink):
 
 
 class CellOutput:
-    """The task output shown below each cell, and the last lines of the hidden output. No I/O."""
+    """Counts the task output shown below the current cell, and keeps the last lines that were not shown. No I/O."""
 
     def __init__(self) -> None:
         self._cell = ""
         self._lines = self._chars = 0
-        self.hidden = 0  # number of hidden lines
-        self.tail: deque[str] = deque(maxlen=TAIL)  # the last hidden lines
+        self.hidden = 0  # number of lines that were not shown
+        self.tail: deque[str] = deque(maxlen=TAIL)  # the last lines that were not shown
 
     def take(self, text: str, cell: str) -> tuple[str, bool]:
-        """Return (the lines of ``text`` to show below ``cell``, whether this call hides the cell's first line)."""
+        """Decide which lines of ``text`` to show below ``cell``.
+
+        Returns:
+            The lines to show, and whether a line is hidden for the first time below this cell.
+        """
         if cell != self._cell:
             self._cell, self._lines, self._chars, self.hidden = cell, 0, 0, 0
             self.tail.clear()
@@ -175,12 +189,11 @@ class CellOutput:
 
 
 class CellDisplay:
-    """One IPython display. In a notebook, IPython is imported already.
+    """One IPython display, which can be updated. IPython is already imported in a notebook.
 
-    A display appears in the cell that opened the pool, even if a background task opened the pool while another cell
-    ran.
-    Updates are sent in the name of the running cell, or of the last cell: programs that run notebooks ignore updates in
-    the name of other cells. They find the display by its id.
+    The display appears below the cell that opened the pool, even if a background task opened the pool while another
+    cell was running. Updates carry the id of the running cell, or of the last cell: programs that execute notebooks
+    ignore updates for other cells. They find the display by the id of the display.
     """
 
     def __init__(self) -> None:
@@ -190,7 +203,10 @@ class CellDisplay:
         self.cell = ""
 
     def open(self, cell_ended: Callable[..., object]) -> None:
-        """Bind the display to the cell whose code calls this. ``cell_ended`` is called at each cell's end."""
+        """Bind the display to the cell whose code calls this method.
+
+        ``cell_ended`` is called at the end of each cell.
+        """
         self._opened = copy_context()
         self.cell = _cell()
         _shell().events.register("post_run_cell", cell_ended)
@@ -202,7 +218,7 @@ class CellDisplay:
             _tell(error)
 
     def running_cell(self) -> str:
-        """Return an id of the running cell, or of the last one."""
+        """Return the id of the running cell or, if no cell is running, of the last cell."""
         return Context().run(_cell)
 
     def show(self, html: str, text: str) -> None:
@@ -220,7 +236,10 @@ def _shell() -> Any:
 
 
 def _cell() -> str:
-    """Return an id of the cell whose code calls this function; outside of any cell, of the running or last cell."""
+    """Return the id of the cell whose code calls this function.
+
+    If the code does not belong to a cell, return the id of the running or last cell.
+    """
     try:
         return str(_shell().display_pub.parent_header["msg_id"])
     except Exception as error:  # noqa: BLE001  another kernel than IPython's own, or no cell has run yet
@@ -229,7 +248,7 @@ def _cell() -> str:
 
 
 def _ended(error: BaseException | None) -> str:
-    """Return how a pool ended, in words."""
+    """Return a text about how a pool ended."""
     match error:
         case None:
             return "ended"

@@ -1,7 +1,8 @@
-"""Pools and jobs as HTML for notebooks: small, without script and style sheet, readable on light and dark background.
+"""Conversion of pools and jobs to short HTML for notebooks, without scripts and style sheets.
 
-Untrusted notebooks, and pages that show saved ones, remove scripts, classes and pictures: so the HTML has plain
-elements with the few styles that are kept. Text keeps the notebook's own colour; only dots have colours set here.
+The HTML is readable on a light and on a dark background. Notebooks that are not trusted, and web pages that show saved
+notebooks, remove scripts, CSS classes and images. So the HTML consists of simple elements with the few inline styles
+that are not removed. Text has the notebook's own colour; only the state dots have colours of this module.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from .newest_metrics import Newest
     from .observer import PoolSnapshot
 
-# most rows, maps, broadcasts, metrics and unfinished lines that are shown
+# maximum numbers of rows, maps, broadcasts, metrics and unfinished lines that are shown
 ROWS, MAPS, BROADCASTS, METRICS, UNFINISHED = 16, 3, 3, 8, 8
 CELL_CHARS, LINE_CHARS = 100, 300
-# each has a contrast of at least 3:1 on white and on black
+# each colour has a contrast of at least 3:1 on white and on black
 READY, COMING, WARNING, BAD, QUIET = "#1f8f5f", "#2f80c0", "#b7791f", "#d14a2b", "#7a8288"
 COLOURS = {"ready": READY, "launching": COMING, "preparing": COMING, "standby": QUIET, "queued": QUIET, "lost": BAD}
 JOB_COLOURS = {"under way": COMING, "returned": READY, "failed": BAD}
@@ -33,11 +34,11 @@ _CELL = "border:0;padding:0 1em 0 0;background:none;white-space:nowrap;text-alig
 
 @dataclass(slots=True)
 class Story:
-    """The parts of a display besides its table.
+    """The parts of a display besides the table of nodes.
 
-    ``ended``: how the pool ended, in words; empty: it has not ended. ``news``: lines about events, the newest last.
-    ``unfinished``: lines that tasks have not finished yet. ``hidden``: the number of task lines that are not shown
-    below a cell, and ``tail`` the last of these lines. ``record``: the id of the run's record.
+    ``ended``: how the pool ended, as text; empty while it is open. ``news``: lines about events, the newest last.
+    ``unfinished``: lines that tasks have begun to print. ``hidden``: the number of task lines that are not shown below
+    a cell. ``tail``: the last of these hidden lines. ``record``: the id of the run's record.
     """
 
     spent: float = 0.0
@@ -52,7 +53,10 @@ class Story:
 
 
 def pool_page(view: PoolView, story: Story, now: float) -> tuple[str, str]:
-    """Return a pool's display as HTML, and as one line of text for displays without HTML. Acquires the view's lock."""
+    """Return a pool's display as HTML, and as one line of text for programs that show no HTML.
+
+    Acquires the view's lock.
+    """
     with view.lock:
         headline = _headline(view, story, now)
         parts = [_line(f"<b>outrider</b> {_text(headline)}")]
@@ -71,7 +75,7 @@ def pool_page(view: PoolView, story: Story, now: float) -> tuple[str, str]:
 
 
 def snapshot_page(pool: PoolSnapshot, described: str, cost: tuple[float, float], record: str) -> str:
-    """Return the HTML for a pool's state at one moment. ``cost``: USD spent, and USD per hour."""
+    """Return the HTML of a pool's current state. ``cost``: USD spent so far, and USD per hour."""
     spent = _cost(*cost)
     nodes = pool.nodes[:ROWS]
     rows = [
@@ -99,12 +103,12 @@ def simple_page(what: str, described: str) -> str:
 
 
 def job_page(function: str, job: int, state: str) -> str:
-    """Return the HTML for a job. ``state``: under way, returned, failed or cancelled."""
+    """Return the HTML of a job. ``state``: "under way", "returned", "failed" or "cancelled"."""
     return _page([_line(f"{_dot(JOB_COLOURS.get(state, QUIET))}<b>job {job}</b> {_text(f'{function}: {state}')}")])
 
 
 def _headline(view: PoolView, story: Story, now: float) -> str:
-    """Return one line of text about the pool. The age of an idle pool is in minutes."""
+    """Return one line of text about the pool. While the pool is idle, the line shows the pool's age in full minutes."""
     parts = [one_line(view.name), one_line(view.provider)]
     age_s = (view.closed_at or now) - view.opened_at
     if view.phase == "closed":
@@ -153,7 +157,7 @@ def _node_cells(row: Row, now: float) -> tuple[str, ...]:
 
 
 def _doing(row: Row, now: float) -> str:
-    """Return a node's present activity in one line."""
+    """Return one line of text about what a node is doing now."""
     if row.step is not None and row.state in {"launching", "late"}:
         step, since, text = row.step
         return f"{step} {seconds(now - since)}{f' · {text}' if text else ''}"
@@ -217,7 +221,7 @@ def _lines(texts: Sequence[str]) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]) -> str:
-    """Return an HTML table; its cells are HTML. ``right``: indexes of the columns with numbers."""
+    """Return an HTML table. ``head``, ``rows``: the cells, as HTML. ``right``: indexes of the right-aligned columns."""
     side = ["right" if place in right else "left" for place in range(len(head))]
     heads = "".join(
         f'<th style="{_CELL}{side[place]};font-weight:normal;opacity:.75">{each}</th>'

@@ -1,4 +1,7 @@
-"""The link from actors to users: completes events, passes them to the console, and keeps the pool's present state."""
+"""The connection between the actors, which report a pool's events, and all that shows events to users.
+
+The observer completes each event, passes it to the sinks (console, log, record), and keeps the pool's current state.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +37,29 @@ if TYPE_CHECKING:
     from .sink import Sink
     from .traces import Traces
 
-KEPT = 10_000  # most unread events of a slow reader; beyond that, the reader loses the oldest
-LOOK_S = 0.02  # pause between checks whether the reader of stdout has caught up
+KEPT = 10_000  # maximum number of unread events per reader; if there are more, the reader loses the oldest
+LOOK_S = 0.02  # seconds between checks whether the reader of stdout has caught up
 POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing: "closing", ev.PoolClosed: "closed"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NodeState:
-    """The present state of a node: launching, queued, late, preparing, ready, standby, suspect, noticed or draining."""
+    """The current state of a node.
+
+    ``state``: launching, queued, late, preparing, ready, standby, suspect, noticed or draining.
+    """
 
     node: int
     state: str
-    rank: int | None = None  # position among the ready nodes; None for other nodes
+    rank: int | None = None  # position among the ready nodes; None if the node is not ready
     machine: str = ""
     hostname: str = ""
     address: str = ""
     accelerators: int = 0
-    sent_bytes: int = 0  # bytes sent to the node since it was connected, without data that nodes on this computer map
+    # bytes sent to the node since it was connected, without data that nodes on this computer map from shared memory
+    sent_bytes: int = 0
     received_bytes: int = 0  # bytes received from the node
-    facts: Mapping[str, str] | None = None  # facts from the provider: pid, zone, type, price, ...
+    facts: Mapping[str, str] | None = None  # the provider's facts about the machine: pid, zone, type, price, ...
 
     def __repr__(self) -> str:
         rank = "" if self.rank is None else f", rank {self.rank}"
@@ -63,15 +70,16 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PoolSnapshot:
-    """A pool at one moment. Counts are of jobs: a broadcast is one job."""
+    """The state of a pool at one moment. ``submitted`` and ``finished`` count jobs; a broadcast is one job."""
 
     pool: str
-    state: str  # starting, ready, closing, closed
+    state: str  # "starting", "ready", "closing" or "closed"
     desired: int
     nodes: tuple[NodeState, ...]
     submitted: int
     finished: int
-    waits: tuple[ev.BroadcastWaits, ...] = ()  # broadcasts that have waited for 10 s or more: the reason, and how long
+    # broadcasts that have waited for at least 10 s, with the reason and the duration of the wait
+    waits: tuple[ev.BroadcastWaits, ...] = ()
 
     @property
     def ready(self) -> int:
@@ -80,7 +88,7 @@ class PoolSnapshot:
 
     @property
     def described(self) -> str:
-        """The state in words: ``3 of 4 nodes ready, 2 jobs open``."""
+        """The state as text: ``3 of 4 nodes ready, 2 jobs open``."""
         if self.state == "closed":
             return f"ended after {count(self.finished, 'job')}"
         state = "" if self.state == "ready" else f"{self.state}, "
@@ -94,36 +102,42 @@ class PoolSnapshot:
 
 
 class Observer:
-    """The receiver of one pool's events. Implements `actors.events.Observe`."""
+    """Receives the events of one pool, and passes them on. Implements the interface `actors.events.Observe`."""
 
     def __init__(self, console: ConsoleOption, *, slots: int) -> None:
         self._console: ConsoleOption = console
         self._sinks: Sequence[Sink] = ()
-        self.listener: Callable[[ev.Event], object] = lambda _: None  # receives all events except those of jobs
+        self.listener: Callable[[ev.Event], object] = lambda _: None  # called with each event, except events of jobs
         self._record: RecordSink | None = None
-        self.traces: Traces | None = None  # must be set before `open`
-        self.failure: BaseException | None = None  # the error that ended the pool, perhaps long before its block ends
-        self._recorded: dict[int, str] = {}  # job -> name of a running call whose events are recorded
+        self.traces: Traces | None = None  # OpenTelemetry traces of the pool; must be set before `open`
+        # the error that ended the pool; it may be set long before the pool's `with` block ends
+        self.failure: BaseException | None = None
+        self._recorded: dict[int, str] = {}  # running job whose events are recorded -> name of the function
         self._slots_each = slots
-        self._readers: list[asyncio.Queue[ev.Event | None]] = []  # one queue for each subscriber; None marks the end
+        # one queue of events for each subscriber; None in a queue marks the end
+        self._readers: list[asyncio.Queue[ev.Event | None]] = []
         self._pool, self._state, self._desired, self._began = "", "starting", 0, time.time()
         self._nodes: dict[int, NodeState] = {}
         self._seats = Seats()
         self._launched: dict[int, float] = {}
-        self._numbers: dict[str, int] = {}  # machine -> number of its node, also for ended nodes
-        # number of a preparing node -> (step, start of the step, last line)
+        self._numbers: dict[str, int] = {}  # machine -> number of the node on the machine, even if the node has ended
+        # node that is being prepared -> (current step, start time of the step, last line of output)
         self._steps: dict[int, tuple[str, float, str]] = {}
         self._names: dict[int, str] = {}
-        self._failed_ranks: dict[int, Settled] = {}  # the first failure of each broadcast, once it is reported
-        self._waits: dict[int, ev.BroadcastWaits] = {}  # job -> event of a broadcast that has waited for long
+        # job of a broadcast -> the first failed rank, which has already been reported
+        self._failed_ranks: dict[int, Settled] = {}
+        # job of a broadcast that has waited for long -> the event about the wait
+        self._waits: dict[int, ev.BroadcastWaits] = {}
         self.submitted = self.finished = 0
         self.prints = PrintedLines(self._publish, wanted=lambda: bool(self._sinks or self._readers))
         self.logs = TaskLogs(lambda: self._record)
-        self._all = False  # whether a sink wants the events of every call; the record wants only some
-        self.tasks = self.jobs = False  # whether calls with wanted events are running; whether there may be some
+        # whether a sink or reader wants the events of every call; the record wants only those of some calls
+        self._all = False
+        # `tasks`: whether running calls need task events; `jobs`: whether any calls may need job events
+        self.tasks = self.jobs = False
 
     def open(self, record: RecordSink | None = None, spending: Callable[[], Spending] = Spending) -> None:
-        """Open the sinks. ``spending``: returns the pool's present cost."""
+        """Open the sinks. ``spending``: returns what the pool has cost so far and costs per hour."""
         facts = PoolFacts(spending, record=lambda: self.record_folder, failure=lambda: self.failure)
         self._sinks = sinks(self._console, facts)
         if self.traces is not None:
@@ -137,10 +151,10 @@ class Observer:
     async def aclose(
         self, error: BaseException | None = None, *, is_ending: Callable[[], bool] = lambda: False
     ) -> None:
-        """Close without blocking the event loop: a record waits for its disk. A cancelled caller waits, too.
+        """Close the record and the sinks without blocking the event loop. The record waits for the disk.
 
-        Wait for the reader of stdout, as `print` does, unless the program is ending: by ``error`` (of the pool's
-        block), by a cancellation during the wait, or if ``is_ending`` returns true.
+        Then wait for a slow reader of stdout, as `print` would. Do not wait if the program is ending: because of
+        ``error`` (the error of the pool's `with` block), a cancellation, or if ``is_ending`` returns True.
         """
         try:
             if self._record is not None:
@@ -158,10 +172,10 @@ class Observer:
         for sink in self._sinks:
             sink.close(error)
 
-    # --- events in ------------------------------------------------------------------------------------------------
+    # --- receiving events -------------------------------------------------------------------------------------------
 
     def __call__(self, event: ev.Event, /) -> None:
-        """Update the present state and publish the event. Runs in the pool actor, so it never raises."""
+        """Update the pool's state, and pass on the event. Called in the pool actor, so this method never raises."""
         if isinstance(event, ev.JobEvent) and not self._all:
             if self._record is not None:
                 self._record(event)
@@ -226,14 +240,14 @@ class Observer:
         self._steps[event.node] = event.phase, since, event.text or (text if phase == event.phase else "")
 
     def preparing(self, node: int) -> Preparing | None:
-        """Return the present step of preparing a node."""
+        """Return the current step of preparing a node; None: the node is not being prepared."""
         if (step := self._steps.get(node)) is None:
             return None
         phase, since, text = step
         return Preparing(phase, text, max(0.0, time.time() - since))
 
     def node_of(self, machine: str) -> int | None:
-        """Return the number of the present or former node on a machine."""
+        """Return the number of the node on a machine, even if the node has ended; None: the machine is not known."""
         return self._numbers.get(machine)
 
     def wants(self, job: int) -> bool:
@@ -251,7 +265,8 @@ class Observer:
     def job_over(self, job: int, ending: Ending | Sequence[Ending] | None = None, name: str = "") -> None:
         """Handle the end of a job.
 
-        ``ending``: for each rank of a broadcast; None: the job never began. ``name``: function.
+        ``ending``: how the job ended; for a broadcast, one ending per rank; None: the job never started. ``name``: the
+        function's name.
         """
         self.finished += 1
         known_name = self._names.pop(job, None) if self._names else None
@@ -270,7 +285,10 @@ class Observer:
             self(failure)
 
     def rank_failed(self, job: int, name: str, ending: Ending) -> None:
-        """Report the first failing rank of a broadcast at once: the other ranks may continue for long."""
+        """Report the first rank of a broadcast that fails.
+
+        The report comes at once, as other ranks may run for long.
+        """
         reported = self._failed_ranks.get(job)
         if not isinstance(ending, Settled) or (reported is not None and reported.generation == ending.generation):
             return
@@ -288,7 +306,7 @@ class Observer:
         return None if self._record is None else self._record.folder
 
     def job_counts(self) -> tuple[int, int]:
-        """Return (submitted jobs, ended jobs)."""
+        """Return (number of submitted jobs, number of ended jobs)."""
         return self.submitted, self.finished
 
     def unfinished(self) -> int:
@@ -318,10 +336,10 @@ class Observer:
         self.jobs = self._all or self._record is not None
         self.tasks = self._all or bool(self._recorded)
 
-    # --- state out --------------------------------------------------------------------------------------------------
+    # --- reading the state ------------------------------------------------------------------------------------------
 
     def slots(self) -> int:
-        """The number of tasks that can run at the same time at present, at least 1."""
+        """The number of tasks that can run at the same time with the nodes that are ready now; at least 1."""
         return max(1, self._slots_each * sum(node.state == "ready" for node in self._nodes.values()))
 
     def snapshot(self) -> PoolSnapshot:
@@ -331,7 +349,7 @@ class Observer:
         return PoolSnapshot(self._pool, self._state, self._desired, nodes, self.submitted, self.finished, waits)
 
     def subscribe(self) -> AsyncGenerator[ev.Event, None]:
-        """Iterate over events from this call until the pool has closed."""
+        """Iterate over the events from now on until the pool is closed."""
         reader: asyncio.Queue[ev.Event | None] = asyncio.Queue()
         self._readers.append(reader)
         self._update_tasks()
@@ -355,9 +373,10 @@ def _put(reader: asyncio.Queue[ev.Event | None], event: ev.Event | None) -> None
 
 
 def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Sink]:
-    """Return a sink for the log, and one for ``console``; import their modules only here.
+    """Return a sink for the log, and a sink for ``console``.
 
-    If a terminal shows a live table already, a second pool prints lines above it; in a notebook each pool has a table.
+    The modules of the sinks are imported only when needed. If a live table is already shown on the terminal, a second
+    pool prints lines above that table. In a notebook, each pool has its own table.
     """
     from .log import LogSink
 
@@ -379,10 +398,10 @@ def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Si
 
 
 def automatic() -> Literal["rich", "plain", "prints"]:
-    """Return the console for ``console="auto"``.
+    """Return the kind of console for ``console="auto"``.
 
-    "rich" on a terminal and in a notebook; "prints" (only the output of tasks) in applications that have set up
-    logging; "plain" elsewhere.
+    "rich" on a terminal and in a notebook. "prints", which shows only the output of tasks, in applications that have
+    set up logging. "plain" elsewhere.
     """
     match surroundings():
         case "terminal" | "notebook":
@@ -397,6 +416,9 @@ E = TypeVar("E", bound=ev.Event)
 
 
 def completed(event: E, at: float, known: dict[str, Any]) -> E:
-    """Return the event for users: with its time and the ``known`` fields, and without control characters."""
+    """Return a copy of the event for users.
+
+    The copy has the event's time and the fields in ``known``, and its texts have no control characters.
+    """
     facts = {each.name: getattr(event, each.name) for each in fields(event)} | known | {"at": event.at or at}
     return type(event)(**{name: all_plain(value) for name, value in facts.items()})

@@ -1,4 +1,4 @@
-"""Events as lines for people: the pool's events on stderr, the output of tasks on the stream that they wrote to."""
+"""Events as plain lines: events of the pool on stderr, the output of tasks on the stream to which the task wrote it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .prints import Printed, UnfinishedLines, marked
 from .sink import PoolFacts, Sink, Writer
 
 STDOUT, STDERR = 1, 2
-UNFINISHED_S = 10.0  # time between two printed states of an unfinished line: a progress bar must not fill a file
-REFRESH_S = 1.0  # pause between two checks for unfinished lines to print
-REPORT_S = 2.0  # time limit for printing the line about lines that were not shown
+# minimum seconds between two printed states of an unfinished line, so that a progress bar does not fill a file
+UNFINISHED_S = 10.0
+REFRESH_S = 1.0  # seconds between two checks for unfinished lines that must be printed
+REPORT_S = 2.0  # maximum seconds for printing the final message about lines that were not shown
 
 
 class PrintsSink(Sink):
-    """A sink for the output of tasks, unless the log shows it already: for notebooks, and applications that log.
+    """A sink that prints the output of tasks, unless the log already shows it. For applications with logging.
 
-    The newest state of an unfinished line is printed every `UNFINISHED_S`.
+    If a task does not finish a line, such as a progress bar, the line's newest state is printed every `UNFINISHED_S`.
     """
 
     def __init__(self, facts: PoolFacts | None = None) -> None:
@@ -55,14 +56,15 @@ class PrintsSink(Sink):
 
 
 class PlainSink(PrintsSink):
-    """A sink for pipes, files and CI logs: the output of tasks, and the pool's events."""
+    """A sink for pipes, files and CI logs. It prints the output of tasks and the pool's events."""
 
     def __init__(self, facts: PoolFacts | None = None) -> None:
         super().__init__(facts)
         self._descriptions = Descriptions()
         self._opened_at: float | None = None
         self._ready = False
-        self._upload_reported_at: float | None = None  # None: the next event is reported
+        # time of the last printed upload progress; None: print the next one
+        self._upload_reported_at: float | None = None
 
     def show(self, event: ev.Event) -> None:
         match event:
@@ -76,7 +78,7 @@ class PlainSink(PrintsSink):
             case ev.UploadProgress():
                 self._tell_upload(event)
                 return
-            case ev.NodeReady() if self._ready:  # `PoolReady` reports the nodes that became ready before
+            case ev.NodeReady() if self._ready:  # `PoolReady` has the number of earlier ones
                 self._print_line(f"node {event.node} ready, {event.ready} of {count(event.wanted, 'node')}")
             case ev.PoolClosed() if self._opened_at is not None:
                 self._print_line(f"closed after {seconds(event.at - self._opened_at)}")
@@ -84,7 +86,7 @@ class PlainSink(PrintsSink):
             self._print_line(line)
 
     def _tell_upload(self, event: ev.UploadProgress) -> None:
-        """Print the progress of large arguments: the first state, then one state every `UNFINISHED_S`, and the end."""
+        """Print the progress of sending large arguments: at the start, every `UNFINISHED_S`, and at the end."""
         if event.ended or self._upload_reported_at is None or event.at - self._upload_reported_at >= UNFINISHED_S:
             if line := upload(event):
                 self._print_line(line)
@@ -95,13 +97,13 @@ class PlainSink(PrintsSink):
 
 
 def write_plain(text: str, stream: int, dropped: int) -> None:
-    """Write to `sys.stdout` or `sys.stderr`; a character that the stream cannot encode is replaced by "?".
+    """Write to `sys.stdout` or `sys.stderr`. A character that the stream cannot encode is replaced by "?".
 
-    The stream is looked up on each call, because applications and tests replace it.
+    The stream is looked up in each call, because applications and tests may replace it.
 
     Raises:
-        ValueError: there is no such stream, or it is closed.
-        OSError: the write failed, for example because the stream has no reader any more.
+        ValueError: the program has no such stream, or the stream is closed.
+        OSError: the write failed, for example because nobody reads the pipe any more.
     """
     if dropped:
         print(f"outrider: {count(dropped, 'line')} of output not shown, stdout was too slow", file=sys.stderr)
@@ -118,7 +120,7 @@ def write_plain(text: str, stream: int, dropped: int) -> None:
 
 
 def blocks_as_print() -> bool:
-    """Return whether stdout is a pipe, a file or a terminal, and not an object of the application."""
+    """Return whether stdout is a real file, pipe or terminal, which may block, and not an object of the application."""
     try:
         return isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.fileno() >= 0
     except (OSError, ValueError):
@@ -126,7 +128,7 @@ def blocks_as_print() -> bool:
 
 
 def report_unshown(writer: Writer, facts: PoolFacts) -> None:
-    """Close the writer; if lines were not shown, print to stderr how many, and where to find them."""
+    """Close the writer. If lines were not shown, print to stderr how many, and where to find them."""
     if not (unshown := writer.close()):
         return
     record = facts.record()
@@ -136,7 +138,7 @@ def report_unshown(writer: Writer, facts: PoolFacts) -> None:
     line = f"outrider: {count(unshown, 'line')} of output not shown, as {why}: {kept}\n"
     report = threading.Thread(target=_report, args=(line,), name="outrider-console", daemon=True)
     report.start()
-    report.join(REPORT_S)  # stderr may be the same stopped terminal, which blocks this thread
+    report.join(REPORT_S)  # printing may block if stderr is the same stopped terminal: then do not wait for the thread
 
 
 def _report(line: str) -> None:

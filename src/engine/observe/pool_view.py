@@ -1,4 +1,4 @@
-"""The state of a pool as the live table shows it, built from events alone: no clock, no terminal."""
+"""The state of a pool as the live table shows it. Computed from events only, without a clock or a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .progress import Progress
 
 LOST_SHOWN = 3
 RANKS = -1
-STATES: dict[type[ev.NodeEvent], str] = {  # event -> state of the node after the event
+STATES: dict[type[ev.NodeEvent], str] = {  # type of an event -> state of the node after this event
     ev.NodeLaunching: "launching",
     ev.NodeQueued: "queued",
     ev.NodeStarted: "launching",
@@ -34,14 +34,16 @@ STATES: dict[type[ev.NodeEvent], str] = {  # event -> state of the node after th
 
 ABOUT_TO_LEAVE = {"noticed", "draining"}
 AT_REST = {"ready", "standby"}
-CANCELLED = {"killed", "cancelled", "closed"}  # verdicts and reasons of ends that the pool or its caller caused
+CANCELLED = {"killed", "cancelled", "closed"}  # verdicts and reasons of tasks that the pool or the caller ended
 
 
 @dataclass(slots=True)
 class Row:
-    """A node's row. ``running``: (job, task) -> name and start; `RANKS` stands for a broadcast's ranks.
+    """A node's row in the table.
 
-    ``step`` of the preparation, its begin, and its last line; ``taken_at``: the deadline of a preemption notice.
+    ``running``: (job, task) -> (function, start time); `RANKS` as task stands for the ranks of a broadcast. ``step``:
+    the current step of preparing the node, its start time, and its last line of output. ``taken_at``: when the machine
+    will be taken back, by a preemption notice.
     """
 
     node: int
@@ -65,17 +67,19 @@ class PoolView:
     opened_at: float = 0.0
     closed_at: float = 0.0
     rows: dict[int, Row] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)  # running job -> name of its function
-    broadcasts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # job -> nodes of its ranks, by rank
-    generations: dict[int, int] = field(default_factory=dict)  # job of a running broadcast -> generation
-    maps: dict[int, Progress] = field(default_factory=dict)  # job of a running map -> progress
-    wanted: int = 0  # number of submitted tasks, and of ranks of broadcasts
+    names: dict[int, str] = field(default_factory=dict)  # running job -> name of the job's function
+    # job of a broadcast -> the node of each rank, in order of the ranks
+    broadcasts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    # job of a running broadcast -> number of its current generation
+    generations: dict[int, int] = field(default_factory=dict)
+    maps: dict[int, Progress] = field(default_factory=dict)  # job of a running map -> progress of the map
+    wanted: int = 0  # number of submitted tasks; each rank of a broadcast counts as a task
     done: int = 0
     failed: int = 0
     cancelled: int = 0
-    upload: ev.UploadProgress | None = None  # transfer of large arguments, while it is running
-    unfinished: UnfinishedLines = field(default_factory=UnfinishedLines)  # protected by a lock of its own
-    # held by the event loop, which writes, and by the drawing thread, which reads
+    upload: ev.UploadProgress | None = None  # progress of sending large arguments; None if none are being sent
+    unfinished: UnfinishedLines = field(default_factory=UnfinishedLines)  # has its own lock
+    # held by the event loop while it changes the view, and by the drawing thread while it reads the view
     lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
@@ -88,7 +92,7 @@ class PoolView:
 
     @property
     def others(self) -> dict[str, int]:
-        """The numbers of nodes that are queued, standing by, or no longer ``ready``; zeros are left out."""
+        """How many nodes are in the states leaving, suspect, standby and queued. States without nodes are left out."""
         states = Counter("leaving" if row.state in ABOUT_TO_LEAVE else row.state for row in self.rows.values())
         return {state: states[state] for state in ("leaving", "suspect", "standby", "queued") if states[state]}
 
@@ -98,7 +102,7 @@ class PoolView:
 
     @property
     def busy(self) -> bool:
-        """Return whether anything is in progress: calls, nodes that start or end, the pool's own start or end."""
+        """Return whether anything is in progress: calls, nodes that start or end, or the start or end of the pool."""
         if self.phase != "ready":
             return self.phase != "closed"
         at_rest = all(row.state in AT_REST and not row.running for row in self.rows.values())
@@ -132,7 +136,7 @@ class PoolView:
             case ev.NodeLaunching():
                 row = Row(event.node, "launching", event.at, where=event.machine, hourly_cost=event.hourly_cost)
                 self.rows[event.node] = row
-            case ev.NodePreparing():  # the node is still launching, or late
+            case ev.NodePreparing():  # does not change the state, which is still "launching" or "late"
                 row = self._row(event.node, event.at)
                 since = row.step[1] if row.step is not None and row.step[0] == event.phase else event.at
                 row.step = event.phase, since, event.text
@@ -155,7 +159,7 @@ class PoolView:
     def _task(self, event: ev.Event) -> None:
         match event:
             case ev.TaskSubmitted():
-                # a task that was not sent yet is submitted again under the same job
+                # a task that is submitted again before it was sent must not be counted again
                 self.wanted += event.job not in self.names
                 self.names[event.job] = event.function
             case ev.TaskStarted():
@@ -193,7 +197,10 @@ class PoolView:
             self.names.pop(event.job, None)
 
     def _generation(self, event: ev.GenerationStarted) -> None:
-        """Start the ranks of a generation: of the first one all ranks, of a later one all or only the lost ranks."""
+        """Show the ranks of a new generation (one try of a broadcast) as running.
+
+        The first generation starts all ranks, a later generation all ranks or only the lost ranks.
+        """
         self.generations[event.job] = event.generation
         before = self.broadcasts.get(event.job)
         size = len(event.ranks) if before is None else len(before)
@@ -219,14 +226,14 @@ class PoolView:
         return self.rows.setdefault(node, Row(node, "ready", at))
 
     def _forget_lost(self, keep: int = 0) -> None:
-        """Remove the rows of lost nodes, except the newest ``keep``, which are shown until a replacement is ready."""
+        """Remove the rows of lost nodes, except the newest ``keep`` rows. These stay until a replacement is ready."""
         lost = [node for node, row in self.rows.items() if row.state == "lost"]
         for node in lost[: max(0, len(lost) - keep)]:
             del self.rows[node]
 
 
 def chosen_rows(pool_view: PoolView, most: int) -> list[Row]:
-    """Choose the rows to show, at most ``most``: nodes with problems first, then busy ones; sorted by node."""
+    """Return at most ``most`` rows to show, sorted by node: first choose nodes with problems, then busy nodes."""
     rows = list(pool_view.rows.values())
     if len(rows) > most:
         rows.sort(key=lambda row: (row.state == "ready", not row.running, row.node))

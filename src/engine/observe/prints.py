@@ -1,4 +1,4 @@
-"""The output of tasks as lines: assembled from chunks, and shown with their origin. No I/O."""
+"""The output of tasks as lines. Chunks of output are joined to lines, and lines are shown with their origin. No I/O."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from ..wire.messages import Output
 
 STREAMS = "stdout", "stderr"
-LINE_BYTES = 64 * 1024  # longest unfinished line that is kept; longer lines are published in pieces
+LINE_BYTES = 64 * 1024  # maximum size of an unfinished line that is kept; longer lines are published in pieces
 
 Printed = ev.TaskOutput | ev.UnfinishedLine
 
 
 class PrintedLines:
-    """The lines of a pool's tasks, published as events; the begin of an unfinished line is kept while its attempt runs.
+    """Joins the output of a pool's tasks to lines, and publishes the lines as events.
 
-    Output of attempts that the client did not send is not kept, so a node can occupy at most 128 KiB for each attempt.
+    The beginning of an unfinished line is kept while its attempt runs. For attempts that the client did not send,
+    nothing is kept, so a node cannot use more than 128 KiB of the client's memory per attempt.
     """
 
     def __init__(
@@ -36,11 +37,12 @@ class PrintedLines:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._publish, self._wanted, self._now = publish, wanted, now
-        # (attempt, stream) -> begin of an unfinished line; while empty, ends of attempts need no handling
+        # (attempt, stream) -> beginning of an unfinished line. If this is empty, callers need not report the ends of
+        # attempts.
         self.begun: dict[tuple[int, str], bytes] = {}
 
     def wrote(self, node: NodeId, order: Order | None, output: Output) -> None:
-        """Handle the output of an attempt. ``order``: the attempt; None: the attempt is over."""
+        """Handle output of an attempt. ``order``: the attempt that printed it; None: that attempt is already over."""
         if not self._wanted():
             return
         source, at = _Source.of(node, order, STREAMS[output.stream == 2]), self._now()
@@ -63,10 +65,10 @@ class PrintedLines:
             self._publish(source.unfinished(rest, at))
 
     def ended(self, node: NodeId, order: Order) -> None:
-        """Handle the end of an attempt, which ends its unfinished lines."""
+        """Handle the end of an attempt: publish its unfinished lines as complete lines."""
         for stream in STREAMS:
             if begun := self.begun.pop((order.attempt, stream), b""):
-                erased = not begun.strip()  # true after a progress bar that erases itself at its end
+                erased = not begun.strip()  # a progress bar may overwrite itself with spaces at its end
                 self._publish(_Source.of(node, order, stream).whole(b"" if erased else begun, self._now()))
 
 
@@ -95,11 +97,12 @@ class _Source(NamedTuple):
 
 
 class UnfinishedLines:
-    """The newest state of each unfinished line of tasks."""
+    """The newest state of each line that a task has begun and not finished, such as a progress bar."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, int, int, str], _Unfinished] = {}
-        self._lock = Lock()  # held by the event loop, which writes, and by the thread that draws or prints, which reads
+        # held by the event loop while it changes lines, and by the thread that draws or prints while it reads lines
+        self._lock = Lock()
 
     def apply(self, event: Printed) -> None:
         key = event.job, event.node, event.rank, event.stream
@@ -112,13 +115,16 @@ class UnfinishedLines:
                 line.newest = event
 
     def newest(self) -> list[ev.UnfinishedLine]:
-        """Return the newest states of the lines, sorted by rank and node."""
+        """Return the newest state of each unfinished line, sorted by rank and node."""
         with self._lock:
             events = [line.newest for line in self._lines.values() if line.newest.text.strip()]
         return sorted(events, key=lambda event: (event.rank, event.node, event.job))
 
     def due(self, now: float, every_s: float) -> list[ev.UnfinishedLine]:
-        """Return the lines that began or were last returned at least ``every_s`` ago, and have changed since."""
+        """Return the unfinished lines that have changed since they were last returned.
+
+        Only lines that were last returned, or began, at least ``every_s`` seconds ago are returned.
+        """
         due: list[ev.UnfinishedLine] = []
         with self._lock:
             for line in self._lines.values():
@@ -129,7 +135,7 @@ class UnfinishedLines:
 
 
 class _Unfinished:
-    """A line, its last reported state, and the time of that report (before the first report: when the line began)."""
+    """An unfinished line, its last returned state, and the time of that return (at first: of the line's beginning)."""
 
     __slots__ = ("newest", "reported", "reported_at")
 
@@ -139,12 +145,12 @@ class _Unfinished:
 
 
 def last_state(line: bytes) -> bytes:
-    """Return the visible end of a line that was redrawn with carriage returns, as by a progress bar."""
+    """Return the visible part of a line that was overwritten with carriage returns, as progress bars do."""
     return line[line.rstrip(b"\r").rfind(b"\r") + 1 :]
 
 
 def marked(event: Printed) -> str:
-    """Return the output of a task, each line prefixed with its origin."""
+    """Return the output of a task as text, with the origin at the beginning of each line."""
     mark = f"[{origin(event)}] "
     dropped = event.dropped if isinstance(event, ev.TaskOutput) else 0
     gap = f"{mark}... {dropped:,} bytes were lost here\n" if dropped else ""
@@ -152,11 +158,11 @@ def marked(event: Printed) -> str:
 
 
 def origin(event: Printed) -> str:
-    """Return ``rank 3 · train`` in a broadcast with several ranks, else ``node 2 · f #17`` with the job's number."""
+    """Return the origin of a line: ``rank 3 · train`` in a broadcast, else ``node 2 · f #17``, where 17 is the job."""
     name = one_line(event.function)
     if event.ranks > 1:
         return f"rank {event.rank} · {name or event.job}"
-    if not event.job:  # the attempt is over, so its job is not known
+    if not event.job:  # the job is not known, because the attempt was already over
         return f"node {event.node}"
     return f"node {event.node} · {name or 'task'} #{event.job}"
 

@@ -10,20 +10,25 @@ from dataclasses import field
 
 from ...lazy_dataclass import dataclass
 
-WINDOW_S = 10.0  # period over which the rate is measured: older values are not typical of the remaining items
-STEP_S = 0.25  # shortest time between two kept points
+# the rate is measured over the last seconds only, because older items are less typical of the remaining items
+WINDOW_S = 10.0
+STEP_S = 0.25  # minimum seconds between two stored points
 
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of one map: ``done`` of ``total`` items (None: unknown)."""
+    """The progress of one map.
+
+    ``done``: the number of items that have ended. ``total``: of all items; None: unknown.
+    """
 
     function: str
     total: int | None
     began_at: float
     done: int = 0
     failed: int = 0
-    _points: deque[tuple[float, int]] = field(default_factory=deque)  # (time, done), the oldest first
+    # (time, number of items that were done), the oldest first
+    _points: deque[tuple[float, int]] = field(default_factory=deque)
 
     def reached(self, done: int, at: float, failed: int = 0) -> None:
         self.failed = failed
@@ -31,19 +36,20 @@ class Progress:
             self._points.append((at, done))
         self.done = done
         if self.total is not None and done > self.total:
-            self.total = None  # the map's ``len()`` was wrong
+            self.total = None  # the `len()` of the map's input was wrong
         while len(self._points) > 1 and self._points[1][0] <= at - WINDOW_S:
             self._points.popleft()
 
     def rate(self, now: float) -> float:
-        """Items per second, measured over the last `WINDOW_S`."""
+        """The number of items per second, measured over the last `WINDOW_S`."""
         since, before = next(((at, done) for at, done in self._points if at > now - WINDOW_S), (self.began_at, 0))
-        if self.done == before:  # no progress since the oldest point: the rate falls as time passes
+        # no item ended within the window: use the average since the start, which falls as time passes
+        if self.done == before:
             since, before = self.began_at, 0
         return (self.done - before) / (now - since) if now > since else 0.0
 
     def left_s(self, now: float) -> float | None:
-        """Seconds until all items are done at the present rate; None: unknown."""
+        """The estimated seconds until all items are done; None: unknown."""
         rate = self.rate(now)
         return None if self.total is None or rate <= 0 else (self.total - self.done) / rate
 

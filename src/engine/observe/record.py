@@ -1,4 +1,4 @@
-"""The sink that passes a pool's events to the thread that writes the pool's record."""
+"""The sink that passes a pool's events to the thread that writes the run's record."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ..api.settings import Settings
     from ..serialization.payload import Part
 
-_ITEM = r"^item \d+ of "  # prefix of a map's item in `JobFailed`; the function's name follows
-PROGRESS_S = 1.0  # time between two recorded states of a map
+_ITEM = r"^item \d+ of "  # `JobFailed` names a map's item "item 3 of f", where f is the function
+PROGRESS_S = 1.0  # minimum seconds between two recorded states of a map
 
 
 def record_name(settings: Settings) -> str:
@@ -47,13 +47,14 @@ def recording(
     program: WholeProgram | None = None,
     jobs: Callable[[], tuple[int, int]] = lambda: (0, 0),
 ) -> RecordSink:
-    """Return the sink for a pool's record, not yet open.
+    """Return the sink for a pool's record. It is not open yet.
 
     Args:
-        cost: returns the pool's present cost.
-        requests: functions that handle requests to the running pool, by name.
-        program: None: the process may do more than this run.
-        jobs: returns how many jobs were submitted and how many have finished; may be called in any thread.
+        settings: The pool's settings.
+        cost: Returns what the pool has cost so far and costs per hour.
+        requests: name -> function that handles this request to the running pool.
+        program: Describes a process whose only job is this run; None: the process may have other work.
+        jobs: Returns the numbers of submitted and of finished jobs. Must be callable in any thread.
     """
     secrets = secrets_of(settings)
     plan = Plan(
@@ -69,7 +70,10 @@ def recording(
 
 
 class RecordSink(Sink):
-    """A sink that records events. `show` takes 1 us per event; the writer's thread does the rest."""
+    """A sink that stores events in the run's record.
+
+    `show` takes 1 us per event; the writer's thread does the writing.
+    """
 
     def __init__(
         self,
@@ -86,10 +90,10 @@ class RecordSink(Sink):
         self._control: ControlSocket | None = None
         self._closing = False
         self.calls = RecordedCalls()
-        self._reported_at: dict[int, float] = {}  # map -> time of its last recorded state
-        # receives the failure of the record; None: the failure has been reported
+        self._reported_at: dict[int, float] = {}  # job of a map -> time when its progress was last recorded
+        # called once if the record fails; None: it has been called
         self._observe: Callable[[ev.Event], object] | None = None
-        # receives the trackers' events, also after a failure
+        # called with the trackers' events, even if the record has failed
         self._observe_end: Callable[[ev.Event], object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer = RunWriter(plan, self._failed, opened=self._opened)
@@ -97,18 +101,21 @@ class RecordSink(Sink):
 
     @property
     def folder(self) -> Path | None:
-        """The record's folder, once it exists."""
+        """The record's folder; None: it does not exist yet."""
         return self._writer.directory
 
     def open(self, observe: Callable[[ev.Event], object]) -> None:
-        """Open the record. ``observe`` receives the event that the record has failed, on the calling loop."""
+        """Open the record.
+
+        If recording fails, ``observe`` gets an event about that, on the event loop of the caller.
+        """
         self._observe = self._observe_end = observe
         self._loop = asyncio.get_running_loop()
         self._writer.start()
         program_log.opened(self._writer)
 
     async def aclose(self, error: BaseException | None = None) -> None:
-        """Close the record. ``error``: of the pool's block."""
+        """Close the record. ``error``: the error that ended the pool's `with` block."""
         self._closing = True
         program_log.closed(self._writer)
         try:
@@ -120,14 +127,14 @@ class RecordSink(Sink):
             end = RunEnd(error, self.calls.counts(), code)
             try:
                 await in_thread(self._writer.close, end)
-            except RuntimeError:  # the system cannot start a thread that waits
+            except RuntimeError:  # no further thread can be started
                 self._writer.close(end)
             self._tell_failure()
             if self._tracking is not None and self._observe_end is not None:
                 await self._tracking.aclose(self._observe_end)
 
     def show(self, event: ev.Event) -> None:
-        """Record an event if its kind is recorded; fields that the observer completes may be missing."""
+        """Record an event if its kind is recorded. The fields that the observer fills in may still be empty."""
         function: str | None = None
         if isinstance(event, ev.JobEvent):
             function = self.calls.names.get(event.job)
@@ -141,16 +148,16 @@ class RecordSink(Sink):
 
     @property
     def failed(self) -> bool:
-        """Return whether recording has stopped."""
+        """Return whether recording has stopped because of an error."""
         return bool(self._writer.failure)
 
     def logged(self, origin: Origin, records: bytes, dropped: int) -> None:
-        """Record the log records of a task."""
+        """Store the log records of a task in the run's record."""
         if not self._writer.failure:
             self._writer.log.put(Batch(origin, records, dropped, time.time()))
 
     def artifact(self, origin: Origin, records: bytes, content: Part) -> None:
-        """Record an artifact. Call it in a thread: it waits for the disk."""
+        """Store an artifact in the run's record. Waits for the disk, so call it in a thread."""
         if not self._writer.failure:
             with memoryview(content) as view:
                 self._writer.log.put_artifact(Batch(origin, records, 0, time.time()), view)
@@ -159,7 +166,10 @@ class RecordSink(Sink):
         self._writer.log.lose(origin, why, time.time())
 
     def _worth_it(self, event: ev.JobEvent) -> bool:
-        """Return whether to record an event although its call was not selected: progress of a map, or a failure."""
+        """Return whether to record an event of a call that is not recorded in full.
+
+        Only the progress of maps, and failures, are recorded for such a call.
+        """
         match event:
             case ev.JobFailed():
                 return self.calls.failed(re.sub(_ITEM, "", event.function))
@@ -183,11 +193,11 @@ class RecordSink(Sink):
         return True
 
     def _opened(self) -> None:
-        """Report that the record is open. Runs in the writer's thread."""
+        """Start the trackers and the control socket, as the record is now open. Called in the writer's thread."""
         if self._tracking is not None and self._writer.directory is not None:
             self._tracking.begin(self._writer.directory)
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed
+            with suppress(RuntimeError):  # raised if the loop is closed
                 self._loop.call_soon_threadsafe(self._take_requests)
 
     def _take_requests(self) -> None:
@@ -195,13 +205,13 @@ class RecordSink(Sink):
             return
         try:
             self._control = ControlSocket(self._writer.directory, self._requests)
-        except OSError as error:  # the record continues without trackers
+        except OSError as error:  # the run continues, and takes no requests
             logging.getLogger("outrider").debug("%s takes no requests: %r", self._writer.directory, error)
 
     def _failed(self) -> None:
-        """Report that the record has failed. Runs in the writer's thread, if there is one."""
+        """Notify the event loop that the record has failed. Called in the writer's thread, if there is one."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed, so nobody can receive the event
+            with suppress(RuntimeError):  # raised if the loop is closed: then nobody needs the event
                 self._loop.call_soon_threadsafe(self._tell_failure)
 
     def _tell_failure(self) -> None:

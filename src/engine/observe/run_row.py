@@ -1,4 +1,4 @@
-"""A run as a row of a table: its state, duration and cost. No I/O."""
+"""A run as a row of a table: its state, duration, cost and so on. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ COLUMNS = ("run", "state", "took", "nodes", "USD", "exit")
 
 
 def cells(run: Run, owner: Owned | None, now: float) -> tuple[str, ...]:
-    """Return a run's cells. ``owner``: the owner of a run that has not ended."""
+    """Return the cells of a run's row.
+
+    ``owner``: whether the process that owns the run is alive; None: the run has ended.
+    """
     status = run.status
     state = DEAD.get(owner or "", str(status.get("state", "unreadable")))
     spent = run.spent_usd(now if owner == "alive" else None)

@@ -1,6 +1,6 @@
-"""The base class of everything that shows events, and the thread that writes to the terminal for a sink.
+"""The base class of sinks, which show or store events, and the thread that writes to the terminal for a sink.
 
-A stopped terminal or a full pipe stops that thread, but never the event loop.
+A stopped terminal or a full pipe blocks that thread, but never the event loop.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ BACKLOG_CHARS = 16 * 1024 * 1024
 
 
 class Sink(ABC):
-    """A receiver of all events, called on the event loop. It must return quickly; its errors are logged and dropped."""
+    """A receiver of a pool's events. It is called on the event loop, so it must return quickly.
 
-    tasks = False  # whether the sink wants events of single tasks, which slow down the busiest code path
-    metrics: NewestMetrics | None = None  # receives the tasks' log records, if these are recorded
+    Errors that a sink raises are logged and otherwise ignored.
+    """
+
+    tasks = False  # whether the sink wants events of every task; these cost time in the code that runs most often
+    metrics: NewestMetrics | None = None  # receives the log records of tasks, if they are recorded
 
     def __call__(self, event: Event) -> None:
         try:
@@ -42,37 +45,49 @@ class Sink(ABC):
     def show(self, event: Event) -> None: ...
 
     def lags(self) -> bool:
-        """Return whether lines wait for a slow reader, for whom the end of the pool should wait, as `print` does."""
+        """Return whether output waits for a slow reader.
+
+        The end of the pool should wait for that reader, as `print` would.
+        """
         return False
 
     def close(self, error: BaseException | None = None) -> None:  # noqa: B027 - most sinks hold nothing back
-        """Show delayed output, in bounded time. Idempotent; called after the last event. ``error``: of the block."""
+        """Show output that is still waiting, within a limited time. Called after the last event; may be called again.
+
+        ``error``: the error that ended the pool's `with` block.
+        """
 
 
 class PoolFacts(NamedTuple):
-    """Functions for a sink that draws. ``spending`` is for the event loop, the others are for any thread."""
+    """Functions that a drawing sink calls. ``spending`` must be called on the event loop, the others in any thread."""
 
     spending: Callable[[], Spending] = Spending
     record: Callable[[], Path | None] = lambda: None
-    # returns the error that ended the pool before its block ended
+    # returns the error that ended the pool, if the pool's `with` block has not ended yet
     failure: Callable[[], BaseException | None] = lambda: None
 
 
 class Writer:
-    """Run ``write`` for each item put, ``refresh`` every ``interval_s`` (None: never) and ``finish`` at the end.
+    """A thread that writes text, so that a slow terminal does not block the event loop.
 
-    ``put`` waits up to `PATIENCE_S` for the thread, so that a task's lines appear before lines that the client prints
-    about its result. Once the thread has fallen behind, ``put`` does not wait until the thread has caught up. Items
-    beyond a backlog of `BACKLOG_CHARS` are dropped; ``write`` gets the number of lines dropped before its item (with
-    stream 0: lines dropped just now).
+    The thread calls ``write`` for each item that `put` adds, ``refresh`` every ``interval_s`` seconds (None: never),
+    and ``finish`` at the end.
 
-    PRINTS-1: every line that is put is written, or counted: in the argument of a ``write`` that returns, or in
-        `unshown`, the result of `close`.
+    `put` waits up to `PATIENCE_S` until the item is written, so that a task's lines appear before the lines that the
+    client prints about the task's result. If this wait ends too early, later calls of `put` do not wait until all items
+    are written.
+
+    If more than `BACKLOG_CHARS` characters wait, `put` drops further items. The next call of ``write`` gets the number
+    of dropped lines (with stream 0 if no item follows).
+
+    PRINTS-1: every line that `put` gets is either written, or counted as lost: in the argument of a successful call of
+        ``write``, or in `unshown`, the result of `close`.
     """
 
     def __init__(
         self,
-        write: Callable[[str, int, int], None],  # arguments: text, stream, number of lines dropped before the text
+        # arguments: text, stream, number of lines that were dropped before the text
+        write: Callable[[str, int, int], None],
         *,
         refresh: Callable[[], None] = lambda: None,
         finish: Callable[[], None] = lambda: None,
@@ -85,9 +100,9 @@ class Writer:
         self._items: deque[tuple[str, int, int]] = deque()
         self._backlog = 0
         self._dropped = 0
-        self._writing = 0  # number of lines in the item that is being written
-        self.unshown = 0  # number of lines whose ``write`` failed, or that were not written by the end
-        self.error: Exception | None = None  # the last failure of ``write``
+        self._writing = 0  # number of lines of the item that is being written
+        self.unshown = 0  # number of lines for which `write` failed, or that were not written before the end
+        self.error: Exception | None = None  # last error that `write` raised
         self._behind = False
         self._closing = False
         self._changed = threading.Condition()
@@ -110,7 +125,7 @@ class Writer:
                 self._behind = not self._changed.wait_for(self._idle, PATIENCE_S)
 
     def catch_up(self, within_s: float) -> None:
-        """Wait until all items are written, for at most ``within_s`` seconds."""
+        """Wait until all items are written, but at most ``within_s`` seconds."""
         with self._changed:
             self._changed.wait_for(self._idle, within_s)
 
@@ -121,14 +136,15 @@ class Writer:
 
     @property
     def is_behind(self) -> bool:
-        """True while an item is not written yet."""
+        """True while items wait to be written, or are being written."""
         return self._backlog > 0 or self._dropped > 0
 
     def close(self, within_s: float = 2.0) -> int:
-        """Write the remaining items, for at most ``within_s`` seconds. Idempotent.
+        """Write the remaining items, for at most ``within_s`` seconds. May be called again.
 
         Returns:
-            The number of lines that were not written and will not be written; a line that is being written counts.
+            The number of lines that were not written. The lines that are being written when the time is over count,
+            too.
         """
         with self._changed:
             self._closing = True
@@ -165,7 +181,10 @@ class Writer:
         self._guarded(self._finish)
 
     def _next(self, due: float) -> tuple[str, int, int] | None:
-        """Return the next item; None when a refresh is due, or when everything is written and the writer is closing."""
+        """Return the next item to write.
+
+        None: it is time for a refresh, or the writer is closing and no items are left.
+        """
         with self._changed:
             wait_s = None if self._interval_s is None else max(0.0, due - time.monotonic())
             self._changed.wait_for(lambda: self._items or self._dropped or self._closing, wait_s)
@@ -181,7 +200,7 @@ class Writer:
             return None
 
     def _guarded(self, step: Callable[..., None], *arguments: object) -> bool:
-        """Call ``step``, log its error, and return whether it raised none. A closed stdout must not harm the pool."""
+        """Call ``step``, and return whether it succeeded. Errors are logged: a closed stdout must not harm the pool."""
         try:
             step(*arguments)
         except Exception as error:  # noqa: BLE001 - the edge

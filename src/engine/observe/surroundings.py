@@ -1,4 +1,4 @@
-"""The kind of program around a pool, which decides what the pool shows and whether it leaves a record."""
+"""The kind of program that uses the pool. It decides how the pool shows events, and whether it writes a record."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Surroundings = Literal["notebook", "application", "terminal", "pipe"]
 
 
 def surroundings() -> Surroundings:
-    """Return the kind of program: "application" if the root logger has a handler or structlog is configured.
+    """Return the kind of this program.
 
-    A notebook stays a notebook in either case.
+    "notebook" in a notebook; else "application" if the root logger has a handler or structlog is configured; else
+    "terminal" if stderr is a terminal; else "pipe".
     """
     structlog = sys.modules.get("structlog")
     if in_notebook():
@@ -32,7 +33,7 @@ def surroundings() -> Surroundings:
 
 
 def in_notebook() -> bool:
-    """Return whether this program is the kernel of a notebook: then IPython is imported already."""
+    """Return whether this program is a notebook's kernel. If it is, IPython has already been imported."""
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     try:
         return get_shell is not None and getattr(get_shell(), "kernel", None) is not None
@@ -41,9 +42,14 @@ def in_notebook() -> bool:
 
 
 def leaves_record(run: RunOption, *, tracked: bool = False) -> bool:
-    """Return whether a pool leaves a record. ``run=None``: yes, except in applications with logging of their own.
+    """Return whether a pool writes a record.
 
-    The environment may forbid records. ``tracked``: the pool has trackers, which need a record.
+    Args:
+        run: The pool's setting. None: write a record, except in applications that have set up logging.
+        tracked: Whether the pool has trackers, which need a record.
+
+    Returns:
+        False in any case if an environment variable switches records off.
     """
     if run is False or records_are_off():
         return False
@@ -55,7 +61,10 @@ def records_are_off() -> bool:
 
 
 def untracked(trackers: Iterable[object]) -> Iterator[TrackerBehind]:
-    """Yield the events for the trackers of a pool that has no record because the environment forbids records."""
+    """Yield an event for each tracker of a pool that has no record.
+
+    Use this if an environment variable switches records off.
+    """
     for each in trackers:
         why = f"there is no record to send, as {VARIABLE}=0 is in the environment"
         yield TrackerBehind(str(getattr(each, "name", each)), 0, why, "")

@@ -1,4 +1,4 @@
-"""The live table: a `PoolView` as a rich table, for any width and height."""
+"""The live table: converts a `PoolView` to a rich table that fits the width and height of the terminal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .pool_view import PoolView, Row, chosen_rows
 from .prints import origin
 from .progress import Progress, per_second
 
-# states that are missing here are yellow
+# states without an entry are yellow
 COLOURS = {"launching": "cyan", "ready": "green", "standby": "blue", "lost": "red"}
-AROUND = 5  # number of the terminal's lines for the header, the bar, the count of hidden rows and the prompt
-WIDE = 64  # width from which the machine is shown, in columns
-MAPS = 3  # most maps that are shown
-BAR_FROM = 8  # fewest tasks for which a progress bar is shown
+AROUND = 5  # terminal lines that are not rows: header, progress bar, number of hidden rows, prompt
+WIDE = 64  # minimum width, in columns, for showing the column with the machine
+MAPS = 3  # maximum number of maps that are shown
+BAR_FROM = 8  # minimum number of tasks for which a progress bar is shown
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -65,7 +65,7 @@ class View:
         if pool_view.hourly_cost:
             text.append(f" · {pool_view.hourly_cost:.2f} USD/h")
         if pool_view.wanted:
-            # the total is not known, as a map submits its tasks one after another
+            # with a map, the total is not known, because a map submits its tasks step by step
             of = "" if pool_view.maps else f" of {pool_view.wanted:,}"
             tasks = "task" if pool_view.wanted == 1 else "tasks"
             text.append(f" · {pool_view.done:,}{of} {tasks} done")
@@ -122,11 +122,12 @@ class View:
 
 
 def _bar(total: int, done: int, width: int) -> Padding:
-    return Padding(ProgressBar(total, done, width=width), 0)  # the padding ends the line
+    # `Padding` adds the newline that a bar alone does not have
+    return Padding(ProgressBar(total, done, width=width), 0)
 
 
 def summary(pool_view: PoolView, now: float) -> Text:
-    """Return the final line, left on the terminal after the pool's end."""
+    """Return the final line, which stays on the terminal after the pool has ended."""
     text = _title(pool_view, Text(style="dim")).append(f" · {count(pool_view.done, 'task')} done")
     return _unsuccessful(pool_view, text).append(f" · {seconds(now - pool_view.opened_at)}")
 
@@ -137,7 +138,10 @@ def _title(pool_view: PoolView, text: Text) -> Text:
 
 
 def _unsuccessful(pool_view: PoolView, text: Text) -> Text:
-    """Add the numbers of failed tasks, and of tasks that ended with them or were cancelled."""
+    """Append the numbers of failed and of cancelled tasks.
+
+    Tasks that were ended because other tasks failed count as cancelled.
+    """
     if pool_view.failed:
         text.append(f" · {pool_view.failed:,} failed", style="red")
     if pool_view.cancelled:

@@ -1,4 +1,4 @@
-"""The way of the tasks' log records from the nodes' links to the run's record. Without a record they are dropped."""
+"""Passes the log records of tasks from the nodes to the run's record. Without a record, they are dropped."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ if TYPE_CHECKING:
     from .newest_metrics import NewestMetrics
     from .record import RecordSink
 
-FETCHES = 4  # most artifacts that are fetched at a time: each may take `log_records.ARTIFACT_BYTES` of memory
+# maximum number of artifacts that are fetched at the same time; each may need `log_records.ARTIFACT_BYTES` of memory
+FETCHES = 4
 
 
 class TaskLogs:
-    """The log records of a pool's tasks. ``record``: the pool's record, if it has one."""
+    """Handles the log records of a pool's tasks. ``record``: returns the pool's record, or None."""
 
     def __init__(self, record: Callable[[], RecordSink | None]) -> None:
         self._record = record
-        self.newest: NewestMetrics | None = None  # receives the newest metrics for a display
+        self.newest: NewestMetrics | None = None  # if set, receives the metrics for a display
         self._turns = asyncio.Semaphore(FETCHES)
 
     @property
     def wanted(self) -> bool:
-        """Return whether log records are kept from now on; a failed record keeps none."""
+        """Return whether log records are stored now.
+
+        They are not if the pool has no record, or the record has failed.
+        """
         record = self._record()
         return record is not None and not record.failed
 
     def received(self, node: NodeId, order: Order, logged: Logged) -> None:
-        """Handle the log records of an attempt without reading them: a message takes a microsecond."""
+        """Store the log records of an attempt without decoding them. Takes one microsecond per message."""
         if (record := self._record()) is not None:
             origin = _origin(node, order)
             record.logged(origin, logged.records, logged.dropped)
@@ -49,18 +53,18 @@ class TaskLogs:
         fetch: Callable[[], Awaitable[Received]],
         drop: Callable[[], object],
     ) -> Received:
-        """Handle an artifact; return when it is written.
+        """Fetch an artifact that a task has logged, and write it to the record.
 
-        ``fetch`` gets the artifact's content. If the artifact is too large, ``drop`` is called instead, and the node
-        drops the content.
+        ``fetch`` gets the artifact's content from the node. If the content cannot be fetched or stored, ``drop`` is
+        called, which makes the node drop the content.
 
         Raises:
             ConnectionError: the node is lost.
-            Exception: the transfer was given up.
+            Exception: the artifact could not be fetched or stored.
         """
         record = self._record()
         async with self._turns:
-            if not self.wanted:  # the record failed during other fetches
+            if not self.wanted:  # the record has failed while other artifacts were fetched
                 drop()
                 raise RuntimeError("there is no record any more")
             try:
@@ -69,7 +73,7 @@ class TaskLogs:
                     await in_thread(record.artifact, _origin(node, order), logged.records, received.data)
             except ConnectionError:
                 raise
-            except Exception as error:  # too large, or no memory: not an error of the task
+            except Exception as error:  # too large, or no memory: the task goes on
                 drop()
                 if record is not None:
                     record.lost(_origin(node, order), f"an artifact could not be fetched: {error.__cause__ or error}")
@@ -78,7 +82,7 @@ class TaskLogs:
 
 
 def _origin(node: NodeId, order: Order) -> Origin:
-    from ..runs.logged import Origin  # imported only here: pools without a record do not need the module
+    from ..runs.logged import Origin  # imported here, because pools without a record do not need it
 
     function, job = cast("Payload", order.task.content).name, order.task.job
     if order.world is None:

@@ -1,7 +1,7 @@
-"""Calls as OpenTelemetry traces: a span for each call, with child spans for its waiting time, attempts and ranks.
+"""Calls as OpenTelemetry traces: a span for each call, with child spans for its queueing time, attempts and ranks.
 
-Only this module of the client imports opentelemetry; if the program has set up no SDK, it does nothing.
-All times are measured at the client.
+On the client, only this module imports opentelemetry. If the program has set up no OpenTelemetry SDK, spans have no
+effect. All times are measured on the client.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ NOT_ERRORS = {
     Verdict.KILLED.value,
     Verdict.UNSENT.value,
     Reason.CANCELLED.value,
-}  # endings that are not errors in a span: success, or caused by the caller
+}  # endings that are not errors in a span: the task succeeded, or the caller ended it
 Attributes = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Call:
-    """A running call. ``parts``: its open child spans: for the waiting time, for an attempt, for each rank."""
+    """A running call with its span.
+
+    ``parts``: its open child spans, for the queueing time, the attempt, or each rank.
+    """
 
     span: Span
     below: Context
@@ -44,14 +47,14 @@ class Call:
 
 
 class Traces(Sink):
-    """The spans of one pool. Used only in the thread of the pool's loop."""
+    """A sink that creates the spans of one pool. Use it only in the thread of the pool's event loop."""
 
     tasks = True
 
     def __init__(self, version: str) -> None:
         self._tracer = trace.get_tracer("outrider", version)
-        self._outside = get_current()  # the context in which the pool was opened
-        self.packed: Span | None = None  # the span of the call that is packed and gets a job number next
+        self._outside = get_current()  # the OpenTelemetry context in which the pool was opened
+        self.packed: Span | None = None  # span of the call that was just packed and has no job number yet
         self._calls: dict[int, Call] = {}
         self._opening: Span | None = None
         self._launches: dict[int, Span] = {}
@@ -61,7 +64,10 @@ class Traces(Sink):
 
     @contextmanager
     def packing(self, name: str) -> Iterator[Mapping[str, str]]:
-        """Start the span of a call, and end it if the call cannot be packed; yield the trace headers for its task."""
+        """Start the span of a call that is being packed. Yield the trace headers for the call's task.
+
+        If packing fails, end the span with the error.
+        """
         span: Span = trace.INVALID_SPAN
         carrier: dict[str, str] = {}
         with _guarded():
@@ -78,12 +84,12 @@ class Traces(Sink):
         self.packed = span
 
     def began(self, job: int, name: str) -> None:
-        """Store the job number of the call whose span is `packed`."""
+        """Assign the job number to the call whose span is `packed`."""
         with _guarded():
             self._began(job, name)
 
     def ended(self, job: int, name: str, ending: Ending | Sequence[Ending] | None) -> None:
-        """End the span of a call and its open child spans. ``ending``: None: the call never started."""
+        """End the span of a call, and its open child spans. ``ending``: None if the call never started."""
         with _guarded():
             self._ended(job, name, ending)
 
@@ -231,7 +237,10 @@ class Traces(Sink):
 
 @contextmanager
 def _guarded() -> Iterator[None]:
-    """Suppress errors of the application's own span processors."""
+    """A context manager that logs errors and otherwise ignores them.
+
+    Such errors come from span processors of the application.
+    """
     try:
         yield
     except Exception as error:  # noqa: BLE001 - the edge
@@ -243,7 +252,7 @@ def _ns(event: ev.Event) -> int:
 
 
 def _heard_ns(ending: Ending) -> int | None:
-    """Return when the client received a rank's end; None: now."""
+    """Return the unix time in ns at which the client received the end of a rank; None: use the current time."""
     if not isinstance(ending, Settled) or not ending.at:
         return None
     ago_s = max(0.0, asyncio.get_running_loop().time() - ending.at)
@@ -255,7 +264,7 @@ def _word(ending: Ending) -> str:
 
 
 def _set_ending(span: Span, job: int, name: str, ending: Ending) -> None:
-    """Store the ending of a task or rank in a span, and record its error by OpenTelemetry's conventions."""
+    """Set a span's attributes for the ending of a task or rank, and an error as OpenTelemetry's conventions require."""
     word = _word(ending)
     span.set_attribute("outrider.ending", word)
     if isinstance(ending, Settled):

@@ -1,4 +1,7 @@
-"""The trackers of a pool with a record: their process starts with the record, and ends before the pool's block ends."""
+"""The process that sends a run's record to trackers, such as MLflow.
+
+The process starts when the record is open, and ends before the pool's `with` block ends.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Tracking:
-    """The trackers' process. ``flush_s``: how long the end of the pool waits until everything is sent."""
+    """Starts and ends the trackers' process. ``flush_s``: how long the end of the pool waits until all data is sent."""
 
     def __init__(self, trackers: Sequence[object], flush_s: float) -> None:
         self._trackers, self._flush_s = cast("Sequence[Tracker]", trackers), flush_s
@@ -24,7 +27,7 @@ class Tracking:
         self._directory: Path | None = None
 
     def begin(self, directory: Path) -> None:
-        """Start the process. Runs in the record's thread, and never raises."""
+        """Start the trackers' process. Called in the record's thread; never raises."""
         try:
             from ..trackers.process import TrackerProcess, packed
 
@@ -34,11 +37,9 @@ class Tracking:
             logging.getLogger("outrider").debug("no trackers of %s: %r", directory, error)
 
     async def aclose(self, observe: Callable[[ev.Event], Any]) -> None:
-        """Wait until everything is sent, for at most `flush_s`; end the process, and report gaps.
+        """Wait until all data is sent, but at most `flush_s`. Then end the process, and report data that was not sent.
 
-        The record has ended before this call.
-
-        On cancellation: stop flushing, but still reap the process.
+        Call it after the record has ended. On cancellation: stop sending, but still wait for the process to end.
         """
         if self._process is None or self._directory is None:
             return

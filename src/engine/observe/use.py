@@ -1,4 +1,4 @@
-"""The use of a run's nodes, in words, from the provider's accounting in the run's record. No I/O."""
+"""How much of a run's nodes was used, as text, from the provider's accounting in the run's record. No I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ HEAD = ("node", "machine", "CPU efficiency", "memory efficiency", "for")
 
 
 class Use(NamedTuple):
-    """The use of nodes.
+    """How much of the nodes was used.
 
-    ``sentences``: about all nodes together. ``rows``: one per node, under `HEAD`; empty: unknown.
+    ``sentences``: about all nodes together. ``rows``: one per node, with the columns of `HEAD`. Both are empty if
+    unknown.
     """
 
     sentences: Sequence[str]
@@ -22,7 +23,10 @@ class Use(NamedTuple):
 
 
 def use_of(events: Iterable[ev.Event]) -> Use:
-    """Return the use from a record's events; empty if the provider has no accounting, or the run has not ended."""
+    """Return how much of the nodes was used, from the events of a record.
+
+    Empty if the provider has no accounting, or the run has not ended.
+    """
     used = [event for event in events if isinstance(event, ev.NodeUsed | ev.PoolUsed)]
     rows = [_row(event) for event in used if isinstance(event, ev.NodeUsed)]
     return Use([each for event in used if isinstance(event, ev.PoolUsed) for each in _sentences(event)], rows)

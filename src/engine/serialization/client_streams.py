@@ -1,9 +1,11 @@
-"""The client's side of streams: advance iterables without blocking the event loop, and receive generators' values.
+"""The client's side of streams: reading the inputs of calls, and receiving the values of generators.
+
+Reading an input never blocks the event loop.
 
 INPUT-1: the input of a call ends in exactly one way: exhausted, failed with its own error, or closed by its consumer.
-INPUT-2: an unexhausted input never looks exhausted. Its error comes after the items before it, but an error that is not
-    an `Exception`, such as a `KeyboardInterrupt`, may overtake items that were not taken yet.
-INPUT-3: no error of an input ends an event loop or the thread that advances the input.
+INPUT-2: an input that is not exhausted never looks exhausted. Its error is raised after the items before the error; but
+    an error that is not an `Exception`, such as a `KeyboardInterrupt`, may be raised before items that wait to be read.
+INPUT-3: no error of an input ends an event loop or the thread that reads the input.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from ...providers.threads import in_thread
 from .frozen_items import FIXED
 from .payload import Received
 
-AHEAD = 16  # items that a generator may be ahead of its consumer
-PULL_S = 0.002  # seconds to wait for a full chunk; after that, a chunk is sent partly filled
+AHEAD = 16  # number of values that a generator may produce before its consumer reads them
+PULL_S = 0.002  # maximum wait until a chunk of items is full; then the items that are there are sent
 
 _QUICK: tuple[Iterable[Any], ...] = ([], (), range(0), "", {}, set())
 _QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # iterators of these types never block
@@ -42,16 +44,19 @@ _QUICK_ITERATORS = tuple(type(each.__iter__()) for each in _QUICK)  # iterators 
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A plain iterator that a separate thread advances, because it may block, or use the pool."""
+    """A plain iterator that a separate thread must advance, because it may block or use the pool."""
 
     iterator: Iterator[Any]
-    closes: bool = False  # whether to close a generator at the end of its items
+    closes: bool = False  # whether to close the iterator at the end, if it is a generator
 
 
 def marked_blocking(
     items: Iterable[Any] | AsyncIterable[Any], *, closes: bool = False
 ) -> Iterable[Any] | AsyncIterable[Any] | Blocking:
-    """Return ``items``, marked as `Blocking` if advancing them may take time."""
+    """Return an iterator over ``items``, as `Blocking` if it may block.
+
+    An async iterable is returned unchanged.
+    """
     if isinstance(items, AsyncIterable):
         return items
     iterator = iter(items)
@@ -59,20 +64,21 @@ def marked_blocking(
 
 
 class Freezer(Protocol):
-    """The pickling of items on arrival, as their iterator may change them when it continues."""
+    """An interface for pickling items when they arrive. An iterator may change an item when it continues."""
 
     def freeze(self, item: Any, /) -> Any:
-        """Return a fixed stand-in for the item: the item itself if nothing can change it; None: use `pack`.
+        """Return a stand-in for the item that cannot change. None: call `pack` instead.
 
-        Call it in the thread that advances the iterator.
+        The stand-in is the item itself if its type is immutable. Call this method in the thread that advances the
+        iterator.
         """
         ...
 
     def pack(self, item: Any, /) -> tuple[Any, Callable[[], None] | None]:
-        """Return a fixed stand-in for the item, and a function to call first that copies its large buffers; None: no
-        buffers.
+        """Return a stand-in for the item, and a function that copies the item's large buffers.
 
-        Call this method in the loop's thread. The returned function may block, and may run in any thread.
+        The function is None if the item has no buffers. The stand-in may be used only after the function has run. Call
+        this method in the event loop's thread. The function may block, and may run in any thread.
         """
         ...
 
@@ -80,7 +86,10 @@ class Freezer(Protocol):
 def items_of(
     items: Iterable[Any] | AsyncIterable[Any] | Blocking, news: asyncio.Event, freezer: Freezer | None = None
 ) -> Items:
-    """Return the source of the items. ``news`` is set when an item is available, and at the end of the items."""
+    """Return an object from which the items can be taken.
+
+    It sets ``news`` when items are available, and at their end.
+    """
     if isinstance(items, Blocking):
         return ThreadItems(items, news, freezer)
     if isinstance(items, AsyncIterable):
@@ -92,10 +101,10 @@ E = TypeVar("E", bound=BaseException)
 
 
 def as_input_error(error: E) -> E | RuntimeError:
-    """Return the error of a failed input.
+    """Return the error to raise for an input that failed with ``error``.
 
-    A StopIteration or StopAsyncIteration becomes a RuntimeError, as in generators: the consumer would take it for the
-    end of the items.
+    StopIteration and StopAsyncIteration are replaced by a RuntimeError, as Python's generators do: otherwise the
+    consumer would take the error for the end of the items.
     """
     if not isinstance(error, StopIteration | StopAsyncIteration):
         return error
@@ -105,20 +114,22 @@ def as_input_error(error: E) -> E | RuntimeError:
 
 
 class PlainItems:
-    """The items of a plain iterable. `take` advances it."""
+    """The items of a plain iterable that cannot block. `take` advances the iterable."""
 
     def __init__(self, iterator: Iterator[Any], freezer: Freezer | None = None) -> None:
         self._iterator = iterator
-        # iterators of these types run no code of the user
+        # iterators of these types run no code of the user that could change an item
         self._freezer = None if isinstance(iterator, _QUICK_ITERATORS) else freezer
         self._exhausted = False
         self._error: BaseException | None = None
 
     def take(self, count: int) -> list[Any]:
-        """Take at most the next ``count`` items. An empty list: no items yet, or no more (see `is_exhausted`).
+        """Return up to ``count`` further items.
+
+        An empty list: no item is ready yet, or there are none left (see `is_exhausted`).
 
         Raises:
-            BaseException: an error of the iterable that is not an `Exception`; it is raised at once.
+            BaseException: an error of the iterable that is not an `Exception`. It is raised at once.
         """
         items: list[Any] = []
         began = time.monotonic()
@@ -151,29 +162,31 @@ class PlainItems:
         """Return whether there are no more items.
 
         Raises:
-            BaseException: the iterable's error, once the items before it were taken. Each later call raises it again.
+            BaseException: the iterable's error, after all items before the error were taken. Each later call raises it
+                again.
         """
         if self._error is not None:
             raise self._error
         return self._exhausted
 
     async def close(self) -> None:
-        """Take no more items. This does not wait for an iterable that blocks."""
+        """Stop reading items. Does not wait for an iterable that blocks."""
 
 
 class BufferedItems:
-    """The items of an iterable that a task or a thread advances, never further than requested.
+    """The items of an iterable that a task or a thread reads in advance, but never more items than were requested.
 
-    Items wait in a buffer, and are returned when enough are there, when they have waited for `PULL_S`, or at the end.
+    Items wait in a buffer. `take` returns them when enough items are in the buffer, after `PULL_S`, or at the end.
     """
 
     def __init__(self, news: asyncio.Event, more: Callable[[], None]) -> None:
-        """Create it. ``more``: called when more items are requested."""
+        """Create the buffer. ``more`` is called when more items are requested."""
         self._news, self._want_more = news, more
         self._loop = asyncio.get_running_loop()
         self._buffer: deque[Any] = deque()
-        self._taken = self._begun = self._wanted = 0  # total numbers of items
-        self._due = False  # whether the waiting items have waited for `PULL_S`
+        # numbers of items since the beginning: taken by the consumer, begun to be read, requested
+        self._taken = self._begun = self._wanted = 0
+        self._due = False  # whether items have waited in the buffer for `PULL_S`
         self._timer: asyncio.TimerHandle | None = None
         self._over = self._exhausted = self._closed = False
         self._error: BaseException | None = None
@@ -209,17 +222,20 @@ class BufferedItems:
 
     @property
     def _is_news(self) -> bool:
-        """True if the last read item is the first that waits in the buffer, or the last that was requested."""
+        """True if the consumer should be notified.
+
+        This is so if the buffer was empty before this item, or if all requested items have been read.
+        """
         return len(self._buffer) == 1 or self._begun >= self._wanted
 
     def _report(self, error: BaseException) -> None:
-        """Log an error from closing the input, as its consumer is gone."""
+        """Log an error that closing the input has raised: no consumer is left to raise it to."""
         context = {"message": "closing the input of a call has failed", "exception": error}
         self._loop.call_exception_handler(context)
 
 
 class AsyncItems(BufferedItems):
-    """The items of an async iterable, which one task advances and closes."""
+    """The items of an async iterable. One asyncio task reads and closes the iterable."""
 
     def __init__(self, iterator: AsyncIterator[Any], news: asyncio.Event, freezer: Freezer | None = None) -> None:
         self._iterator, self._freezer, self._more = iterator, freezer, asyncio.Event()
@@ -227,9 +243,9 @@ class AsyncItems(BufferedItems):
         self._task = self._loop.create_task(self._read())
 
     async def _read(self) -> None:
-        """Read items until the end (INPUT-1).
+        """Read all items of the iterable (INPUT-1).
 
-        Catch all errors: a `SystemExit` raised here would also end the loop (INPUT-3).
+        Catches all errors, because a `SystemExit` raised here would end the event loop (INPUT-3).
         """
         try:
             while not self._closed:
@@ -273,13 +289,14 @@ class AsyncItems(BufferedItems):
 
 
 class ThreadItems(BufferedItems):
-    """The items of a plain iterable that may block. A thread advances it, and ends with it."""
+    """The items of a plain iterable that may block. A thread reads it, and ends when the iterable ends or is closed."""
 
     def __init__(self, items: Blocking, news: asyncio.Event, freezer: Freezer | None = None) -> None:
         self._iterator, self._closes, self._more = items.iterator, items.closes, threading.Event()
         self._freezer = freezer
-        self._packing: Future[Any] | None = None  # the item that the loop packs while the thread waits
-        self._context = copy_context()  # the consumer's context, in which items are packed
+        # result of packing the current item, which the event loop computes while the thread waits
+        self._packing: Future[Any] | None = None
+        self._context = copy_context()  # context variables of the consumer, which are set while items are packed
         super().__init__(news, self._more.set)
         threading.Thread(target=self._read, name="outrider-items", daemon=True).start()
 
@@ -312,7 +329,9 @@ class ThreadItems(BufferedItems):
                 self._notify(partial(self._report, error))
 
     def _frozen(self, freezer: Freezer, item: Any) -> Any:
-        """Freeze an item. If it must be packed, wait until the loop has packed it.
+        """Return a stand-in for the item that cannot change.
+
+        If the item must be packed, wait until the loop has packed it.
 
         Raises:
             concurrent.futures.CancelledError: the consumer is gone.
@@ -330,7 +349,7 @@ class ThreadItems(BufferedItems):
         return frozen
 
     def _notify(self, call: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so its consumer is gone
+        with suppress(RuntimeError):  # raised if the loop is closed: the consumer is gone
             self._loop.call_soon_threadsafe(call)
 
     async def close(self) -> None:
@@ -352,7 +371,10 @@ Items = PlainItems | AsyncItems | ThreadItems
 
 
 class Values(AsyncIterator[Received]):
-    """The values of a generator, which arrive at the client until the generator's task ends."""
+    """An async iterator over a generator's values, as they arrive at the client.
+
+    It ends when the generator's task ends.
+    """
 
     def __init__(self) -> None:
         self._items: deque[tuple[Received | Awaitable[Received], Callable[[int], None]]] = deque()
@@ -361,8 +383,9 @@ class Values(AsyncIterator[Received]):
         self._changed: asyncio.Future[None] | None = None
 
     def push(self, item: Received | Awaitable[Received], grant: Callable[[int], None]) -> None:
-        """Add the next item, or a future for it. ``grant(n)`` lets the generator produce ``n`` more items."""
-        if isinstance(item, asyncio.Future):  # if the consumer stops early, nobody retrieves the value
+        """Add the next value, or a future of it. ``grant(n)`` allows the generator to produce ``n`` more values."""
+        # the consumer may stop before this value: then nobody retrieves the future's error
+        if isinstance(item, asyncio.Future):
             item.add_done_callback(_retrieve)
         self._items.append((item, grant))
         self._wake()
@@ -371,7 +394,7 @@ class Values(AsyncIterator[Received]):
         return self
 
     def end(self) -> None:
-        """End the iteration after the values that have arrived."""
+        """End the iteration once the consumer has read the values that have already arrived."""
         self._ended = True
         self._wake()
 
@@ -387,20 +410,20 @@ class Values(AsyncIterator[Received]):
             await self._changed
         item, grant = self._items.popleft()
         self._taken += 1
-        if self._taken * 2 >= AHEAD:  # grant half a window at a time, so that one frame serves many items
+        if self._taken * 2 >= AHEAD:  # grant several values at once, so that one frame is enough for them
             grant(self._taken)
             self._taken = 0
         if isinstance(item, Received):
             return item
         try:
             return await item
-        except ConnectionError:  # the node was lost: the task's own error explains more
+        except ConnectionError:  # raised if the node was lost; the task's own error, which follows, says more
             self._items.clear()
             return await self.__anext__()
 
 
 class RankValues:
-    """The values of a generator that runs on every rank of a broadcast."""
+    """The values of a generator that runs on every rank of a broadcast: one iterator per rank."""
 
     def __init__(self) -> None:
         self._ranks: defaultdict[int, Values] = defaultdict(Values)
@@ -410,6 +433,6 @@ class RankValues:
 
 
 def _retrieve(fetched: asyncio.Future[Received]) -> None:
-    """Retrieve the error of a value: asyncio logs unretrieved errors."""
+    """Retrieve the error of a future, because asyncio logs errors that nobody retrieves."""
     if not fetched.cancelled():
         fetched.exception()

@@ -1,4 +1,4 @@
-"""Notes on a user's exception: where it was raised, with the remote traceback, and which ranks raised an equal one."""
+"""Notes that are added to a user's exception: its place, its remote traceback, and other ranks with an equal error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..api.tracebacks import causes, remote_traceback, with_source_lines
 from ..node.failure import shortened, text_of
 
 E = TypeVar("E", bound=Exception)
-NOTE_CHARACTERS = 64 * 1024  # limit for each note that a user's exception already has
+NOTE_CHARACTERS = 64 * 1024  # maximum length of each note that the user's exception brings along
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,10 @@ class AttemptPlace:
 
 
 def located(error: E, place: AttemptPlace, text: str) -> E:
-    """Add notes about the place of an error to the error, bypassing ``__setattr__``: its class may be frozen.
+    """Add notes to an error about the place where it was raised.
 
-    The last cause in the chain of causes becomes a `RemoteTraceback`.
+    The attributes are set without the class's ``__setattr__``, because the class may be frozen. The last exception in
+    the chain of causes gets a `RemoteTraceback` as its cause.
     """
     text = with_source_lines(plain(text.rstrip()))
     note = f"{plain(str(place))}, traceback there:\n{text}" if text else plain(str(place))
@@ -45,24 +46,25 @@ def located(error: E, place: AttemptPlace, text: str) -> E:
         _set_fact(error, name, value)
     chain: list[BaseException] = [error]
     for cause in causes(error)[1:]:
-        # a RemoteTraceback in the chain comes from a pool that ran inside the task
+        # a RemoteTraceback in the chain is of an inner pool, which the task itself used
         if not isinstance(cause, errors.RemoteTraceback):
             _set_fact(cause, "__notes__", _notes(cause))
             chain.append(cause)
-    # This text is short, because the note has the frames, and is printed at the end, where users look first.
+    # This text is short: the note already contains the traceback's frames, and Python prints notes last, where users
+    # look first.
     _set_fact(chain[-1], "__cause__", errors.RemoteTraceback(f"raised in {place}", text))
     return error
 
 
 def _set_fact(error: BaseException | None, name: str, value: object) -> None:
-    with suppress(Exception):  # the class may have a property of that name
+    with suppress(Exception):  # the class may have a property with this name, which may raise
         if error is not None:
             BaseException.__setattr__(error, name, value)
 
 
 def _notes(error: BaseException | None) -> list[str]:
     notes: object = ()
-    with suppress(Exception):  # the class may have a property of that name
+    with suppress(Exception):  # the class may have a property with this name, which may raise
         notes = getattr(error, "__notes__", ())
     if not isinstance(notes, list | tuple):
         return []
@@ -70,9 +72,10 @@ def _notes(error: BaseException | None) -> list[str]:
 
 
 def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
-    """Keep one remote traceback for ranks with equal errors: the other ranks refer to the first.
+    """Of several ranks with equal errors, keep the remote traceback of one rank only. The others' notes name that rank.
 
-    Errors are equal if they come from the same lines and differ only in numbers, such as the port of a lost peer.
+    Errors are equal if their tracebacks and texts differ only in numbers, such as a lost peer's port. Line numbers must
+    be equal.
     """
     alike: dict[object, list[errors.Outcome]] = {}
     for outcome in failed:
@@ -90,12 +93,12 @@ def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
 
 
 def _but_numbers(text: str) -> str:
-    """Return the text without its numbers, except for line numbers of files."""
+    """Return the text with all numbers replaced by 0, except in lines that name a file and line of a traceback."""
     return "\n".join(line if line.startswith('  File "') else re.sub(r"\d+", "0", line) for line in text.split("\n"))
 
 
 def ranks_of(outcomes: Sequence[errors.Outcome]) -> str:
-    """Return the ranks of the outcomes as text, with consecutive ranks as "4-63"."""
+    """Return the ranks of the outcomes as text, such as "ranks 0, 4-63"."""
     spans: list[list[int]] = []
     for rank in sorted(outcome.rank for outcome in outcomes):
         if spans and rank == spans[-1][1] + 1:

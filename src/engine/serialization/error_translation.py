@@ -1,6 +1,7 @@
-"""Translate the ends of attempts, as nodes and actors report them, for users: to a value, which is unpickled on
-demand, or to an error that users can catch. All ends of attempts pass through this module; `pool_errors` translates
-those of pools.
+"""Translation of the ends of attempts, as nodes and actors report them, into the values and errors that users get.
+
+A value is unpickled when the user asks for it. The end of every attempt passes through this module; `pool_errors`
+translates the ends of pools.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .pickling_errors import how_to_import, task_pickling_error, unloadable_erro
 from .pool_errors import no_node_error
 from .versions import package_versions
 
-# verdicts that count as a rank's own failure
+# verdicts for which a rank failed by itself, and was not only stopped or lost
 _FAILURES = {Verdict.RAISED, Verdict.DIED, Verdict.TERMINATED, Verdict.TIMED_OUT}
 
 
@@ -33,8 +34,8 @@ def unpack(ending: Ending, payload: Payload, queue_timeout_s: float | None = Non
     """Return the task's value.
 
     Raises:
-        Exception: the user's own error, with a note of its place; or an `OutriderError`.
-        BaseException: an error of one of the task's inputs, whatever the task did with it.
+        Exception: the user's own error, with a note about where it was raised; or an `OutriderError`.
+        BaseException: the error of an input that failed, even if the task ignored it.
     """
     for source in payload.inputs:
         if source.fatal is not None:
@@ -66,15 +67,15 @@ def error_of(ending: Ending, payload: Payload, queue_timeout_s: float | None = N
 
 
 def unpack_all(endings: Sequence[Ending], payload: Payload) -> list[Any]:
-    """Return the values of a broadcast, by rank.
+    """Return the values of all ranks of a broadcast, in the order of the ranks.
 
-    The first four errors have the outcomes of all ranks.
+    All errors except the last have an attribute with the outcomes of all ranks.
 
     Raises:
         BroadcastFailed: some ranks failed.
-        NodeLost, CapacityError: some ranks were lost, and not replaced.
-        DeadlineExceeded: some ranks had not ended at the deadline, and none had failed.
-        OutriderError: the broadcast as a whole could not be run.
+        NodeLost, CapacityError: some ranks were lost, and their nodes were not replaced.
+        DeadlineExceeded: some ranks were still running at the deadline, and none had failed.
+        OutriderError: the whole broadcast could not be run.
     """
     if all(isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED for ending in endings):
         return [unpack(ending, payload) for ending in endings]
@@ -102,9 +103,9 @@ def load_value(received: Received, task: str) -> Any:
 
 
 def load_large(received: Received, task: str) -> Any:
-    """Load a value as `load_value` does, and release the memory of its bytes.
+    """Load a value as `load_value` does, then release the memory of the pickled bytes.
 
-    Call it in a thread, as it may take long.
+    Call this function in a thread, because it may take long.
     """
     value = load_value(received, task)
     received.drop()
@@ -112,9 +113,9 @@ def load_large(received: Received, task: str) -> Any:
 
 
 def failed_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] | None) -> Exception:
-    """Return the exception to raise for ``failed``: the user's own if possible.
+    """Return the exception to raise for ``failed``: the user's own exception if it can be unpickled.
 
-    ``load`` unpickles the exception (called once, here); None: the node could not pickle it.
+    ``load`` unpickles the exception, and is called at most once. None: the node could not pickle the exception.
     """
     match failed.phase:
         case "call":
@@ -229,14 +230,15 @@ def gave_up_error(  # noqa: PLR0911, PLR0912  one for each reason
             return errors.TaskStopped(f"{task} was cancelled.", **where)
         case Reason.CLOSED:
             if isinstance(ending.failure, errors.PoolIdle):
-                return copy.copy(ending.failure)  # each waiting caller needs its own traceback
+                # a copy for each waiting caller, because raising adds a traceback to the error
+                return copy.copy(ending.failure)
             return errors.PoolClosed(f"The pool ended before {task} was done.")
         case _:
             assert_never(ending.reason)
 
 
 def _lost_input(failure: Exception, task: str) -> errors.NodeLost:
-    """Return the error for a task whose input is lost. ``failure``: the error that explains the loss."""
+    """Return the error for a task of which an input was lost. ``failure``: the error that explains how it was lost."""
     story = str(failure)
     error = errors.NodeLost(f"{task} was not run: {story[:1].lower()}{story[1:]}", task=task)
     error.__cause__ = failure.__cause__
@@ -244,9 +246,10 @@ def _lost_input(failure: Exception, task: str) -> errors.NodeLost:
 
 
 def _no_replacement(failure: Exception | None, task: str, losses: str) -> errors.CapacityError:
-    """Return the error for a task without a replacement node.
+    """Return the error for a task that lost its node, and for which no replacement node started.
 
-    ``failure``: the error of the last replacement. ``losses``: a text about the nodes lost before.
+    ``failure``: the error of the last replacement that failed. ``losses``: a text about the nodes that the task lost
+    before.
     """
     story = f" ({losses})" if losses else ""
     if failure is None:
@@ -260,9 +263,12 @@ def _no_replacement(failure: Exception | None, task: str, losses: str) -> errors
 def broadcast_error(
     task: str, outcomes: Sequence[errors.Outcome], failed_at: Sequence[float]
 ) -> errors.BroadcastFailed:
-    """Return the error for a broadcast with at least one failed rank. ``failed_at``: the time of failure, by rank.
+    """Return the error for a broadcast of which at least one rank failed.
 
-    Ranks that were only stopped because another rank failed are not in the exception group, but in ``outcomes``.
+    ``failed_at``: the time of failure of each rank.
+
+    The exception group contains the errors of the ranks that failed by themselves. Ranks that were stopped because
+    another rank failed are only in ``outcomes``.
     """
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     causes = [outcome for outcome in failed if not isinstance(outcome.error, errors.TaskStopped)] or failed
@@ -278,7 +284,10 @@ def broadcast_error(
 
 
 def _failed_at(endings: Sequence[Ending]) -> list[float]:
-    """Return when each rank failed, on the pool's clock. A node reports how long before its message the failure was."""
+    """Return the time at which each rank failed, by the pool's clock.
+
+    A node reports how long ago a rank failed (``ago_us``), which is subtracted from the arrival time of the report.
+    """
 
     def failed_at(ending: Settled) -> float:
         outcome = ending.outcome[0] if ending.verdict is Verdict.RAISED else ending.outcome  # type: ignore[index]
@@ -318,8 +327,8 @@ def _own_error(failed: Failed, place: AttemptPlace, load: Callable[[], object] |
         else:
             if isinstance(error, ModuleNotFoundError) and (how := how_to_import(failed)):
                 error.add_note(how)
-            # In this process, SystemExit would end the process, CancelledError would cancel this task, and
-            # StopIteration has another meaning in a coroutine.
+            # These must not be raised in the client: SystemExit would end its process, CancelledError would cancel its
+            # task, and StopIteration would end an iteration.
             if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
                 return error
     return errors.TaskFailed(message, kind=failed.kind, traceback=failed.traceback, versions=versions, **asdict(place))

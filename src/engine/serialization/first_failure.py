@@ -1,8 +1,9 @@
-"""Choose the rank that failed first in a broadcast. Other ranks fail because of it, and may be reported sooner.
+"""Finding the rank of a broadcast that failed first.
 
-A process closes its connections before its node can report its end, and a task is reported only after its exception has
-left the function. So errors of other ranks about a lost peer can arrive some milliseconds earlier, and times alone do
-not decide.
+The other ranks fail as a consequence, and may be reported earlier.
+
+The time of the reports is not enough: a failing process closes its connections before its node can report the failure.
+So the errors of other ranks about a lost peer can arrive some milliseconds earlier.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ...lazy_named_tuple import NamedTuple
 from ..api import errors
 from .error_notes import ranks_of
 
-# seconds in which other failures count as consequences: the kernel may take 5 s to end a process with tens of gigabytes
-# or several GPUs
+# Failures within this time after the first report may be consequences of the same failure. The kernel may take 5 s to
+# end a process that has tens of gigabytes of memory or several GPUs.
 FOLLOWS_S = 5.0
 ERROR_CHARS = 300
 _PEER_GONE = (
@@ -29,24 +30,27 @@ _PEER_GONE = (
 
 
 class Sign(IntEnum):
-    """The origin that a failure suggests. The failure with the smallest value is most likely the first one."""
+    """The kind of a failure.
 
-    OWN = 0  # nothing suggests that another rank is the cause
-    ABORTED = 1  # libraries abort the process when they lose a peer, but also because of their own errors
-    PEER_GONE = 2  # another rank could not be reached
+    The smaller the number, the more likely this failure caused the failures of the other ranks.
+    """
+
+    OWN = 0  # the failure does not point to another rank
+    ABORTED = 1  # the process aborted: libraries do so when they lose a peer, but also for errors of their own
+    PEER_GONE = 2  # the failure is that another rank could not be reached
 
 
 class Failure(NamedTuple):
     rank: int
-    at: float  # seconds on the pool's clock
+    at: float  # time of the failure in seconds on the pool's clock
     sign: Sign
 
 
 def first_of(failures: Sequence[Failure]) -> Failure:
-    """Return the failure that most likely caused the others. ``failures`` has at least one.
+    """Return the failure that most likely caused the others. ``failures`` must not be empty.
 
-    It is the earliest one, unless that is about a lost peer. Then, of all failures within `FOLLOWS_S` after it, choose
-    the smallest sign, and of these the earliest.
+    Of the earliest failure and the failures within `FOLLOWS_S` after it, choose the one with the smallest `Sign`; of
+    several such failures, choose the earliest.
     """
     earliest = min(failure.at for failure in failures)
     near = [failure for failure in failures if failure.at <= earliest + FOLLOWS_S]
@@ -62,9 +66,9 @@ def sign_of(error: Exception) -> Sign:
 
 
 def summary(task: str, first: errors.Outcome, others: Sequence[errors.Outcome], size: int, within_s: float) -> str:
-    """Return the message for a broadcast's error.
+    """Return the error message for a broadcast.
 
-    The ranks in ``others`` failed at most ``within_s`` before or after.
+    The ranks in ``others`` failed at most ``within_s`` seconds before or after the first rank.
     """
     sentence = f"{task} failed on rank {first.rank} of {size}: {_described(first)}"
     if not others:
@@ -79,7 +83,8 @@ def _described(first: errors.Outcome) -> str:
     if not isinstance(error, errors.TaskError):
         line = " ".join(_text(error).split())
         return _shortened(f"{type(error).__name__}: {line}" if line else type(error).__name__)
-    place = re.compile(r"^.*? on node \d+ \(rank \d+, attempt \d+\) ")  # the message already states the place
+    # remove the place from the text, because the message already names it
+    place = re.compile(r"^.*? on node \d+ \(rank \d+, attempt \d+\) ")
     return _shortened(" ".join(place.sub("it ", str(error)).split()).rstrip("."))
 
 

@@ -1,4 +1,7 @@
-"""Pickle the items of a map on arrival, as their iterator may change them before their task is packed."""
+"""Pickling of the items of a map when they arrive.
+
+An iterator may change an item before the item's task is packed, for example if it yields the same list again.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ if TYPE_CHECKING:
     from .stored_objects import StoredObject
 
 FIXED = frozenset({type(None), bool, bytes, complex, float, int, str, range, PosixPath})  # types without mutable parts
-# classes, modules and functions that the items of one list may refer to; after that, a new list begins
+# maximum number of classes, modules and functions in a list of named objects; then the pickler begins a new list
 _MOST_NAMED = 64
-_NESTED = 3  # levels of nested tuples to inspect
+_NESTED = 3  # depth to which nested tuples are inspected
 
 
 def is_fixed_value(value: object, depth: int = _NESTED) -> bool:
-    """Return whether nothing can change a value; False if a quick check cannot prove it. It may run in any thread."""
+    """Return whether a value is certainly immutable.
+
+    False if a quick check cannot prove it. This function may be called in any thread.
+    """
     kind = type(value)
     if kind in FIXED:
         return True
@@ -33,14 +39,20 @@ def is_fixed_value(value: object, depth: int = _NESTED) -> bool:
 
 
 class FrozenItem:
-    """An item as it was on arrival. In a task's arguments it takes the item's place, and unpickles as the item."""
+    """An item of a map, pickled when it arrived.
+
+    It replaces the item in the task's arguments, and unpickles as the item.
+    """
 
     __slots__ = ("_head", "_named", "_objects")
 
     def __init__(self, head: bytes, named: list[Any] | None, objects: tuple[StoredObject, ...]) -> None:
-        """Keep a pickle.
+        """Store the pickle ``head`` of an item.
 
-        ``named``: the list whose entries it refers to by number. ``objects``: the stored objects in it.
+        Args:
+            head: The pickle.
+            named: The list of classes, modules and functions to which the pickle refers by their index.
+            objects: The stored objects to which the item refers.
         """
         self._head, self._named, self._objects = head, named, objects
 
@@ -50,7 +62,7 @@ class FrozenItem:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._objects:
-            from .stored_objects import packing  # nodes, which unpickle items, do not need this import
+            from .stored_objects import packing  # imported here, because nodes unpickle items without it
 
             for stored in self._objects:
                 packing.reference(stored)
@@ -64,26 +76,28 @@ class FrozenItem:
 
 
 class ItemPickler:
-    """The pickler for the items of one map. It may run in any thread, but only in one at a time."""
+    """The pickler for the items of one map. It may be used in any thread, but only in one thread at a time."""
 
     def __init__(self, objects: object, *, by_reference: bool) -> None:
-        """Create it.
+        """Create the pickler.
 
-        ``objects``: the pool's objects, which items may refer to. ``by_reference``: as in `wire.values.dump`.
+        ``objects``: the pool's stored objects, to which items may refer. ``by_reference``: see `wire.values.dump`.
         """
-        from .stored_objects import packing  # imported here, as nodes do not need it
+        from .stored_objects import packing  # imported here, because nodes do not need it
 
         self._objects, self._by_reference, self._packing = objects, by_reference, packing
         self._file, self._named = io.BytesIO(), list[Any]()
-        self._picklers: list[Any] = []  # one pickler of each kind
-        self._size_bytes = 0  # total size of the buffers of the present item
+        self._picklers: list[Any] = []  # a `_PlainPickler` and a `_CopyPickler`, which are created at first use
+        self._size_bytes = 0  # total size of the current item's buffers
 
     def __call__(self, item: object) -> FrozenItem | None:
-        """Return the item as it is now; None: it is large, like an array, or can only be pickled together with its
-        call.
+        """Pickle the item as it is now.
+
+        Returns:
+            None if the item is large, such as an array, or if it can only be pickled together with its call.
         """
         packing = self._packing
-        if len(self._named) >= _MOST_NAMED:  # each item's pickle contains the whole list
+        if len(self._named) >= _MOST_NAMED:  # begin a new list, because each item's pickle contains the whole list
             self._named, self._picklers = [], []
         before, self._size_bytes = Pickled.latest, 0
         objects: tuple[StoredObject, ...] = ()
@@ -139,14 +153,19 @@ class ItemPickler:
         return self._file.getvalue()
 
     def is_small(self, buffer: pickle.PickleBuffer) -> bool:
-        """Return whether the buffer stays in the pickle, as all buffers of the item together are small."""
+        """Return whether the buffer is stored inside the pickle.
+
+        This is so if all buffers of the item together are small.
+        """
         self._size_bytes += buffer.raw().nbytes
         return self._size_bytes <= INLINE_BYTES
 
 
 class _Naming:
-    """A filter that replaces classes, modules and functions without closures by numbers: the task's pickle has each
-    of them once for all items, by value if nodes lack it. To copy a class of `__main__` takes 0.2 ms.
+    """A mixin for picklers that replaces classes, modules and functions by numbers.
+
+    A task's pickle then contains each of them only once for all items of the task. Copying a class of `__main__` for
+    each item would take 0.2 ms. Functions with closures are not replaced.
     """
 
     _named: list[Any]
@@ -189,5 +208,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def thawed(head: bytes, named: list[Any]) -> Any:
-    """Return the unpickled item."""
+    """Return the item that was pickled as ``head``.
+
+    ``named``: the classes, modules and functions to which it refers by index.
+    """
     return _Unpickler(io.BytesIO(head), named).load()

@@ -1,4 +1,4 @@
-"""The pickling of functions and classes: by name if nodes can import them, else as a copy."""
+"""Pickling of functions and classes: by name if nodes can import them, else as a copy."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 OUTRIDER = "outrider"
 
-_by_value = RLock()  # cloudpickle's register of modules is global, so this lock guards it
+_by_value = RLock()  # guards the list of modules that cloudpickle copies, which is global
 _node_modules: ContextVar[ImportableModules | None] = ContextVar("outrider_node_modules", default=None)
 
 
 @contextmanager
 def copying(*modules: str) -> Iterator[None]:
-    """Make cloudpickle copy the functions and classes of these modules during the block; others are sent by name."""
+    """Make cloudpickle send functions and classes of these modules as copies, during the ``with`` block.
+
+    Functions and classes of other modules are sent by name.
+    """
     import cloudpickle
 
     with _by_value, ExitStack() as stack:
@@ -47,7 +50,7 @@ def copying(*modules: str) -> Iterator[None]:
 
 @contextmanager
 def for_nodes(modules: ImportableModules | None) -> Iterator[None]:
-    """Pickle for nodes that can import ``modules``, during the block.
+    """Within the ``with`` block, pickle for nodes that can import ``modules``.
 
     None: the nodes can import the same modules as this process.
     """
@@ -68,24 +71,29 @@ def nodes_have(module: str) -> bool:
 
 
 def dumps_function(function: Decorated[...], watch: Watch | None = None) -> bytes:
-    """Pickle a `@compute` function's own function, so that `pickle.loads` returns it on a node.
+    """Pickle the user's function inside a `@compute` function, so that `pickle.loads` on a node returns that function.
 
-    Errors as of `dumps`.
+    Raises the same errors as `dumps`.
     """
     if has_name(function):
-        import pickle  # imported late: by now, the provider of a local pool has started its machines
+        import pickle  # imported here, so that a local pool can start its machines before this import takes time
 
         return pickle.dumps(_Named(function.__module__, function.__qualname__), 5)
     return dumps(function.function, function.__name__, function.__module__, watch=watch)
 
 
 def dumps(value: object, name: str, *modules: str, watch: Watch | None = None) -> bytes:
-    """Pickle ``value``, which is code or belongs to code. Objects from ``modules`` that nodes cannot import are copied.
+    """Pickle ``value``, which is a function or something that belongs to one, such as its plugins.
 
-    ``watch`` records what the pickle depends on.
+    Args:
+        value: The object.
+        name: The name of the object in errors.
+        modules: Modules whose functions and classes are copied if nodes cannot import these modules.
+        watch: Records the dependencies of the pickle.
 
     Raises:
-        Unpicklable: the object's path begins with ``name``.
+        Unpicklable: a part of the object cannot be pickled; the error has the path of that part, which begins with
+            ``name``.
     """
     from ..wire import pickler, values
 
@@ -94,12 +102,12 @@ def dumps(value: object, name: str, *modules: str, watch: Watch | None = None) -
             return pickler.dumps(value, code=True, watch=watch)
         except Exception as error:  # noqa: BLE001  a __reduce__ may raise anything
             failed = error
-        values.dump(value, name, code=True)  # this fails, too, and its error has the path of the object
+        values.dump(value, name, code=True)  # raises again, this time with the path of the part that cannot be pickled
         raise failed
 
 
 def has_name(function: Decorated[...]) -> bool:
-    """Return whether a node that imports the function's module finds the function in it."""
+    """Return whether a node can import the function by its name."""
     home = named(sys.modules.get(function.__module__), function.__qualname__)
     return getattr(home, "function", None) is function.function and nodes_have(function.__module__)
 
@@ -134,14 +142,16 @@ def _function_of(module: str, qualname: str) -> Any:
 
 
 class ImportableModules:
-    """The modules that remote hosts can import: the standard library, installed packages (an image should have them
-    too), and the modules in ``included``. All other modules are the user's own, and are sent as a copy.
+    """The modules that nodes on other machines can import.
+
+    These are the standard library, installed packages (the image should install them, too), and the modules in
+    ``included``. All other modules are the user's own, and are sent as copies.
     """
 
     def __init__(self, included: Iterable[str]) -> None:
         self._included = {*included, OUTRIDER}
         self._own: tuple[str, ...] = ()
-        self._seen = 0  # number of loaded modules at the last look of `own`
+        self._seen = 0  # length of `sys.modules` when `own` last examined it
 
     def has(self, module: str) -> bool:
         if not importable(module):
@@ -150,13 +160,17 @@ class ImportableModules:
         return top in self._included or top in sys.stdlib_module_names or _is_installed(module)
 
     def forget(self, modules: Iterable[str]) -> None:
-        """Treat modules as the user's own from now on: they were imported again, so nodes have an old version."""
+        """Treat these modules as the user's own from now on.
+
+        They were imported again, so nodes have an old version of them.
+        """
         self._included -= {module.partition(".")[0] for module in modules}
         self._seen = 0
 
     def own(self) -> tuple[str, ...]:
-        """Return the top-level names of loaded modules and packages that are the user's own and not included."""
-        if len(sys.modules) != self._seen:  # compare only the number: a module that replaces another one rarely matters
+        """Return the names of imported top-level modules and packages that are the user's own and not included."""
+        # only the number is compared, which misses a module that replaces another one; that is rare
+        if len(sys.modules) != self._seen:
             self._seen = len(sys.modules)
             tops = {name.partition(".")[0] for name, module in list(sys.modules.items()) if module is not None}
             self._own = tuple(sorted(top for top in tops if self._is_own(top)))
@@ -171,13 +185,13 @@ class ImportableModules:
 
 
 def importable(name: str) -> bool:
-    """Return whether another interpreter with this search path can import ``name`` from the same place.
+    """Return whether another Python process with the same search path would import ``name`` from the same file.
 
-    False for ``__main__``, for modules created in code, and for modules that a test runner loaded from a file. Also
-    False for a module of the user that is being imported now: its code uses a pool, and would do so on each node that
-    imports it.
+    False for ``__main__``, for modules that code created, and for modules that a test runner loaded from a file. Also
+    False for a module of the user whose import has not ended: its code is using a pool, and would use a pool again on
+    each node that imports the module.
     """
-    if name not in sys.modules:  # for example None, the module of "abc".index
+    if name not in sys.modules:  # `name` may also be None: it is the module of methods such as "abc".index
         return False
     parts = name.split(".")
     names = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
@@ -185,11 +199,12 @@ def importable(name: str) -> bool:
 
 
 def being_imported() -> tuple[str, ...]:
-    """Return the user's own modules that are being imported now. They are sent as a copy.
+    """Return the user's own modules whose import has not ended. They are sent as copies.
 
-    The importing thread waits for the pool, so the pool's thread would deadlock if it imported them.
+    The thread that imports them is waiting for the pool. If the pool's thread imported them, both would wait forever.
     """
-    locks = getattr(sys.modules["_frozen_importlib"], "_module_locks", None)  # locks of the imports that run now
+    # module name -> lock, for imports that have not ended
+    locks = getattr(sys.modules["_frozen_importlib"], "_module_locks", None)
     return tuple(name for name in list(locks) if _is_being_imported(name)) if locks else ()
 
 
@@ -215,11 +230,11 @@ def _is_findable(name: str) -> bool:
 
 
 class ModulePlace(NamedTuple):
-    """The origin of a module in this process."""
+    """Where this process found a module."""
 
-    name: str  # name of its top-level package
+    name: str  # name of the module's top-level package
     kind: Literal["python", "own", "editable", "installed", "nowhere"]
-    distribution: str = ""  # name and version, as pip accepts them
+    distribution: str = ""  # name and version of the installed distribution, such as "numpy==2.0"
 
 
 def place_of(module: str) -> ModulePlace:
@@ -240,7 +255,7 @@ def place_of(module: str) -> ModulePlace:
 
 
 def import_advice(module: str) -> str:
-    """Return a sentence that tells the user how nodes can import ``module``; empty: it is a part of Python."""
+    """Return a sentence that tells the user how to make ``module`` importable on nodes. Empty for a part of Python."""
     top, kind, distribution = place_of(module)
     match kind:
         case "python":
@@ -263,7 +278,7 @@ def import_advice(module: str) -> str:
 
 
 def _find(name: str, path: Any) -> ModuleSpec | None:
-    """Find a module's spec as an import would, even if the module is imported already."""
+    """Find the spec of a module with the finders that an import uses, even if the module is already imported."""
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
         spec: ModuleSpec | None = find_spec(name, path) if find_spec is not None else None
@@ -278,9 +293,9 @@ def _is_installed(module: str) -> bool:
 
 
 def _is_in_site(spec: ModuleSpec) -> bool:
-    """Return whether a spec is in a folder for installed packages.
+    """Return whether a module's spec is in a folder for installed packages.
 
-    For a namespace package, its first folder decides.
+    For a namespace package, which may have several folders, the first folder decides.
     """
     place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), None)
     return place is not None and any(Path(place).is_relative_to(folder) for folder in (*_folders(), *_layers()))
@@ -297,12 +312,15 @@ def _folders() -> tuple[Path, ...]:
 
 
 def _layers() -> Iterator[Path]:
-    """Yield the package folders of environments below this one, as ``uv run --with`` adds them by a .pth file."""
+    """Yield further folders with installed packages from `sys.path`.
+
+    ``uv run --with`` adds such folders there, in order to combine environments.
+    """
     return (Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages"))
 
 
 def _editable(spec: ModuleSpec) -> str:
-    """Return the name of the distribution whose working copy contains the module; empty: none."""
+    """Return the name of the editable distribution (``pip install -e``) that contains the module; empty: none."""
     import json
     from importlib.metadata import distributions
     from urllib.parse import unquote, urlsplit

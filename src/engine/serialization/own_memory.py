@@ -1,4 +1,4 @@
-"""Memory for large values: allocate it, fill it, and check whether anything can change it."""
+"""Memory for large values. Functions allocate memory, copy values into it, and check whether memory is immutable."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ...lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from .payload import Part
 
-COPY_BYTES = 4 << 20  # bytes to copy between two updates of the progress
-AT_ONCE_BYTES = 256 * 1024  # below this size, a copy and its key take 0.2 ms, so a thread does not pay off
+COPY_BYTES = 4 << 20  # bytes that are copied between two updates of the progress
+AT_ONCE_BYTES = 256 * 1024  # smaller values are copied and hashed without a thread, because this takes only 0.2 ms
 
 
 @dataclass(slots=True, eq=False)
 class Filled:
-    """The progress of a buffer that is filled from its beginning."""
+    """The progress of filling a buffer: the bytes up to ``at_bytes`` are filled."""
 
     at_bytes: int = 0
 
 
 class OwnMemory(mmap.mmap):
-    """The memory of a copy. Nothing changes it after it is filled."""
+    """The memory of a copy. It must not be changed after it is filled."""
 
 
 def is_fixed(part: Part) -> bool:
-    """Return whether nothing can change a buffer: it is `bytes`, an `OwnMemory`, or a view of one of these."""
+    """Return whether a buffer is certainly immutable: it is `bytes`, an `OwnMemory`, or a view of these."""
     owner: Any = part
     while (kind := type(owner)) is not bytes and kind is not OwnMemory:
         if kind is memoryview:
             owner = owner.obj
         elif kind.__module__ == "numpy" and kind.__name__ == "ndarray":
-            owner = owner.base  # the buffer of an array from numpy.frombuffer; None for an array that owns its memory
+            owner = owner.base  # the memory behind an array of numpy.frombuffer; None for an array that owns its memory
         else:
             return False
     return True
 
 
 def copy_of(parts: Sequence[Part], size_bytes: int, kind: type[mmap.mmap] = mmap.mmap) -> Part:
-    """Copy the parts in pieces, and release the GIL between two pieces."""
+    """Copy the parts into one buffer, piece by piece. Between two pieces, other Python threads can run."""
     if size_bytes <= AT_ONCE_BYTES:
         return b"".join(parts)
     buffer = huge_buffer(size_bytes, kind)
@@ -54,7 +54,7 @@ def copy_of(parts: Sequence[Part], size_bytes: int, kind: type[mmap.mmap] = mmap
 
 
 def copy_into(view: memoryview, parts: Sequence[Part], filled: Filled) -> None:
-    from ..wire import large_copy  # this imports ctypes, which few programs need
+    from ..wire import large_copy  # imported here, because it imports ctypes, which few programs need
 
     for part in parts:
         rest = memoryview(part).cast("B")
@@ -66,14 +66,14 @@ def copy_into(view: memoryview, parts: Sequence[Part], filled: Filled) -> None:
 
 
 def huge_buffer(size_bytes: int, kind: type[mmap.mmap] | None = None) -> mmap.mmap:
-    """Allocate private anonymous memory, in huge pages if possible.
+    """Allocate private anonymous memory, which uses huge pages if possible.
 
-    Its first write runs at 10 GB/s, not 1.5 as a bytearray's (measured).
-
-    `mmap` alone would allocate shared memory, which by default is never in huge pages.
+    The first write to it runs at 10 GB/s; the first write to a bytearray runs at 1.5 GB/s (measured). The default of
+    `mmap` is shared memory, for which kernels normally do not use huge pages.
 
     Raises:
-        OSError: this computer has less memory. A kernel that always overcommits would map it all the same.
+        OSError: the computer has less memory and swap. The check is needed for kernels that overcommit memory: they
+            would allocate any size.
     """
     if size_bytes > memory_bytes() and size_bytes > memory_bytes() + _swap_bytes():
         raise OSError(errno.ENOMEM, f"{size_bytes:,} bytes are more than the memory of this computer")

@@ -1,4 +1,4 @@
-"""Pickle calls for the nodes of one pool: the function once per pool, the arguments once per call."""
+"""Packing of calls for the nodes of one pool. A function is pickled once per pool, the arguments once per call."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 
 _PLAIN = {type(None), bool, bytes, float, int, str}
-# size of changeable variables that a function refers to, above which a warning is shown: pickling takes 10 ms a call
+# Warn if a function refers to mutable variables with a larger pickle: pickling them takes 10 ms in each call.
 WARNED_CODE_BYTES = 8 << 20
-# size of a call's buffers above which a warning is shown: their copy blocks the loop for about 0.2 s
+# Warn if the buffers of a call are larger: copying them blocks the event loop for about 0.2 s.
 WARNED_COPY_BYTES = 256 << 20
-# size of a call's pickled arguments above which a warning is shown: pickling blocks the program for seconds
+# Warn if the pickled arguments of a call are larger: pickling blocks the program for seconds.
 WARNED_BYTES = 1 << 30
 
 
 class Packer:
-    """Packs calls into payloads of tasks for one pool. Use it only in the thread of the pool's event loop."""
+    """Packs calls of one pool into payloads for tasks. Use it only in the thread of the pool's event loop."""
 
     def __init__(
         self,
@@ -63,16 +63,16 @@ class Packer:
         forget: Callable[[bytes], None],
         objects: object = None,
     ) -> None:
-        """Create it.
+        """Create the packer of a pool.
 
         Args:
             plugins: The pool's plugins.
-            kind: The kind of its workers.
-            drop: Called with a blob that no task needs any more.
-            forget: Called with the digest of a function that no task needs any more.
-            objects: The pool's objects, which calls may refer to.
+            kind: The kind of the pool's workers: processes or threads.
+            drop: Called with a blob when no task needs the blob any more.
+            forget: Called with the digest of a function when no task needs the function any more.
+            objects: The pool's stored objects, to which calls may refer.
         """
-        # modules that nodes can import; None: the same as this process
+        # the modules that nodes can import; None: the same modules as this process
         self.node_modules: ImportableModules | None = None
         self.definitions = Definitions(forget)
         self.outer_plugins: tuple[Plugin, ...] = ()
@@ -80,25 +80,26 @@ class Packer:
         self._blobs, self._objects = itertools.count(1), objects or self
         self._warned = self._warned_of_generators = self._warned_of_code = self._warned_of_copy = False
         self._scripts = Scripts()
-        # makes blob names unique, as nodes that were taken over may still have blobs of another client
+        # A prefix that makes blob names unique. A node that was adopted from another client may still have that
+        # client's blobs.
         self._prefix = os.urandom(4).hex()
 
     def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
         return merged((*self.outer_plugins, *self._plugins), function.plugins)
 
     def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
-        """Set plugins that wrap all other plugins, for every task packed from now on. Empty: none."""
+        """Set plugins that are applied around all other plugins, for every task packed from now on. Empty: none."""
         self.outer_plugins = tuple(plugins)
         self.definitions.clear()
 
     def pack(self, call: Call[Any] | StreamCall[Any]) -> Payload:
-        """Pickle a call, once for all its attempts and ranks.
+        """Pickle a call. The payload is used for all attempts and ranks of the call.
 
-        Large buffers in its arguments remain the caller's memory: only after `own`, later changes to them have no
-        effect.
+        Large buffers of the arguments are not copied: if the caller changes them, tasks may see the change. `own`
+        copies them.
 
         Raises:
-            SerializationError: an object cannot be pickled; the error has its path.
+            SerializationError: an object cannot be pickled. The error has the path of the object.
             SpecError: a plugin of the function cannot be used in this pool.
         """
         options = call.options
@@ -139,16 +140,17 @@ class Packer:
         )
 
     def _copied(self) -> tuple[str, ...]:
-        """Return the modules that no node can import: those that are being imported now, or were not loaded by an
-        import.
+        """Return the modules that no node can import.
+
+        These are modules whose import has not ended, and modules that were loaded without an import.
         """
         return (*function_pickling.being_imported(), *self._scripts.loaded_by_hand)
 
     @contextmanager
     def _for_nodes(self, copied: Sequence[str]) -> Iterator[bool]:
-        """Pickle for this pool's nodes during the block. ``copied``: modules that nodes cannot import.
+        """Within the ``with`` block, pickle for this pool's nodes. ``copied``: modules that nodes cannot import.
 
-        Yields whether classes may have to be copied.
+        Yields True if classes may have to be copied.
         """
         with function_pickling.for_nodes(self.node_modules), function_pickling.copying(*copied):
             yield bool(copied) or self.node_modules is not None
@@ -160,7 +162,7 @@ class Packer:
         return payload
 
     def share(self, value: object) -> Shared[Any]:
-        """Pickle a value that any number of calls of this pool may use. It is sent to each node once."""
+        """Pickle a value that many calls of this pool may use. It is sent to each node only once."""
         try:
             with self._for_nodes(self._copied()) as copies:
                 dumped = values.dump(value, "the shared value", by_reference=not copies)
@@ -169,7 +171,7 @@ class Packer:
         return Shared(self._blob(dumped), dumped.sizes, self._drop)
 
     def dump(self, value: object) -> tuple[Value, Blob | None]:
-        """Pickle a value that calls of this pool will refer to."""
+        """Pickle a value for `pool.put`; calls of this pool will refer to it."""
         try:
             with self._for_nodes(self._copied()) as copies:
                 dumped = values.dump(value, "the value", by_reference=not copies)
@@ -180,7 +182,7 @@ class Packer:
         return Value(b"", dumped.sizes), self._blob(dumped)
 
     def own(self, payload: Payload) -> None:
-        """Copy a call's large buffers while the event loop waits. Afterwards the caller may change them.
+        """Copy a call's large buffers, so that the caller may change them afterwards. This blocks the event loop.
 
         Raises:
             MemoryError: there is not enough memory for the copy.
@@ -204,13 +206,13 @@ class Packer:
             raise
 
     def item_pickler(self, function: Decorated[Any]) -> ItemPickler:
-        """Return the pickler for the items of a map of ``function``."""
+        """Return the pickler for the items of ``pool.map`` with this function."""
         defined = self._current(function)
         copied = defined.copied or self._copied()
         return ItemPickler(self._objects, by_reference=not copied and self.node_modules is None)
 
     def release(self, payload: Payload) -> None:
-        """Drop the data that only this payload needed, as its job has ended."""
+        """Drop the data that only this payload used. Call it when the payload's job has ended."""
         payload.objects = ()
         if payload.blob is not None:
             self._drop(payload.blob)
@@ -253,10 +255,10 @@ class Packer:
         return Value(b"", dumped.sizes, blob.name), blob
 
     def _current(self, function: Decorated[Any]) -> Defined:
-        """Return the present definition of a function.
+        """Return the current definition of a function, which is its pickle and how to run it.
 
-        It takes 1 us if the function is known and refers to nothing that can change in place, such as a list. Otherwise
-        the function is pickled again and compared.
+        This takes 1 us if the function has been pickled before and refers to nothing that can be modified in place,
+        such as a list. Otherwise the function is pickled again and compared.
         """
         if (reloaded := self._scripts.news()) is not None:
             self.definitions.clear()
@@ -276,7 +278,7 @@ class Packer:
             return b"".join(filter(None, program.code_of(function, Watch())))
 
     def _define(self, function: Decorated[Any]) -> Defined:
-        """Pickle a function with the present values of its references."""
+        """Pickle a function with the current values of the variables to which it refers."""
         plugins = self.plugins_of(function)
         self._check(function, plugins)
         module, watch = function.__module__, Watch()
@@ -296,7 +298,10 @@ class Packer:
         return self._scripts.of_function(watch, shares_files=self.node_modules is None)
 
     def _warn_of(self, watch: Watch, size_bytes: int, task: str) -> None:
-        """Warn once about variables that a function refers to, if they may surprise the user or are slow to pickle."""
+        """Warn once about variables of a function that may surprise the user or are slow to pickle.
+
+        Random number generators surprise: each task has its own stream of numbers.
+        """
         if watch.generators and not self._warned_of_generators:
             self._warned_of_generators = True
             warnings.warn(
@@ -316,7 +321,7 @@ class Packer:
             )
 
     def _flags(self, flags: int, needs: Amounts, function: Decorated[Any]) -> int:
-        """Return the flags of a call with requested amounts. Such a call runs in a new process of its own."""
+        """Return the flags of a call that requests resources (``needs``). Such a call runs in a new process."""
         for plugin in self.plugins_of(function) if needs.gpus else ():
             if plugin.shares_devices:
                 raise SpecError(
@@ -343,8 +348,9 @@ class Packer:
 
 
 def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether no argument is of a class that a node might lack, so that the ten times faster plain pickler
-    works.
+    """Return whether all arguments have builtin types, which each node has.
+
+    If so, the plain pickler can be used, which is ten times faster.
     """
     return _PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values()))
 
@@ -360,7 +366,7 @@ def _warn(size_bytes: int, task: str) -> None:
 
 
 def _as_of_a_method(path: str) -> str:
-    """Return the path of a method's argument as its caller counts: ``self`` is not counted."""
+    """Return the path of a method's argument as the caller counts arguments, which is without ``self``."""
     match = re.match(r"args\[(\d+)\]", path)
     if match is None:
         return path
@@ -370,22 +376,29 @@ def _as_of_a_method(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Defined:
-    """A function's definition on nodes. Functions with equal pickles share one. Running calls keep it alive."""
+    """The definition of a function, as nodes store it. Functions with equal pickles share one definition.
+
+    Payloads of running calls keep a definition alive.
+    """
 
     digest: bytes
     code: bytes
     flags: int
-    copied: str | None  # its module, if nodes cannot import it: then arguments of that module's types are copied too
+    # the function's module if nodes cannot import it; arguments of types from this module are then copied, too
+    copied: str | None
 
 
 class Definitions:
-    """The functions that a pool's nodes know.
+    """The definitions of the functions that a pool's nodes know.
 
-    A function is forgotten when this process drops it: every map has its own.
+    When this process no longer uses a function, nodes forget it: each map creates a new function.
     """
 
     def __init__(self, forget: Callable[[bytes], None]) -> None:
-        """Create it. ``forget``: called in the running loop with the digest of each large function out of use."""
+        """Create it without definitions.
+
+        ``forget``: called in the event loop with the digest of a large function that is no longer used.
+        """
         self._forget = forget
         self._loop = asyncio.get_running_loop()
         self._of: weakref.WeakKeyDictionary[Decorated[Any], tuple[Defined, Watch]] = weakref.WeakKeyDictionary()
@@ -395,7 +408,7 @@ class Definitions:
         return len(self._of)
 
     def get(self, function: Decorated[Any]) -> tuple[Defined, Watch] | None:
-        """Return the last definition of a function, and the dependencies of its pickle."""
+        """Return the last definition of a function and the dependencies of its pickle; None if it has no definition."""
         return self._of.get(function)
 
     def add(
@@ -414,8 +427,8 @@ class Definitions:
         self._of.clear()
 
     def _let_go(self, digest: bytes) -> None:
-        """Report to the loop, from any thread, that a definition is out of use."""
-        with suppress(RuntimeError):  # the loop is closed, and the nodes are gone
+        """Notify the event loop that a definition is no longer used. May be called in any thread."""
+        with suppress(RuntimeError):  # raised if the loop is closed: then the nodes are gone, too
             self._loop.call_soon_threadsafe(self._gone, digest)
 
     def _gone(self, digest: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The payload of tasks, to the node and back: bytes that are unpickled only by workers and waiting callers."""
+"""The data of tasks on their way to the node and back. Only workers and waiting callers unpickle it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,24 @@ if TYPE_CHECKING:
     from .task_sources import Source
 
 T = TypeVar("T")
-# mappings at a time: before Python 3.13 each mapping keeps a descriptor, and a process may have 1024
+# Maximum number of memory mappings at a time. Before Python 3.13, each mapping keeps a file descriptor open, and a
+# process may often have only 1024.
 MAPPED_AT_MOST = 256
 
-KEYED_BYTES = 4 << 30  # larger blobs get no key: a key needs a copy, which would take too much memory
-# up to this number, each large buffer of a call gets its own blob; if there are more, neighbours share blobs
+KEYED_BYTES = 4 << 30  # larger blobs get no content key, because a key needs a copy, which would take too much memory
+# If a call has at most this number of large buffers, each buffer is a blob of its own. If it has more, neighbouring
+# buffers are combined into one blob.
 ALONE = 16
 GROUP_BYTES = 64 << 20
-LOOKS, LOOK_BYTES = 64, 256  # number of samples of a blob for its fingerprint, and bytes of each
-# a descriptor counts as this many bytes, so that 1 GiB of memory corresponds to 128 descriptors
+LOOKS, LOOK_BYTES = 64, 256  # for a blob's fingerprint: number of samples, and bytes per sample
+# When blobs are kept, an open file descriptor counts as this many bytes of memory: 1 GiB corresponds to 128
+# descriptors.
 DESCRIPTOR_BYTES = 8 << 20
-EARLY = 64  # memory files for queued calls that may be open, two descriptors each; small blobs may use half of them
+# maximum number of open memory files for queued calls, two descriptors each; small blobs may use half of them
+EARLY = 64
 
-# size of a pickle above which it is loaded in a thread: 2 ms for text or bytes, 50 ms for a list of small objects
+# A larger pickle is unpickled in a thread. Unpickling this size takes 2 ms for text or bytes, 50 ms for a list of small
+# objects.
 LONG_BYTES = 4 * 1024 * 1024
 
 Part = bytes | bytearray | memoryview | mmap.mmap
@@ -50,31 +55,34 @@ Part = bytes | bytearray | memoryview | mmap.mmap
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Blob:
-    """Bytes too large for a frame, on the client's side. They live until all attempts that may read them have ended."""
+    """The client's side of a blob: bytes that are too large for a frame.
+
+    A blob lives until all attempts that may read it have ended.
+    """
 
     name: str
     parts: Sequence[Part]
     size_bytes: int
-    filled: Filled | None = None  # progress of the parts; None: complete
+    filled: Filled | None = None  # how much of ``parts`` is filled; None: all
     _shared: int | None = field(default=None, init=False)
-    known_key: str | None = field(default=None, init=False)  # the blob's key on nodes: see `transport.content_keys`
+    # the blob's content key on nodes: see `transport.content_keys`
+    known_key: str | None = field(default=None, init=False)
     _digest: str = field(default="", init=False)
-    # source of a copy into ``parts`` that is not complete
+    # while ``parts`` are being filled: the source of the copy
     _to_copy: Sequence[Part] | None = field(default=None, init=False)
     _pieces: tuple[Piece, ...] | None = field(default=None, init=False)
     _kept: bool = field(default=False, init=False)
-    _copy: OwnMemory | None = field(default=None, init=False)  # after `own`: the copy that ``parts`` are views of
-    # the blob that shares its bytes with this one under another name
+    _copy: OwnMemory | None = field(default=None, init=False)  # after `own`: the copy; ``parts`` are views of it
+    # the blob with another name that has the same bytes and owns the memory
     _same_bytes: Blob | None = field(default=None, init=False)
-    # guards `share`, as the links of all nodes may call it at once
+    # guards `share`, which the connections to several nodes may call at the same time
     _sharing: Lock = field(default_factory=Lock, init=False)
 
     def share(self) -> str:
-        """Return a path by which processes of this user on this computer can open the bytes.
+        """Return a path by which other processes of this user on this computer can open the bytes.
 
-        Blocking: call it in a thread.
-
-        The path leads to an anonymous file of this process, which disappears with the process, however it ends.
+        The path is that of an anonymous file of this process. The file disappears with this process, even if the
+        process is killed. This method blocks: call it in a thread.
         """
         with self._sharing:
             self._fill()
@@ -83,16 +91,20 @@ class Blob:
         return f"/proc/{os.getpid()}/fd/{self._shared}"
 
     def snapshot(self) -> None:
-        """Copy the bytes into this blob, so that its former parts may change. Blocking, as `share`."""
+        """Copy the bytes into this blob, so that the caller may change the original buffers.
+
+        Blocks, as `share` does.
+        """
         self.share()
         with self._sharing:
             assert self._shared is not None, "it was shared just now"
             self.parts = [mmap.mmap(self._shared, 0, prot=mmap.PROT_READ)]
 
     def own(self) -> None:
-        """Copy the bytes, unless nothing can change them. Afterwards the caller may change the original buffers.
+        """Copy the bytes if the caller could change them. Afterwards the caller may change the original buffers.
 
-        Blocking: 0.05 s for 100 MB. While few files are open, a large copy is a memory file that local nodes map.
+        Blocks for 0.05 s per 100 MB. If few files are open, a large copy goes into a memory file, which local nodes can
+        map without another copy.
 
         Raises:
             MemoryError: there is not enough memory for the copy.
@@ -118,7 +130,10 @@ class Blob:
             self.parts = views
 
     def _early_file(self) -> OwnMemory | None:
-        """Return a memory file with the bytes, for `share`; None: the blob is small, or too many files are open."""
+        """Copy the bytes into a memory file, which `share` uses later.
+
+        None: the blob is small, or too many files are open.
+        """
         most = min(EARLY, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16)
         if self.size_bytes <= AT_ONCE_BYTES or len(_early) >= (
             most if self.size_bytes >= DESCRIPTOR_BYTES else most // 2
@@ -140,22 +155,22 @@ class Blob:
         return copy
 
     def begin_copy(self) -> None:
-        """Allocate memory for a copy of the bytes, which `copy` or `key` fills.
+        """Allocate memory for a copy of the bytes. `copy` or `key` fills it later.
 
-        The blob can be sent while it is filled.
+        The blob can already be sent while the memory is being filled.
         """
         if self._shared is None and self._to_copy is None and not self._digest and self.may_change:
             self._to_copy, self.parts, self.filled = self.parts, [huge_buffer(self.size_bytes)], Filled()
 
     def copy(self) -> None:
-        """Complete the copy that `begin_copy` began. Blocking: 0.04 s for 100 MB."""
+        """Complete the copy that `begin_copy` began. Blocks for 0.04 s per 100 MB."""
         with self._sharing:
             self._fill()
 
     def key(self) -> str:
-        """Return the SHA-256 of the bytes; empty: there are too many bytes. Blocking: 0.1 s for 100 MB.
+        """Return the SHA-256 of the bytes as the blob's content key; empty if there are too many bytes.
 
-        It first copies the bytes, as the content for a key must never change.
+        Copies the bytes first, because the content of a key must never change. Blocks for 0.1 s per 100 MB.
         """
         if self.size_bytes > KEYED_BYTES:
             return ""
@@ -172,7 +187,7 @@ class Blob:
         return self._digest
 
     def look(self) -> bytes:
-        """Return a cheap fingerprint: a hash of samples of the bytes. It takes 50 us."""
+        """Return a cheap fingerprint: a hash of samples of the bytes. Takes 50 us."""
         digest = hashlib.blake2b(str(self.size_bytes).encode(), digest_size=16)
         parts = self._to_copy or self.parts
         for part in parts:
@@ -184,7 +199,7 @@ class Blob:
 
     @property
     def may_change(self) -> bool:
-        """Return whether the bytes are in the caller's memory, which may change."""
+        """Return whether the bytes may change, because they are in the caller's memory."""
         return not all(map(is_fixed, self.parts))
 
     def _fill(self) -> None:
@@ -194,17 +209,19 @@ class Blob:
 
     @classmethod
     def opened(cls, name: str, size_bytes: int, path: str) -> Blob:
-        """Return a blob of bytes that another process on this computer has open as ``path``.
+        """Return a blob whose bytes are in a file ``path`` of another process on this computer.
 
-        Raise an OSError if that process has ended.
+        Raises OSError if that process has ended.
         """
         blob = cls(name, [], size_bytes)
         blob._shared = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return blob
 
     def pieces(self, sizes: Sequence[int]) -> tuple[Piece, ...]:
-        """Return the value's pickle with small buffers, and then its large buffers, as separate blobs, so that nodes
-        can reuse each buffer for another call. Empty: there is no large buffer, or one that is too large.
+        """Divide a value into blobs: first the pickle with all small buffers, then the large buffers.
+
+        Nodes can then use the blob of a buffer again for another call. Empty: there is no large buffer, or one is too
+        large.
         """
         with self._sharing:
             if self._pieces is None:
@@ -212,7 +229,7 @@ class Blob:
         return self._pieces
 
     def _buffers(self, sizes: Sequence[int]) -> list[memoryview]:
-        """Return the pickle and its buffers, without the padding between them."""
+        """Return the pickle and its buffers as a list, without the padding between them."""
         parts, buffers, total = iter(self.parts), list[memoryview](), 0
         for size in sizes:
             if gap := -total % ALIGN_BYTES:
@@ -222,7 +239,7 @@ class Blob:
         return buffers
 
     def renamed(self, name: str) -> Blob:
-        """Return a blob with the same bytes and another name, for sending."""
+        """Return a blob with the same bytes under another name, for sending."""
         other = Blob(name, self.parts, self.size_bytes, self.filled)
         other._same_bytes = self
         return other
@@ -240,11 +257,14 @@ class Blob:
         return fd
 
     def keep(self) -> bool:
-        """Keep the bytes after the blob is closed, until `let_go`, independent of the caller's memory.
+        """Keep the bytes after the blob is closed, until `let_go` is called.
 
-        Return False if that would need a copy. Bytes that were sent usually have a copy already.
+        The caller may then change the original buffers.
+
+        Returns False, and keeps nothing, if a copy would be necessary. Bytes that were sent usually have a copy
+        already.
         """
-        if not self._sharing.acquire(blocking=False):  # an abandoned thread is copying the blob
+        if not self._sharing.acquire(blocking=False):  # a thread whose caller no longer waits is still copying the blob
             return False
         try:
             small = [each.blob for each in self._pieces or () if each.blob.size_bytes <= INLINE_BYTES]
@@ -256,7 +276,7 @@ class Blob:
             elif not self._is_own:
                 return False
             if self._copy is None and (self._shared is not None or self._pieces):
-                self.parts = ()  # drop the references to the caller's arguments
+                self.parts = ()  # release the caller's arguments
             self._kept = True
             return True
         finally:
@@ -270,7 +290,7 @@ class Blob:
 
     @property
     def kept_bytes(self) -> int:
-        """Return the cost in bytes of keeping the blob. A descriptor is scarce, and counts as `DESCRIPTOR_BYTES`."""
+        """Return what keeping the blob costs, in bytes. If it needs a file descriptor, at least `DESCRIPTOR_BYTES`."""
         return max(self.size_bytes, 0 if self._shared is None else DESCRIPTOR_BYTES)
 
     def let_go(self) -> None:
@@ -284,44 +304,50 @@ class Blob:
             blobs.close(shared)
 
     def __del__(self) -> None:
-        self.let_go()  # an abandoned thread may have opened the memory file after `close`
+        self.let_go()  # a thread whose caller no longer waits may have opened the memory file after `close`
         if self._copy is not None:
-            self.parts = [self._copy]  # drop the views of the copy, which would keep its memory
+            self.parts = [self._copy]  # drop the views, which would prevent that the copy's memory is released
             self._pieces = None
         if self._same_bytes is None:
             for part in self.parts:
-                if isinstance(part, mmap.mmap):  # a copy, or bytes from a node, that is not shared
+                if isinstance(part, mmap.mmap):  # memory of our own: a copy, or bytes from a node, not in a shared file
                     blobs.give_back(partial(_unmap, part), self.size_bytes)
 
 
-_early: WeakSet[Blob] = WeakSet()  # blobs that got a memory file when they were packed
+_early: WeakSet[Blob] = WeakSet()  # blobs for which `own` created a memory file
 
 
 def _unmap(buffer: mmap.mmap) -> None:
-    """Release the memory without the GIL, unless a part of it is still being sent, or an unpickled value uses it."""
+    """Release the memory without holding Python's lock (GIL).
+
+    Does nothing while a part of the memory is being sent or is used by an unpickled value.
+    """
     if buffer.closed or _is_viewed(buffer):
         return
     with memoryview(buffer) as view:
         if len(view) >= blobs.LARGE_BYTES and not view.readonly and not sys.is_finalizing():
-            from ..wire import large_copy  # this imports ctypes, which few programs need
+            from ..wire import large_copy  # imported here, because it imports ctypes, which few programs need
 
             large_copy.give_back(view)
     buffer.close()
 
 
 def _is_viewed(buffer: mmap.mmap) -> bool:
-    """Return whether a view of the memory exists, by trying to resize it."""
+    """Return whether a memoryview of the memory exists.
+
+    Resizing fails if there is a view; the new size is the old one.
+    """
     try:
         buffer.resize(len(buffer))
     except BufferError:
         return True
-    except (OSError, TypeError, ValueError):  # the size of this memory can never be changed
+    except (OSError, TypeError, ValueError):  # this kind of memory cannot be resized
         return False
     return False
 
 
 class Piece(NamedTuple):
-    """A blob with some parts of a value, by number. Part 0 is the pickle."""
+    """A blob that contains some parts of a value. ``parts``: the numbers of these parts; 0 is the pickle."""
 
     blob: Blob
     parts: tuple[int, ...]
@@ -332,7 +358,7 @@ def _cut(name: str, buffers: Sequence[memoryview], sizes: Sequence[int]) -> tupl
     if not large or max(sizes) > KEYED_BYTES:
         return ()
     groups = [[number] for number in large]
-    if len(large) > ALONE:  # as in a model: later calls mostly have all of these buffers again
+    if len(large) > ALONE:  # as for a model: a later call often has all of these buffers again
         groups = [[]]
         for number in large:
             if sum(sizes[each] for each in groups[-1]) >= GROUP_BYTES:
@@ -357,10 +383,13 @@ def _joined(name: str, buffers: Sequence[memoryview]) -> Blob:
 
 @dataclass(slots=True, eq=False)
 class Payload:
-    """The engine's content of `actors.interfaces.Task`: made once at submission, shared by every attempt and rank."""
+    """The data of a task (see `actors.interfaces.Task`).
 
-    name: str  # the function's name, to show
-    function: bytes  # digest of `code`
+    It is created on submission, and all attempts and ranks share it.
+    """
+
+    name: str  # name of the function, for display
+    function: bytes  # digest of `code`, which identifies the function on nodes
     code: bytes
     args: Value
     blob: Blob | None = None
@@ -368,32 +397,33 @@ class Payload:
     flags: int = 0
     output: Values | RankValues | None = None
     inputs: tuple[Source, ...] = ()
-    shared: tuple[Shared[Any], ...] = ()  # shared values in the arguments
-    objects: tuple[StoredObject, ...] = ()  # stored objects in the arguments
-    keep: Keeps | None = None  # stores the result if it stays on its node; None: the result is fetched
-    defined: object = None  # keeps the function's definition on nodes alive
-    needs: Amounts | None = None  # amounts of its node that each attempt holds
-    span: Any = None  # the trace span, in a pool with tracing
+    shared: tuple[Shared[Any], ...] = ()  # values of `Shared` to which the arguments refer
+    objects: tuple[StoredObject, ...] = ()  # stored objects to which the arguments refer
+    # if set, the result stays on its node, and this object stores it; None: the result is fetched
+    keep: Keeps | None = None
+    defined: object = None  # a reference to the function's definition, which keeps it alive on nodes
+    needs: Amounts | None = None  # resources of its node that each attempt reserves
+    span: Any = None  # the call's trace span, if the pool has tracing
 
     @property
     def borrowed_bytes(self) -> int:
-        """The size of the arguments if some of them are in the caller's own buffers, else 0. `own` copies them."""
+        """The size of the arguments if some of them are in the caller's memory, else 0. `own` copies them."""
         return self.blob.size_bytes if self.blob is not None and self.blob.may_change else 0
 
     def own(self) -> None:
-        """Copy the arguments that are in the caller's memory, so that the caller may change it.
+        """Copy the arguments that are in the caller's memory, so that the caller may change that memory.
 
-        Blocking, as `Blob.own`.
+        Blocks, as `Blob.own` does.
         """
         if self.blob is not None:
             self.blob.own()
 
 
 class Shared(Generic[T]):
-    """A value that calls refer to in their arguments. Their tasks receive the value itself, with read-only arrays.
+    """A value to which the arguments of many calls can refer. Tasks receive the value itself, with read-only arrays.
 
-    Its bytes are kept, on the client and on the nodes, until it is closed and no unfinished call refers to it. Use it
-    only in the thread of the pool's loop.
+    Client and nodes keep the value's bytes until it is closed and all calls that refer to it have ended. Use this
+    object only in the thread of the pool's event loop.
     """
 
     __slots__ = ("_closed", "_drop", "_sizes", "_uses", "blob")
@@ -421,15 +451,15 @@ class Shared(Generic[T]):
         return blobs.resolve_shared, (self.blob.name, self._sizes)
 
 
-# references in the arguments of the call that is being packed, in the loop's thread
+# shared values to which the call that is being packed refers; used only in the event loop's thread
 pending_references: list[Shared[Any]] = []
 
 
 def referred() -> tuple[Shared[Any], ...]:
-    """Return the shared values of the call that was just pickled. The call counts as their user from now on.
+    """Return the shared values to which the call that was just pickled refers, and count the call as their user.
 
     Raises:
-        SpecError: one of them was closed.
+        SpecError: a shared value was closed.
     """
     references = tuple(dict.fromkeys(pending_references))
     pending_references.clear()
@@ -443,34 +473,39 @@ def referred() -> tuple[Shared[Any], ...]:
 class Received(NamedTuple):
     data: Part
     sizes: tuple[int, ...] | None
-    busy_s: float = 0.0  # seconds that the task ran, if this is its result
+    busy_s: float = 0.0  # for the result of a task: how long the task ran, in seconds
 
     @property
     def is_long_to_load(self) -> bool:
-        """Return whether unpickling takes so long that a thread should do it. Buffers of arrays take no time."""
+        """Return whether unpickling takes so long that it should run in a thread.
+
+        The buffers of arrays take no time.
+        """
         return (len(self.data) if self.sizes is None else self.sizes[0]) >= LONG_BYTES
 
     def drop(self) -> None:
-        """Release the memory of an unpickled value. Memory that the value refers to, as an array does, stays.
+        """Release the memory of the pickled bytes.
 
-        Call it in a thread: it takes a tenth of a second for a gigabyte, and lets other threads run.
+        Memory that the unpickled value uses, such as an array's, is not released.
+
+        Call this method in a thread: it takes 0.1 s per gigabyte, while other threads can run.
         """
         if self.sizes is None and isinstance(self.data, mmap.mmap):
             _unmap(self.data)
 
 
 def check_size(size_bytes: int, most_bytes: int | None) -> None:
-    """Raise a ValueError if ``size_bytes`` is more than ``most_bytes``; None: no limit."""
+    """Raise ValueError if ``size_bytes`` is greater than ``most_bytes``. None: no limit."""
     if most_bytes is not None and size_bytes > most_bytes:
         raise ValueError(f"it has {size_bytes:,} bytes, and at most {most_bytes:,} are taken")
 
 
 def map_shared(path: str, most_bytes: int | None = None) -> mmap.mmap:
-    """Map another process's anonymous file, private and copy-on-write: arrays over it are writable, and pages are
-    read on use.
+    """Map an anonymous file of another process into memory. Pages are read when they are first used.
 
-    If so many mappings exist that descriptors could run out, return a copy. Raise a ValueError if the file is larger
-    than ``most_bytes``.
+    The mapping is private (copy-on-write), so arrays in it are writable. If there are so many mappings that this
+    process could run out of file descriptors, return a copy instead. Raises ValueError if the file is larger than
+    ``most_bytes``.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""Errors about objects that cannot be pickled or unpickled, here or on a node, with advice."""
+"""Errors, with advice, about objects that cannot be pickled or unpickled in this process or on a node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..wire.values import Unpicklable
 from .error_notes import AttemptPlace
 from .function_pickling import import_advice
 
-PICKLING_ADVICE = {  # advice by the type of the object
+PICKLING_ADVICE = {  # type name of the object that cannot be pickled -> advice
     "coroutine": "await it first, and give its result",
     "generator": "annotate its parameter as Iterator[...], and its values are streamed",
     "async_generator": "annotate its parameter as AsyncIterator[...], and its values are streamed",
@@ -34,12 +34,12 @@ def pickling_error(error: Exception, task: str, what: str) -> errors.Serializati
 
 
 def cause_of(error: Exception) -> BaseException:
-    """Return the cause of a `pickling_error`: the original exception of pickling."""
+    """Return the exception that pickling originally raised, as the cause of a `pickling_error`."""
     return of_pickling(error.__cause__ if isinstance(error, Unpicklable) and error.__cause__ else error)
 
 
 def unloadable_error(error: BaseException, what: str, task: str) -> errors.SerializationError:
-    if isinstance(error, SystemExit):  # it would end this process, perhaps with status 0
+    if isinstance(error, SystemExit):  # must not be raised here: it would end this process, perhaps with exit status 0
         message = f"{what} calls exit() as it is unpickled, so it was not: return something else."
         return errors.SerializationError(message, task=task, kind="SystemExit")
     text = f"{type(error).__name__}: {sentence(plainly(error))}"
@@ -50,7 +50,7 @@ def unloadable_error(error: BaseException, what: str, task: str) -> errors.Seria
 def task_pickling_error(
     failed: Failed, place: AttemptPlace, load: Callable[[], object] | None
 ) -> errors.SerializationError | errors.SpecError:
-    # raised by `misuse.check_guard`
+    # an error that `misuse.check_guard` raised on the node
     if failed.phase == "load" and failed.kind == f"{errors.SpecError.__module__}.SpecError":
         return errors.SpecError(f"{place.task} could not be loaded on node {place.node}: {failed.message}")
     if failed.phase == "load":
@@ -72,15 +72,16 @@ def task_pickling_error(
 
 
 def how_to_import(failed: Failed) -> str:
-    """Return advice about a module that the node lacks; empty: it is another error, or this process lacks the module,
-    too.
+    """Return advice on how to make the missing module importable on nodes.
+
+    Empty if the error is not about a missing module, or the module is a part of Python.
     """
     match = re.fullmatch(r"No module named '([\w.]+)'", failed.message.partition(";")[0].strip())
     return import_advice(match[1]) if match is not None else ""
 
 
 def _unpicklable(error: object) -> tuple[str, str, str]:
-    """Return the path, kind and reason of a `wire.values.Unpicklable`, another exception, or a `Failed`."""
+    """Return path, kind and reason of a `wire.values.Unpicklable`, another exception, or a `Failed` message."""
     path = str(getattr(error, "path", ""))
     kind = str(getattr(error, "kind", type(error).__name__))
     text = getattr(error, "reason", None) or getattr(error, "message", None) or error

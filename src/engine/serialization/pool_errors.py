@@ -1,4 +1,4 @@
-"""Translate the ends of pools and the failures of providers into errors that users can catch."""
+"""Translation of the ends of pools and the failures of providers into errors that users can catch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...providers import errors as provider
 from ..api import errors
 from ..api.printable import plainly, sentence
 
-# state of the pool's `with` block: not begun, ended with an error, or ended without one
+# how the pool's `with` block ended: it never began, it ended with an error, or it ended without an error
 BlockEnd = Literal["unstarted", "failed", "finished"]
 UNCONFIRMED: dict[BlockEnd, str] = {
     "unstarted": "The pool did not start, and it is not confirmed that the machines that it asked for have ended",
@@ -23,7 +23,7 @@ UNCONFIRMED: dict[BlockEnd, str] = {
 
 
 def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
-    """Return the error that ended a pool, in users' terms; a public error is returned unchanged."""
+    """Return the error that a user gets for the error that ended a pool. A public error is returned unchanged."""
     failure = _only(error)
     match failure:
         case provider.NotGone():
@@ -37,7 +37,7 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
             translated = (
                 provider_error(failure) if isinstance(failure, provider.ProviderError) else no_node_error(failure)
             )
-            for note in getattr(failure, "__notes__", ()):  # notes about failures on other nodes
+            for note in getattr(failure, "__notes__", ()):  # the notes are about failures of other nodes
                 translated.add_note(note)
             return translated
         case _:
@@ -45,7 +45,7 @@ def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
 
 
 def not_ready_error(failed: Exception | None, ready: int, least: int, within_s: float) -> errors.OutriderError:
-    """Return the error for a pool with too few ready nodes. ``failed``: the error of the last failed node."""
+    """Return the error for a pool that has too few ready nodes. ``failed``: the error of the last node that failed."""
     counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
     if failed is None:
         story = f"{counts}, and none has failed: give them longer, by boot_timeout."
@@ -133,7 +133,7 @@ def cleanup_error(trouble: provider.NotGone, block_end: BlockEnd) -> errors.Clea
 
 
 def by_lease(by: float) -> str:
-    """Return the time by which machines end themselves, as a text. ``by``: the unix time."""
+    """Return a text that says when the machines end by themselves. ``by``: that time in unix seconds."""
     return f"by {time.strftime('%H:%M', time.localtime(by + 59))} at the latest, by their lease"
 
 

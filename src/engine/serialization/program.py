@@ -1,8 +1,7 @@
-"""The program that a worker runs for a task: set the plugins' environment, then call the user's function in their
-sessions.
+"""The program that a worker runs for a task: it prepares the plugins, then calls the user's function.
 
-For several items of a map, the function is a `Chunk`. Nodes import this module, so it imports nothing that only clients
-need.
+If a task runs several items of a map, the function is wrapped in a `Chunk`. Nodes import this module, so it imports
+nothing that only clients need.
 """
 
 from __future__ import annotations
@@ -49,15 +48,19 @@ def build(
     describe: Callable[[Watch], Script] | None = None,
     watch: Watch | None = None,
 ) -> bytes:
-    """Return a pickled `Program`, for `wire.messages.Define`. Functions of ``__main__`` get their present globals.
+    """Return a pickled `Program`, which `wire.messages.Define` sends to nodes.
+
+    Functions of ``__main__`` are pickled with the current values of the global variables to which they refer.
 
     Args:
-        plugins: The pool's plugins; those of the function are added.
-        describe: Returns the description of this process's script for workers, from the pickle's dependencies.
-        watch: Records what the pickle depends on.
+        function: The `@compute` function, which may have further plugins.
+        plugins: The pool's plugins.
+        describe: Returns the description of this process's script, from the dependencies of the pickled function.
+        watch: Records the dependencies of the pickle.
 
     Raises:
-        SerializationError: the function or a plugin refers to an unpicklable object, which the error names.
+        SerializationError: the function or a plugin refers to an object that cannot be pickled; the error names the
+            object.
     """
     from ..api.compute import StreamCompute
     from ..api.plugin import merged
@@ -79,13 +82,16 @@ def build(
 
 
 def code_of(function: Decorated[...], watch: Watch) -> tuple[bytes, bytes | None]:
-    """Return the pickles of a function and of its setup."""
+    """Return the pickle of a function, and the pickle of its setup (None if it has no setup)."""
     with allow_secrets():
         return function_pickling.dumps_function(function, watch), _dumped_setup(function.options.setup, watch)
 
 
 class Program:
-    """A function with its plugins, as a worker keeps it. Unpickling the program unpickles no object of the user."""
+    """A function with its plugins, as a worker stores it.
+
+    Unpickling a `Program` does not unpickle any object of the user.
+    """
 
     __slots__ = (
         "_code",
@@ -107,22 +113,26 @@ class Program:
         self._streams = streams
         self._script = script
         self._function: Callable[..., Any] | None = None
-        self._namespace: script_modules.Namespace | None = None  # of the script, once the program has run
-        # records about the script's modules that were sent with the function
+        # namespace of the script, after the program has run once
+        self._namespace: script_modules.Namespace | None = None
+        # names and values that unpickling the function set in the script's modules
         self._names: list[script_modules.Record] = []
-        self._generators: list[random_streams.Used] = []  # random number generators that the function uses
+        self._generators: list[random_streams.Used] = []  # random number generators to which the function refers
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Program, (self._name, self._code, self._plugins, self._streams, self._script)
 
     def __call__(self, load: Load) -> Any:
-        """Run the program once in this process. Return its value, or for a generator an iterator that must be closed.
+        """Run the program once in this process.
 
-        The order matters: environment, sessions, function, arguments, call. A framework reads its environment when it
-        is imported, and must be set up before its first use; unpickling the function or its arguments may do both.
+        Return its value or, for a generator, an iterator, which must be closed.
+
+        The order is important: environment variables of plugins, sessions of plugins, function, arguments, call. A
+        framework reads its environment variables when it is imported, and must be set up before its first use.
+        Unpickling the function or its arguments may already import and use a framework.
 
         Raises:
-            LoadError: the function cannot be unpickled here.
+            LoadError: the function cannot be unpickled in this process.
         """
         return self._iterator(load) if self._streams else self._value(load)
 
@@ -135,7 +145,7 @@ class Program:
                     return self._awaited(self._called(call))
                 except SystemExit as end:
                     return _value_of_exit(end)
-        function = self._loaded()  # the case without plugins, which saves 2 us
+        function = self._loaded()  # shortcut if there are no plugins, which saves 2 us
         args, kwargs = load()
         if self._generators or (self._namespace is not None and self._namespace.generators):
             self._begin_streams()
@@ -196,7 +206,7 @@ class Program:
             args, kwargs = load()
             if self._generators or (self._namespace is not None and self._namespace.generators):
                 self._begin_streams()
-            stack.push(_note_raised)  # pushed last, so that it is the first to exit
+            stack.push(_note_raised)  # pushed last, so that it runs first on exit
             yield partial(function, *args, **kwargs)
 
     def _loaded(self) -> Callable[..., Any]:
@@ -215,9 +225,7 @@ class Program:
             random_streams.begin_task([*self._generators, *chain.from_iterable(late)], *task)
 
     def _enter(self, script: Script) -> None:
-        """Make this process's ``__main__`` equal to that of the client's script, with the names that the client has
-        sent.
-        """
+        """Set this process's ``__main__`` to the client's script, with the names that the client has sent."""
         self._namespace = namespace = script_modules.entered(script)
         if self._function is None:
             namespace.update(script)
@@ -235,10 +243,13 @@ random_streams.task_of = _job_and_rank
 
 
 class SetUpProgram(Program):
-    """A program whose function gets the result of its setup in this process as the first argument."""
+    """A program with a setup function, which runs once per process.
+
+    The function gets the setup's result as first argument.
+    """
 
     __slots__ = ("_setup",)
-    _has_lasting_loop = True  # the result of a setup may be bound to the event loop
+    _has_lasting_loop = True  # keep the event loop between tasks, because the setup's result may be bound to it
 
     def __init__(self, *program: Any, setup: bytes) -> None:
         super().__init__(*program)
@@ -248,12 +259,12 @@ class SetUpProgram(Program):
         return partial(SetUpProgram, setup=self._setup), super().__reduce__()[1]
 
     def __call__(self, load: Load) -> Any:
-        """Run the program, with the setup between unpickling the function and its arguments."""
+        """Run the program. The setup runs after the function is unpickled and before the arguments are unpickled."""
         return super().__call__(partial(self._arguments, load))
 
     def _arguments(self, load: Load) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        # Each thread of a thread worker has its own event loop, and threads cannot share an object that is bound to a
-        # loop.
+        # In a worker with threads, each thread has its own event loop. So async functions need one setup result per
+        # thread, because the result may be bound to the thread's loop.
         thread = 0 if threading.current_thread() is threading.main_thread() or not self._is_async() else get_ident()
         key = self._setup, thread
         state = _states[key] if key in _states else _set_up(*key)
@@ -268,12 +279,13 @@ class SetUpProgram(Program):
         return isinstance(function, AsyncChunk) or any(is_kind(function) for is_kind in kinds)
 
 
-# (pickle of the setup, thread; 0: all threads) -> result of the setup, shared by all functions
+# (pickle of the setup, id of the thread, or 0 for all threads) -> result of the setup, which all functions share
 _states: dict[tuple[bytes, int], Any] = {}
-# one lock for each setup, so that threads only wait for the setup that they need
-_streams: dict[tuple[bytes, int], list[random_streams.Used]] = {}  # by the same keys: generators of the setups
+# the same keys -> random number generators of the setup
+_streams: dict[tuple[bytes, int], list[random_streams.Used]] = {}
+# pickle of the setup -> its lock; with one lock per setup, threads only wait for the setup that they need
 _setting_up: dict[bytes, threading.RLock] = {}
-_LOOK_S = 0.1  # seconds between checks whether a thread that waits for another thread's setup must end
+_LOOK_S = 0.1  # interval in which a thread that waits for a setup in another thread can be interrupted
 
 
 def _set_up(setup: bytes, thread: int = 0) -> Any:
@@ -297,16 +309,17 @@ def _set_up(setup: bytes, thread: int = 0) -> Any:
             limits.accept()
         return _states[key]
     finally:
-        try:  # not `suppress`: an interruption may come between its call and `release`
+        try:  # not `suppress`, because an interruption could come between entering `suppress` and `release`
             lock.release()
-        except RuntimeError:  # interrupted during the wait for the lock
+        except RuntimeError:  # an interruption came before the lock was acquired
             pass
 
 
 def _dumped_setup(setup: Callable[[], Any] | None, watch: Watch) -> bytes | None:
     if setup is None:
         return None
-    module = getattr(getattr(setup, "func", setup), "__module__", None)  # a partial's own module is functools
+    # the `__module__` of a partial object is functools, so use the module of its function
+    module = getattr(getattr(setup, "func", setup), "__module__", None)
     return function_pickling.dumps(setup, "setup", *([module] if module else ()), watch=watch)
 
 
@@ -319,7 +332,10 @@ def _wrapped(function: Callable[..., Any], plugin: Plugin, info: InstanceInfo) -
 
 
 def _note_raised(kind: type[BaseException] | None, *_: object) -> None:
-    """Note when the function raised: sessions that exit after it may take long, as to leave a process group."""
+    """Store when the function raised.
+
+    Sessions that exit afterwards may take long, for example to leave a process group.
+    """
     if kind is not None and (task := current()) is not None:
         task.raised_ns = perf_counter_ns()
 
@@ -337,13 +353,16 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _value_of_exit(end: SystemExit) -> None:
-    """Treat ``sys.exit()`` as a return, as it ends a program with success."""
+    """Return None for ``sys.exit()`` with status 0 or None, which counts as success. Raise other exits again."""
     if end.code not in (None, 0):
         raise end
 
 
 def _stepped(items: AsyncIterator[Any], *, is_lasting: bool) -> Iterator[Any]:
-    """Iterate over an async iterator synchronously. Closing this generator closes an async generator at once."""
+    """Iterate over an async iterator from synchronous code.
+
+    Closing this generator also closes an async generator at once.
+    """
     import asyncio
 
     from ..node import event_loop
@@ -379,14 +398,16 @@ async def _closed(generator: Any) -> None:
 
 
 def _users(error: BaseException, files: tuple[str, ...]) -> TracebackType | None:
-    """Return the traceback from the user's first frame on, without the frames of this module and of ``files`` above
-    it.
+    """Return the traceback from the first frame of the user's code on.
+
+    The frames before it, which are of this module and of ``files``, are left out.
     """
     above = (*files, __file__)
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(above):
         trace = trace.tb_next
-    return trace or error.__traceback__  # the whole traceback if the error is asyncio's own
+    # there is no frame of the user if asyncio itself raised the error: then return the whole traceback
+    return trace or error.__traceback__
 
 
 class Raised(NamedTuple):
@@ -394,9 +415,11 @@ class Raised(NamedTuple):
 
 
 def _failed(error: Exception) -> Failed:
-    """Return the error in its wire form, without a blob: an error too large for a frame becomes its text.
+    """Return the error as a `Failed` message without a blob.
 
-    The local variables of its frames are released.
+    An error that is too large for a frame is sent only as text.
+
+    Also releases the local variables of the error's frames.
     """
     from ..node.frames import release_frames
 
@@ -409,21 +432,23 @@ def _failed(error: Exception) -> Failed:
 
 class Chunk:
     def __init__(self, function: Callable[[Any], Any], *, alone: bool, goes_on: bool) -> None:
-        """Wrap a function.
+        """Wrap a function that processes one item.
 
-        ``alone``: each chunk has one item, whose error is the task's. ``goes_on``: continue after failed items.
+        ``alone``: the chunk has one item, and the item's error becomes the error of the task. ``goes_on``: continue
+        with the next items after an item has failed.
         """
         self.function = function
         self.alone, self.goes_on = alone, goes_on
         self.__name__ = getattr(function, "__name__", type(function).__name__)
-        # `function_pickling` decides by this module, that of the user's code, how the code is sent.
+        # the user's module, by which `function_pickling` decides how to send the code
         self.__module__ = getattr(function, "__module__", "builtins")
-        self.__qualname__ = f"{self.__name__}.<map>"  # no name in that module, so that the chunk is never sent by name
+        # a name that is not in the module, so that the chunk is never sent by name
+        self.__qualname__ = f"{self.__name__}.<map>"
 
     def __call__(self, *args: Any) -> list[Any]:
-        """Return the results of the items, which are the last of ``args``, after the result of a setup.
+        """Return the results of the items. The last argument is the list of items; a setup's result may come before it.
 
-        The result of a failed item is a `Raised`. It is the last result, unless the chunk continues after failed items.
+        The result of a failed item is a `Raised`. Unless ``goes_on`` is set, it is the last result.
         """
         function, items = self._applied(*args)
         left = iter(items)
@@ -434,7 +459,7 @@ class Chunk:
                     results.append(function(item))  # noqa: PERF401  results before an error are kept
             except SystemExit as end:
                 results.append(_value_of_exit(end))  # type: ignore[func-returns-value]
-            except Exception as error:  # the client raises it later, in place of the item's result
+            except Exception as error:  # the client raises this error when the user reads the item's result
                 if self.alone:
                     raise
                 results.append(Raised(_failed(error)))

@@ -1,4 +1,4 @@
-"""Send the client's own script and modules to a pool's workers, together with functions."""
+"""Sending of the client's script and modules to a pool's workers, together with functions."""
 
 from __future__ import annotations
 
@@ -19,31 +19,36 @@ from ..wire import captured, pickler
 from ..wire.script_modules import MAIN, Script
 from .function_pickling import importable
 
-REST_BYTES = 384 * 1024  # total size of a script's pickled names, before compression to a fifth
-EACH_BYTES = 32 * 1024  # size of one pickled name, at most
+# maximum total size of the pickled names of a script; compression then reduces it to about a fifth
+REST_BYTES = 384 * 1024
+EACH_BYTES = 32 * 1024  # maximum size of one pickled name
 _CACHED = type(cache(len))
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
-SOURCES_BYTES = 1 << 20  # total size of the texts of files that nodes lack
-_TOKEN = f"{os.getpid()}-{os.urandom(4).hex()}"  # identifies this process, so that workers recognise its modules
+SOURCES_BYTES = 1 << 20  # maximum total size of source files that nodes do not have
+_TOKEN = f"{os.getpid()}-{os.urandom(4).hex()}"  # identifies this process; workers keep one set of modules per token
 
 
 class Scripts:
-    """The description of this process's script for the workers of one pool, with changes to its modules."""
+    """The description of this process's script for the workers of one pool.
+
+    It follows changes of the program's modules.
+    """
 
     def __init__(self) -> None:
         self._first_path = self._path = list(sys.path)
         self._added: tuple[str, ...] = ()
-        # modules of the program itself: name -> module and its spec
+        # the program's own modules: name -> (module, spec of the module)
         self._modules: dict[str, tuple[ModuleType, object]] = {}
         self._seen = 0
         self._reloads: dict[str, int] = {}
         self._rest = _Rest()
-        self.loaded_by_hand: tuple[str, ...] = ()  # the program's own modules that no import can find
+        # modules of the program that an import cannot find, because other code loaded them
+        self.loaded_by_hand: tuple[str, ...] = ()
 
     def news(self) -> list[str] | None:
         """Return the modules that were imported again since the last call; None: nothing has changed.
 
-        An empty list: ``sys.path`` has new folders, or definitions of a notebook have changed.
+        An empty list: ``sys.path`` has new folders, or definitions in a notebook have changed.
         """
         if (
             len(sys.modules) == self._seen
@@ -72,7 +77,7 @@ class Scripts:
         """Return the description of this process's script that is sent with a function.
 
         Args:
-            watch: The dependencies of the function's pickle, which decide which parts of the script are sent.
+            watch: The dependencies of the pickled function. They decide which parts of the script are sent.
             shares_files: Whether nodes see the files of this computer.
         """
         main = vars(sys.modules[MAIN])
@@ -90,14 +95,15 @@ class Scripts:
 
 
 class _Rest:
-    """The functions and classes of a script, pickled one by one.
+    """The script's functions and classes that are not pickled with the function, but one by one.
 
-    A task may need a class that its function does not mention, for example to unpickle an object.
+    A task may need a class that its function does not mention, for example when it unpickles an object.
     """
 
     def __init__(self) -> None:
         self.data = b""
-        self.may_change = "__file__" not in vars(sys.modules[MAIN])  # True for a notebook or an interactive session
+        # in a notebook or an interactive session, which have no file, definitions may change
+        self.may_change = "__file__" not in vars(sys.modules[MAIN])
         self._of: dict[str, tuple[object, captured.Watch, bytes | None]] = {}
 
     @property
@@ -105,14 +111,17 @@ class _Rest:
         return tuple(dict.fromkeys(file for _, watch, _ in self._of.values() for file in watch.files))
 
     def has_changed(self) -> bool:
-        """Return whether a pickled definition of a notebook has been replaced. It takes 0.1 us for each definition."""
+        """Return whether a definition of a notebook has been replaced since it was pickled.
+
+        Takes 0.1 us per definition.
+        """
         if not self.may_change:
             return False
         get = vars(sys.modules[MAIN]).get
         return any(get(name) is not value for name, (value, _, _) in self._of.items())
 
     def update(self, main: dict[str, Any]) -> None:
-        """Pickle new and changed names."""
+        """Pickle the names that are new or have changed."""
         defined = {name: value for name, value in list(main.items()) if _is_defined_here(name, value)}
         before, self._of = self._of, {}
         others = {id(value): name for name, value in defined.items()}
@@ -132,7 +141,10 @@ class _Rest:
             self.data = zlib.compress(pickle.dumps(pickles, 5), 1) if pickles else b""
 
     def with_constants(self, main: dict[str, Any]) -> bytes:
-        """Return the pickles, including those of constants, for code that looks names up by text."""
+        """Return the pickles with those of constants added.
+
+        Code that looks up names by text, such as with `eval`, needs them.
+        """
         pickles = {name: data for name, (_, _, data) in self._of.items()}
         for name, value in list(main.items()):
             if type(value) in _PLAIN and not name.startswith("_"):
@@ -141,7 +153,7 @@ class _Rest:
 
 
 def _chosen(pickles: dict[str, bytes | None]) -> Iterator[tuple[str, bytes]]:
-    """Yield the pickles, smallest first, up to `REST_BYTES` in total."""
+    """Yield (name, pickle), the smallest pickle first, up to a total size of `REST_BYTES`."""
     left = REST_BYTES
     usable = ((name, data) for name, data in pickles.items() if data is not None)
     for name, data in sorted(usable, key=lambda each: len(each[1])):
@@ -162,7 +174,7 @@ class _TooLarge(Exception):
 
 
 class _Limited:
-    """A file that accepts at most `EACH_BYTES`."""
+    """A file object that accepts at most `EACH_BYTES` bytes, and raises `_TooLarge` for more."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -213,7 +225,7 @@ def _texts(files: Iterable[str], *, shares_files: bool) -> dict[str, str]:
 
 
 def _is_code(name: str, module: ModuleType) -> bool:
-    """Return whether a module contains the program's own code. Compiled modules also create modules without files."""
+    """Return whether a module contains code of the program. Compiled extensions also create modules without files."""
     if name == "__mp_main__" or module.__name__ != name:
         return False
     kinds = FunctionType if module.__dict__.get("__file__") is None else FunctionType | type
@@ -234,12 +246,12 @@ def _is_another(name: str, module: ModuleType, spec: object) -> bool:
 
 
 def _is_own(name: str, module: object) -> bool:
-    """Return whether a module is neither installed nor a part of Python or of Outrider."""
+    """Return whether a module is the user's own: neither installed, nor a part of Python or of Outrider."""
     if name == MAIN or not isinstance(module, ModuleType):
         return False
     file = vars(module).get("__file__")
     if not isinstance(file, str):
-        return file is None and module.__spec__ is None  # a module created in code
+        return file is None and module.__spec__ is None  # a module that code created
     if file.startswith(_installed()):
         return False
     return name.partition(".")[0] not in {"outrider", *sys.stdlib_module_names}

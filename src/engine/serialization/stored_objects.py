@@ -1,8 +1,8 @@
 """The client's side of `Ref`: objects that a pool stores separately from the calls that refer to them.
 
-A `Ref`, the payload of a running call, and the outcome of a job hold references to an object. When the last reference
-is gone, all copies of its bytes are freed. A lost object that is recomputed keeps its name, but has other bytes in
-other places.
+`Ref` objects, the payloads of running calls and the outcomes of jobs refer to a stored object. When the last of these
+references is gone, all copies of the object's bytes are freed. If a lost object is computed again, it keeps its name,
+but its bytes are new and in other places.
 """
 
 from __future__ import annotations
@@ -24,39 +24,40 @@ if TYPE_CHECKING:
 
 
 class Home(Protocol):
-    """The node that keeps an object produced on it."""
+    """The node that keeps an object, because a task there produced the object."""
 
     node: NodeId
 
     async def bring(self, at: Whereabouts) -> Received:
-        """Return the bytes. Raise a ConnectionError if the node is lost."""
+        """Return the bytes of the object. Raises ConnectionError if the node is lost."""
         ...
 
     def let_go(self, name: str) -> None: ...
 
     def forget(self, name: str) -> None:
-        """Drop a copy of an object that another node keeps."""
+        """Drop the copy of an object that this node has. Another node keeps the object."""
         ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Whereabouts:
-    """The places of an object's bytes: ``blob`` on the client, ``kept_as`` at ``home``, or both.
+    """The places where an object's bytes are: in ``blob`` on the client, as ``kept_as`` on the node ``home``, or both.
 
-    Without either it is lost.
+    If the object is in none of these places, it is lost.
     """
 
-    name: str  # name of the bytes on nodes
+    name: str  # name under which nodes have the bytes
     sizes: tuple[int, ...] | None
     size_bytes: int
-    small: bytes | None = None  # the bytes, if they fit in a frame
+    small: bytes | None = None  # the bytes themselves, if they fit in a frame
     blob: Blob | None = None
     home: Home | None = None
     kept_as: str = ""
-    producer: str = ""  # the task and node that produced it, to show
-    # (node, name) of copies that were brought from ``home``
+    producer: str = ""  # the task and node that produced the object, for display
+    # (node, name) of the copies that other nodes have fetched from ``home``
     copies: list[tuple[Home, str]] = field(default_factory=list)
-    fetching: Any = field(default=None)  # the task that fetches the bytes for nodes that cannot get them from ``home``
+    # asyncio task that fetches the bytes to the client, for nodes that cannot get them from ``home``
+    fetching: Any = field(default=None)
 
     @property
     def lost(self) -> bool:
@@ -67,25 +68,29 @@ class Whereabouts:
         return f"what {self.producer} has returned, and was kept there, is lost with that node"
 
     def lose(self, home: Home) -> None:
-        """Note that a node that kept the bytes is lost, unless another node keeps them now."""
+        """Record that the node ``home`` is lost. No effect if another node keeps the bytes now."""
         if self.home is home:
             self.home = None
 
 
 class StoredObject:
-    """An object that references share. When the last reference is gone, the object is freed."""
+    """A stored object, to which several `Ref` objects and calls may refer.
+
+    It is freed when the last reference is gone.
+    """
 
     __slots__ = ("__weakref__", "_at", "_successor", "name", "not_again", "origin", "owner")
 
-    is_long_to_load = False  # a job's outcome of this kind is never unpickled here: see `Received`
+    # always False, because the client never unpickles such an outcome of a job (see `Received`)
+    is_long_to_load = False
 
     def __init__(self, owner: object, at: Whereabouts, free: Callable[[Whereabouts], None]) -> None:
-        """Refer to an object. ``owner``: the pool's objects. ``free``: called in any thread."""
+        """Refer to an object. ``owner``: the pool's collection of stored objects. ``free``: called in any thread."""
         packing.ever = True
         self.owner, self._at = owner, at
-        self.name = at.name  # the object's name in pickles
-        self.origin: Any = None  # the call that produced it, if it may run again: see `client.lineage`
-        self.not_again = ""  # why that call may not run again
+        self.name = at.name  # the name that stands for the object in pickles
+        self.origin: Any = None  # the call that produced the object, if the call may run again: see `client.lineage`
+        self.not_again = ""  # the reason why that call may not run again
         self._successor: StoredObject | None = None
         weakref.finalize(self, free, at).atexit = False
 
@@ -94,7 +99,7 @@ class StoredObject:
         return self._at if self._successor is None else self._successor.at
 
     def is_now(self, successor: StoredObject) -> None:
-        """Take over the bytes of another object, which is freed together with this one."""
+        """Use the bytes of another object from now on. That object is freed together with this object."""
         self._successor = successor
 
     def drop(self) -> None:
@@ -105,24 +110,24 @@ class StoredObject:
 
 
 class Keeps(Protocol):
-    """The interface of a pool's objects for code that receives results of tasks."""
+    """The interface through which code that receives results of tasks uses a pool's stored objects."""
 
     def keep(self, at: Whereabouts) -> StoredObject: ...
 
     def result(self, outcome: Received | StoredObject, producer: str, /) -> object:
-        """Return the `Ref` of a task's result."""
+        """Return the `Ref` for a task's result."""
         ...
 
 
 class InThread(threading.local):
-    owner: object = None  # owner of the call that is being pickled in this thread
-    references: tuple[StoredObject, ...] = ()  # stored objects that this call refers to
+    owner: object = None  # the pool's stored objects, while this thread pickles a call; else None
+    references: tuple[StoredObject, ...] = ()  # stored objects to which the call that this thread pickles refers
 
 
 class Packing:
-    """The calls that are being pickled, one per thread, and the objects that they refer to."""
+    """The state of pickling calls, one call per thread: the stored objects to which the call refers."""
 
-    ever = False  # whether any stored object was ever created; until then, calls need no check
+    ever = False  # whether a stored object was ever created; before that, calls need not be searched for references
 
     def __init__(self) -> None:
         self._here = InThread()
@@ -131,7 +136,7 @@ class Packing:
         self._here.owner = owner
 
     def end(self) -> tuple[StoredObject, ...]:
-        """Return the objects that the call refers to, without duplicates."""
+        """Return the stored objects to which the pickled call refers, without duplicates."""
         here = self._here
         here.owner = None
         if not here.references:

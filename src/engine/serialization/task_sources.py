@@ -1,4 +1,4 @@
-"""Iterables on the client that running tasks consume as arguments."""
+"""Iterable arguments of calls. The client reads them, and sends their items to the running tasks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..node.failure import text_of
 from ..wire import values
 from .client_streams import as_input_error, items_of, marked_blocking
 
-_TEXT_CHARACTERS = 8 * 1024  # limit for an error that is sent as text
+_TEXT_CHARACTERS = 8 * 1024  # maximum length of an error that is sent as text
 
-# Sends one item of a stream to its task. First argument None: no more items, or the next item failed with the pickled
-# error in the second argument.
+# A function that sends one item of a stream to its task. If the first argument is None, the stream ends there: with the
+# pickled error in the second argument, or without an error.
 Give = Callable[[values.Dumped | None, bytes | None], Awaitable[None]]
 
-# Returns a context in which pickles are for the nodes of a pool. It yields True if classes may have to be copied.
+# Returns a context manager; pickles inside it are for a pool's nodes. It yields True if classes may have to be copied.
 ForNodes = Callable[[], AbstractContextManager[bool | None]]
 
 
 class Source:
-    """An iterable argument on the client that a running task consumes.
+    """An iterable argument on the client, whose items are sent to a running task.
 
-    A plain iterator is advanced in a separate thread, because its ``next`` may block. Items keep their order.
+    A separate thread advances a plain iterator, because its ``next`` may block. The order of the items is kept.
     """
 
     def __init__(self, items: Iterable[Any] | AsyncIterable[Any], for_nodes: ForNodes = nullcontext) -> None:
@@ -34,10 +34,11 @@ class Source:
         self._wanted: asyncio.Queue[int] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        self.fatal: BaseException | None = None  # an error that is not an `Exception`, to be raised in the caller
+        # an error of the iterable that is not an `Exception`; it is raised in the caller
+        self.fatal: BaseException | None = None
 
     def wanted(self, count: int, give: Give) -> None:
-        """Send the task ``count`` more items, and None at the end."""
+        """Send the task ``count`` more items and, at the end of the items, None."""
         self._wanted.put_nowait(count)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._serve(give))
@@ -51,14 +52,14 @@ class Source:
         """Send the items. Report any failure to the task, which would otherwise wait forever."""
         try:
             await self._give_all(give)
-        except BaseException as error:  # the user's iterator failed, or an item cannot be pickled or placed
+        except BaseException as error:  # the user's iterator failed, or an item could not be pickled or stored
             if self._stopped:
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 return
             if not isinstance(error, Exception | asyncio.CancelledError):
                 self.fatal = error
-            with suppress(ConnectionError):  # the node is lost; the caller gets an error for that
+            with suppress(ConnectionError):  # raised if the node is lost, for which the caller gets another error
                 await give(None, self._error(as_input_error(error)))
 
     async def _give_all(self, give: Give) -> None:
@@ -87,9 +88,10 @@ class Source:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """Pickle the error for the task to raise.
+    """Pickle an error of the input, which the task then raises.
 
-    An error that cannot be pickled or loaded, or is too large for a frame, is replaced by its text.
+    If the error cannot be pickled or unpickled, or is too large for a frame, it is replaced by a RuntimeError with its
+    text.
     """
     text = pickle.dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)[:_TEXT_CHARACTERS]}"))
     try:

@@ -1,4 +1,4 @@
-"""Compare versions, to find out whether this process and its nodes understand each other's objects."""
+"""Comparison of versions, to find out whether this process and its nodes can unpickle each other's objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOWHERE = "not installed"
 
 
 class Mismatch(NamedTuple):
-    """A difference in versions. ``serious``: objects of one side cannot be understood by the other."""
+    """A difference in versions. ``serious``: one side cannot unpickle objects of the other."""
 
     what: str
     here: str
@@ -27,9 +27,12 @@ class Mismatch(NamedTuple):
 
 
 def compare(here: Mapping[str, str], there: Mapping[str, str], used: Iterable[str] = ()) -> list[Mismatch]:
-    """Return the differences between two sides' Python, cloudpickle and packages, serious ones first.
+    """Return the differences between the versions here and on the node, serious differences first.
 
-    ``used``: packages that this process has imported. A package that nodes lack matters only if it is in there.
+    Args:
+        here: Versions on this side: Python, cloudpickle and packages.
+        there: The versions on the node.
+        used: Packages that this process has imported. A package that the node lacks matters only if it is one of these.
     """
     imported = set(used)
     mismatches = []
@@ -66,7 +69,7 @@ def version_mismatch(reason: str, here: Mapping[str, object], there: Mapping[str
 
 
 def _judgement(what: str, here: str, there: str | None) -> tuple[bool, str]:  # noqa: PLR0911  a table
-    """Return whether the difference is serious, and why; an empty reason: it does not matter."""
+    """Return whether the difference is serious, and the reason. An empty reason: the difference does not matter."""
     if there is None:
         return False, f"what has {what} objects in it cannot be unpickled there: add it to Image(pip=[...])"
     ours, theirs = _release(here), _release(there)
@@ -86,7 +89,7 @@ def _judgement(what: str, here: str, there: str | None) -> tuple[bool, str]:  # 
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version: 2.13.0+cpu -> (2, 13, 0)."""
+    """Return a version's numbers as a tuple: "2.13.0+cpu" -> (2, 13, 0)."""
     numbers = []
     for part in version.partition("+")[0].split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
@@ -97,7 +100,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def package_versions(kind: str, there: str) -> tuple[tuple[str, str, str], ...]:
-    """Return the package that an exception of type ``kind`` belongs to, with its version here and on the node."""
+    """Return the package that defines the exception type ``kind``, with its version in this process and on the node."""
     package = kind.partition(".")[0] if "." in kind else "builtins"
     if package in sys.stdlib_module_names or package == "__main__":
         return (("Python", platform.python_version(), there),)
@@ -110,5 +113,5 @@ def _distribution_version(package: str) -> str:
 
     try:
         return version(packages_distributions().get(package, [package])[0])
-    except (PackageNotFoundError, ValueError):  # the name comes from a node, and may be any text
+    except (PackageNotFoundError, ValueError):  # the package name comes from a node, and may be any text
         return NOWHERE if package not in sys.modules else "without a version"

@@ -1,4 +1,4 @@
-"""The messages about checkpoint parts that nodes keep in memory."""
+"""The messages about parts of checkpoints. Each rank writes one part, and nodes keep the parts in memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from .ranges import Name, Number, Size, Text
 
 
 class Replicate(NamedTuple):
-    """A request to store a part of a checkpoint as ``blob`` and to verify it. The answer is `Replicated`.
+    """A request that a node store a copy of a checkpoint part as blob ``blob``, and verify the copy.
 
-    Unless the node already has the blob, it opens ``path``, which is on the computer of the node that has the part. The
-    first ``size_bytes`` of the blob are the part. ``digest`` None: do not verify the part.
+    If the node does not have the blob yet, it copies the file ``path`` of the computer that has the original. The first
+    ``size_bytes`` bytes of the blob are the part. ``digest`` None: the node does not verify the copy. The answer is
+    `Replicated`.
     """
 
     blob: str
@@ -22,9 +23,9 @@ class Replicate(NamedTuple):
 
 
 class Safe(NamedTuple):
-    """A report that all parts of a version are on the requested number of nodes.
+    """A report that a checkpoint is safe: each of its parts has been copied to the requested number of nodes.
 
-    ``blobs``: this node's parts (`Kept`).
+    ``blobs``: the names of the parts that this node keeps (see `Kept`).
     """
 
     blobs: tuple[str, ...]
@@ -36,10 +37,11 @@ class Safe(NamedTuple):
 class Kept(NamedTuple):
     """A report that a rank has stored its part of a checkpoint in the node's memory, as ``blob``.
 
-    The part is the state after ``step`` steps of the named run. ``again``: how many times before this the rank has
+    The part contains the rank's state after ``step`` steps of the named run. ``again``: how often the rank had already
     returned to an earlier step. ``copies``: the number of nodes that must have the part. ``sharded``: whether other
-    ranks have the rest of some tensors. ``digest``: a CRC-32 of the part without its first 64 bytes, computed over the
-    sums of its whole blocks of 256 KiB and over the remaining bytes.
+    ranks store the remaining pieces of some tensors. ``digest``: a checksum of the part without its first 64 bytes. To
+    compute it, take a checksum of each complete block of 256 KiB; the digest is the CRC-32 of these checksums, followed
+    by the bytes after the last complete block.
     """
 
     attempt: Number
@@ -54,7 +56,7 @@ class Kept(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A report that a checkpoint is complete in the storage. The fields are those of `Kept`."""
+    """A report that a checkpoint is complete in the storage. The fields have the same meaning as in `Kept`."""
 
     attempt: Number
     run: Name
@@ -63,7 +65,10 @@ class Stored(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A report that from now on the ranks of the attempt's broadcast wait for each other, as at checkpoints."""
+    """A report that from now on the ranks of a broadcast wait for each other, because they save checkpoints together.
+
+    ``attempt``: the attempt of one rank of that broadcast.
+    """
 
     attempt: Number
 
@@ -71,8 +76,8 @@ class Joined(NamedTuple):
 class Replicated(NamedTuple):
     """The answer to `Replicate`.
 
-    ``path``: the path of the blob for other processes on the node's computer. ``problem``: for people, why the node
-    does not have the verified blob; empty if it has the blob.
+    ``path``: the file path by which other processes of the node's computer can open the blob. ``problem``: the reason,
+    for people, why the node could not store or verify the blob; empty if it succeeded.
     """
 
     blob: str

@@ -1,7 +1,8 @@
-"""Classes that are sent as copies: each is created once per process, and keeps its identity in its own program.
+"""Classes that are sent as copies: the receiver creates each class only once per process.
 
-A number identifies a class. Its metaclass and the hooks of its base classes, if the program defines them, ran when the
-program created the class, and do not run again.
+If the program that defines a class receives it back, for example in a result, it gets its own class. A number
+identifies the class. If the program defines a metaclass, or a hook such as ``__init_subclass__``, only the program
+calls them: the receiver creates the class without them.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from typing import Any
 
 from . import script_modules
 
-_making = threading.RLock()  # tasks in several threads may receive classes at the same time
+_making = threading.RLock()  # a lock, because tasks in several threads may receive the same class at the same time
 
-known_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()  # number of a class -> the class
-received_classes: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDictionary()  # received class -> its version
+# number that identifies a class -> the class
+known_classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+# class that was received -> version of its attributes
+received_classes: weakref.WeakKeyDictionary[type, object] = weakref.WeakKeyDictionary()
 
 
 def make_class(number: str, make: Any, args: tuple[Any, ...], qualname: str) -> type:
-    """Return the class with this number: the existing one, or a new one."""
+    """Return the class that this number identifies. Create the class if this process does not have it yet."""
     with _making:
         return _known_or_new(number, make, args, qualname)
 
@@ -36,7 +39,7 @@ def _known_or_new(number: str, make: Any, args: tuple[Any, ...], qualname: str) 
 
 
 def _own_metaclass(metaclass: Any, name: str, bases: tuple[Any, ...], attributes: dict[str, Any]) -> type:
-    """Create a class whose metaclass the program defines, without calling the metaclass: it ran in the program."""
+    """Create a class without calling its metaclass, because the program has already called it."""
     resolved = types.resolve_bases(bases)
     if resolved is not bases:
         attributes["__orig_bases__"] = bases
@@ -45,7 +48,10 @@ def _own_metaclass(metaclass: Any, name: str, bases: tuple[Any, ...], attributes
 
 
 def _subclass(make: Any, args: tuple[Any, ...]) -> type:
-    """Create a class without the hooks of the program's base classes: they ran in the program, with their arguments."""
+    """Create a class without calling ``__init_subclass__`` of the program's base classes.
+
+    The program has already called these methods.
+    """
     bases = next((each for each in args[:3] if isinstance(each, tuple)), ())
     kinds = {kind for base in bases if isinstance(base, type) for kind in base.__mro__ if kind in received_classes}
     hooks = {kind: vars(kind)["__init_subclass__"] for kind in kinds if "__init_subclass__" in vars(kind)}
@@ -64,10 +70,11 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 
 
 def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
-    """Set a class's attributes, unless this program defines the class or the class already has them.
+    """Set a class's attributes, unless this program defines the class or the class already has these attributes.
 
-    ``state``: the function that sets the attributes; its argument; whether the attributes come from the program that
-    created the class; the version; and (module, name, object) of the place that contains the class, or None.
+    ``state``: a tuple of the function that sets the attributes, the argument of that function, whether the sender
+    defines the class, the version of the attributes, and (module, name, object) of the module-level name under which
+    the class is found, or None.
     """
     set_attributes, attributes, is_from_its_program, version, place = state
     if kind in received_classes:
@@ -75,7 +82,8 @@ def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
         if before is None or (is_from_its_program and (version is None or version != before)):
             _set(kind, (set_attributes, attributes))
             received_classes[kind] = version if version is not None else 0
-        # without a version, later changes cannot be detected: set the attributes again after another program
+        # Without a version, changes of the class cannot be detected. So a worker that returns to this program after
+        # running another program sets the attributes again.
         if is_from_its_program and version is None:
             script_modules.note((lambda values: _set(kind, values), (set_attributes, attributes)))
     if place is not None:
@@ -83,7 +91,7 @@ def set_class(kind: type, state: tuple[Any, Any, bool, object, Any]) -> None:
         script_modules.place(kind if outermost is None else outermost, module, name)
 
 
-# class -> names of its attributes when they were last set
+# class -> names of the attributes that the last call of `_set` set
 _sent: weakref.WeakKeyDictionary[type, set[str]] = weakref.WeakKeyDictionary()
 
 
@@ -98,7 +106,7 @@ def _set(kind: type, values: tuple[Any, Any]) -> None:
 
 
 def set_enum(kind: Any, state: tuple[Any, ...]) -> None:
-    """Set the attributes of an enumeration and of its members."""
+    """Set the attributes of an enumeration class and of its members."""
     (set_attributes, members, attributes), *others = state
     set_attributes(kind, (attributes, *others))
     for name, values in members.items():

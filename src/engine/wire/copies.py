@@ -1,4 +1,4 @@
-"""Pickling of functions, classes and modules that nodes cannot import; `script_modules` rebuilds them."""
+"""Pickling of functions, classes and modules that nodes cannot import. `script_modules` recreates them on the node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .script_modules import MAIN
 if TYPE_CHECKING:
     from .pickler import Pickler
 
-Reduced = Any  # a reducer's result: a tuple as from `object.__reduce__`, or NotImplemented
+Reduced = Any  # result of a reducer: a tuple like the result of `object.__reduce__`, or NotImplemented
 MODULE_ATTRIBUTES = "__package__", "__path__", "__file__"
 _SLOTS = (
     "__name__", "__qualname__", "__annotations__", "__kwdefaults__", "__defaults__", "__module__", "__doc__",
@@ -29,7 +29,10 @@ _SLOTS = (
 
 
 def travels_as_copy(module: str | None, obj: Any = None) -> bool:
-    """Return whether the module cannot be imported on other machines, by the rules of `cloudpickle`."""
+    """Return whether the module (or ``obj`` in it) must be sent as a copy, because other machines cannot import it.
+
+    The rules are those of `cloudpickle`.
+    """
     if module is None or module == MAIN or module not in sys.modules:
         return True
     if obj is not None and not is_named(obj, module, obj.__qualname__):
@@ -47,7 +50,12 @@ class ModuleScope:
 
 
 class ImportedScope:
-    """The globals of a module that the receiver imports if possible; for example for a decorator's inner function."""
+    """The global variables of a module.
+
+    The receiver imports the module if it can; else it creates a copy of the module.
+
+    An example of its use is the inner function that an installed library's decorator returns.
+    """
 
     def __init__(self, name: str, attributes: dict[str, object]) -> None:
         self.name, self._attributes = name, attributes
@@ -57,10 +65,13 @@ class ImportedScope:
 
 
 class BareCell:
-    """A cell without its contents, which are set with the first function that uses it."""
+    """A closure cell that is pickled empty.
+
+    The receiver fills the cell when it sets up the first function that uses it.
+    """
 
     def __init__(self, cell: CellType) -> None:
-        self._cell = cell  # keeps the cell alive, so that its id is not reused
+        self._cell = cell  # a reference, so that the cell is not freed and its id not reused
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CellType, ()
@@ -80,7 +91,7 @@ def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple
     contents = tuple(map(captured.contents_of, function.__closure__ or ()))
     if pickler.watch is not None:
         pickler.watch.function(function, names, contents)
-    if not pickler.code:  # in a function that is passed as a value, replace objects that each process has for itself
+    if not pickler.code:  # replace locks and other objects that belong to one process
         names = {name: pickler.owned(value) for name, value in names.items()}
         contents = tuple(map(pickler.owned, contents))
     slots = {name: getattr(function, name) for name in _SLOTS if hasattr(function, name)}
@@ -88,14 +99,15 @@ def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple
         slots["__doc__"] = _After(slots["__doc__"], submodules)
     globals_ = pickler.scope(function)
     if type(globals_) is ImportedScope and globals_.name != function.__module__:
-        names = {}  # the function belongs to a decorator, whose module may contain anything
+        # the function comes from an installed decorator: do not send that module's variables, which may be anything
+        names = {}
     has_name = "." not in function.__qualname__ and is_named(function, function.__module__, function.__qualname__)
     args = code, globals_, pickler.cells(function), function.__qualname__ if has_name else ""
     return script_modules.make_function, args, (function.__dict__, slots, contents, names, has_name)
 
 
 def module_parts(pickler: Pickler, module: ModuleType) -> Reduced:
-    """Reduce a module of the program that nodes cannot import, with all its names."""
+    """Return how to pickle a module of the program that nodes cannot import, together with all names in the module."""
     name = module.__name__
     if name == MAIN or sys.modules.get(name) is not module or not travels_as_copy(name):
         return NotImplemented
@@ -107,7 +119,7 @@ def module_parts(pickler: Pickler, module: ModuleType) -> Reduced:
 
 
 class _After:
-    """A value that is unpickled after certain modules have been imported."""
+    """A wrapper that makes the receiver import certain modules before it unpickles the value."""
 
     def __init__(self, value: object, modules: list[ModuleType]) -> None:
         self._parts = value, modules
@@ -127,13 +139,13 @@ def is_named(obj: object, module: str | None, qualname: str) -> bool:
     return value is obj
 
 
-# code -> (its file, its bytes)
+# code object -> (file name of the code, code as bytes)
 _codes: weakref.WeakKeyDictionary[CodeType, tuple[str, bytes]] = weakref.WeakKeyDictionary()
 
 
 def code_parts(_: Pickler, code: CodeType) -> Reduced:
     known = _codes.get(code)
-    if known is None or known[0] != code.co_filename:  # equal code objects may come from several files
+    if known is None or known[0] != code.co_filename:  # code objects of different files may be equal
         _codes[code] = known = code.co_filename, marshal.dumps(code)
     return load_code, (sys.implementation.cache_tag, known[1])
 
@@ -145,7 +157,10 @@ def load_code(version: str, data: bytes) -> CodeType:
 
 
 def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
-    """Extend cloudpickle's reduction: the receiver creates a class once per process, and puts it in its module."""
+    """Change how cloudpickle pickles a class: the receiver creates the class only once per process.
+
+    The receiver also puts the class into the module to which the class belongs.
+    """
     if not isinstance(reduced, tuple) or len(reduced) != 6:
         return reduced
     make, args, state, _, _, set_attributes = reduced
@@ -157,7 +172,7 @@ def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
         pickler.watch.kind(kind)
     attributes: Any = dict(state[0])
     if (slots := kind.__dict__.get("__slots__")) is not None and isinstance(args[0], type):
-        if typing.NamedTuple not in args[2]:  # a NamedTuple sets its slots itself
+        if typing.NamedTuple not in args[2]:  # NamedTuple itself defines `__slots__` in the class
             args[3]["__slots__"] = slots if isinstance(slots, str | tuple | list | dict) else tuple(slots)
         attributes = {
             name: value
@@ -169,7 +184,7 @@ def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
     if is_named(kind, kind.__module__, kind.__qualname__):
         first, dot, _ = kind.__qualname__.partition(".")
         place = kind.__module__, first, getattr(sys.modules[kind.__module__], first) if dot else None
-    if isinstance(kind, enum.EnumMeta):  # cloudpickle sends only the values of members, not their other attributes
+    if isinstance(kind, enum.EnumMeta):  # cloudpickle sends only the values of enum members, not their other attributes
         set_attributes, attributes = class_copies.set_enum, (set_attributes, _attributes_of_members(kind), attributes)
     return (
         class_copies.make_class,

@@ -1,14 +1,14 @@
-"""Copies of large memory without Python's lock, into huge pages if the kernel has any."""
+"""Copying of large memory without holding Python's lock (GIL), and into huge pages if the kernel supports them."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 
-COPY_BYTES = 16 << 20  # bytes per copy: a keyboard interrupt is handled between two copies
-PIECE_BYTES = 1 << 20  # bytes per copy while Python's lock is held
+COPY_BYTES = 16 << 20  # copied per step: Python handles a keyboard interrupt between two steps
+PIECE_BYTES = 1 << 20  # copied per step while Python's lock (GIL) is held
 HUGE_PAGE_BYTES = 2 << 20
-RELEASE_BYTES = 8 << 20  # bytes per release, which takes 0.3 ms in small pages
+RELEASE_BYTES = 8 << 20  # released per step; a step takes 0.3 ms if the memory consists of small pages
 _POPULATE_WRITE = 23  # <linux/mman.h>: MADV_POPULATE_WRITE
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
@@ -16,9 +16,9 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 def copy(target: memoryview, source: memoryview) -> None:
     """Copy all of ``source`` into ``target``, which has the same length.
 
-    ``target`` should be new memory that nothing has touched before: in huge pages, the first touch takes an eighth of
-    the time, and freeing it a tenth. If the source is read-only, ctypes cannot get its address: then pieces are copied
-    with Python's lock held.
+    ``target`` should be memory that was never accessed: the kernel can then use huge pages, which makes the first
+    access 8 times and freeing the memory 10 times faster. If ``source`` is read-only, ctypes cannot get its address,
+    and the copy holds Python's lock (GIL), piece by piece.
     """
     size = len(source)
     if source.readonly or size <= PIECE_BYTES:
@@ -30,24 +30,24 @@ def copy(target: memoryview, source: memoryview) -> None:
     if _HUGE is not None:
         begin = -(-to // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
         if (whole := (to + size) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - begin) > 0:
-            _madvise(begin, whole, _HUGE)  # if the kernel refuses this, the copy still works
+            _madvise(begin, whole, _HUGE)  # the kernel may refuse huge pages: the copy still works
     for at in range(0, size, COPY_BYTES):
         ctypes.memmove(to + at, of + at, min(COPY_BYTES, size - at))
 
 
 def make_ready(target: memoryview) -> None:
-    """Have the kernel allocate new memory, which must begin at a page boundary. Its contents stay.
+    """Make the kernel allocate the pages of new memory. The contents of the memory do not change.
 
-    Kernels before 5.14 do nothing.
+    The memory must begin at a page boundary. On kernels before 5.14 this function has no effect.
     """
     _madvise(_address(target), len(target), _POPULATE_WRITE)
 
 
 def give_back(target: memoryview) -> None:
-    """Have the kernel take back writable memory; its contents are lost.
+    """Return the pages of writable memory to the kernel. The contents of the memory are lost.
 
-    The memory is released in steps, because other requests to the kernel for this program's memory, from any thread,
-    have to wait meanwhile. Unmapping 2 GiB in small pages takes 0.2 s.
+    The memory is released in steps: while a step runs, all threads of this program that need memory from the kernel
+    must wait. Without steps, releasing 2 GiB of small pages would block them for 0.2 s.
     """
     at = _address(target)
     for done in range(0, len(target), RELEASE_BYTES):

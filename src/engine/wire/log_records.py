@@ -1,7 +1,7 @@
-"""The log records of tasks as bytes and back, for `Logged`. Nodes forward them without reading. No I/O.
+"""Conversion of the log records of tasks to bytes and back, for the message `Logged`. No I/O.
 
-The bytes are one msgpack array of records. Or they are lines of JSON, which programs in any language send to a node's
-log socket.
+The bytes are one msgpack array of records, or lines of JSON, which programs in any language can send to a node's log
+socket. Nodes forward the bytes without decoding them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import msgpack
 from ...lazy_named_tuple import NamedTuple
 from .ranges import LONGEST_S
 
-NAME_CHARS = 128  # longest name of a metric, a text, or an artifact
-NAMES = 500  # metrics per call
-TEXT_CHARS = 64 * 1024  # longest text, or JSON of params; larger ones must be logged as files
+NAME_CHARS = 128  # maximum length of the name of a metric, a text or an artifact
+NAMES = 500  # maximum number of metrics per call
+TEXT_CHARS = 64 * 1024  # maximum length of a text, and of params as JSON; longer texts must be logged as files
 ARTIFACT_BYTES = 256 * 1024 * 1024
-PARAM_LEVELS = 32  # nested objects and arrays in a param; `log_params` creates fewer
+PARAM_LEVELS = 32  # maximum depth of nested objects and arrays in a param; `log_params` creates fewer levels
 NOT_IN_JSON = {"nan", "inf", "-inf"}
-BATCH = 500  # records that are packed at a time
-BATCH_BYTES = 512 * 1024  # size limit of the records in one message, unless a single record is larger
+BATCH = 500  # number of records that are packed together
+BATCH_BYTES = 512 * 1024  # maximum size of the records in one message; a single record may be larger
 NONE = b"\x90"  # an empty array of records
 _STEPS = 2**63
 _METRICS, _TEXT, _PARAMS, _ARTIFACT, _SAVED = range(5)
@@ -44,11 +44,11 @@ class Text(NamedTuple):
 
 class Params(NamedTuple):
     at: float
-    values: Mapping[str, Any]  # the params, in JSON types
+    values: Mapping[str, Any]  # name -> value; the values have JSON types
 
 
 class Artifact(NamedTuple):
-    """A file. Its content is the blob that is sent with it."""
+    """A record of a logged file. The file's content is sent as a blob with this record."""
 
     at: float
     name: str
@@ -57,7 +57,10 @@ class Artifact(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A complete checkpoint. ``size_bytes``: its size in the storage."""
+    """A record of a checkpoint that is complete in the storage.
+
+    ``size_bytes``: the checkpoint's size in the storage.
+    """
 
     at: float
     name: str
@@ -66,7 +69,7 @@ class Saved(NamedTuple):
 
 
 Record = Metrics | Text | Params | Artifact | Saved
-Packed = tuple[Any, ...]  # a record ready to be packed: its kind, then its fields
+Packed = tuple[Any, ...]  # a record as a tuple for msgpack: the number of its kind, then its fields
 
 
 def metrics(at: float, step: int | None, values: Mapping[str, float]) -> Packed:
@@ -78,7 +81,7 @@ def text(at: float, step: int | None, name: str, content: str) -> Packed:
 
 
 def params(at: float, encoded: str) -> Packed:
-    """Return a record of params. ``encoded``: a JSON object as text."""
+    """Return a record of params. ``encoded``: the params as the text of a JSON object."""
     return _PARAMS, at, encoded
 
 
@@ -91,7 +94,7 @@ def saved(at: float, name: str, step: int, size_bytes: int) -> Packed:
 
 
 def packed(records: Sequence[Packed]) -> list[bytes]:
-    """Pack records, and return one bytes object per message needed."""
+    """Pack records into bytes: one bytes object for each message that is needed."""
     data: bytes = _pack(records)
     if len(data) <= BATCH_BYTES or len(records) == 1:
         return [data]
@@ -118,9 +121,9 @@ def line(record: Packed) -> bytes:
 
 
 def unpacked(data: bytes, at: float) -> Iterator[Record | None]:
-    """Yield the records in these bytes, in order; None for an invalid record.
+    """Yield the records that ``data`` contains, in order; None in place of an invalid record.
 
-    ``at``: the time for records without one.
+    ``at``: the time for JSON records that contain no time, in unix seconds.
     """
     if data[:1] == b"{":
         for each in data.split(b"\n"):
@@ -138,7 +141,7 @@ def unpacked(data: bytes, at: float) -> Iterator[Record | None]:
 
 
 def count(data: bytes) -> int:
-    """Return the number of records in these bytes, from their header, without decoding the records."""
+    """Return the number of records in ``data`` without decoding the records."""
     if data[:1] == b"{":
         return data.count(b"\n") + 1
     if not data or not 0x90 <= data[0] <= 0x9F:
@@ -147,7 +150,7 @@ def count(data: bytes) -> int:
 
 
 def number(value: Any) -> float:
-    """Return a value as a number. The texts "nan", "inf" and "-inf" stand for numbers that JSON lacks.
+    """Return a value as a float. Accepts the texts "nan", "inf" and "-inf", because JSON has no such numbers.
 
     Raises:
         ValueError: the value is not a number.
@@ -160,7 +163,7 @@ def number(value: Any) -> float:
 
 
 def _of_fields(record: Any) -> Record | None:  # noqa: PLR0911  a table
-    """Return the record with these fields; None if they are invalid."""
+    """Return the record that consists of these fields; None if the fields are invalid."""
     try:
         match record:
             case (0, at, step, values):
@@ -235,7 +238,10 @@ def _object(values: Any) -> dict[str, Any]:
 
 
 def _is_within(value: Any, levels: int) -> bool:
-    """Return whether a JSON value has at most ``levels`` nested levels: encoders recurse, and have a limit."""
+    """Return whether a JSON value is nested at most ``levels`` deep.
+
+    JSON encoders fail if a value is nested too deep.
+    """
     if type(value) is dict:
         value = value.values()
     elif type(value) is not list:

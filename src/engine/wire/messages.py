@@ -1,8 +1,9 @@
 """All messages of the wire protocol between client, node and worker.
 
-A message is sent as one msgpack array ``[tag, *fields]`` in one frame (see ``codec``). ``docs/protocol.md`` is the same
-list for people. Messages are named tuples: cheap to create, immutable, packed without a copy, and matched by class.
-User objects are opaque ``bytes`` here; only a worker and the awaiting caller unpickle them.
+A message is sent as one msgpack array ``[tag, *fields]`` in one frame (see ``codec``). ``docs/protocol.md`` describes
+the same messages for people. Messages are named tuples, because these are cheap to create, immutable, packed without a
+copy, and easy to match by class. Pickled objects of users are ``bytes`` here; only workers and the client's calling
+code unpickle them.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from .peer_messages import Arrived, Copy, Digest, GetRest, Keys, Pull, PutRest, 
 from .ranges import Name, Number, Port, Quantity, Seconds, Share, Size, Stream, Text
 
 PROTOCOL_VERSION = 4
-LOST = "lost: "  # prefix instead of a blob's name: the node could not store the blob
+LOST = "lost: "  # a blob name that begins with this prefix is an error text: the node could not store the blob
 
 
 class Value(NamedTuple):
-    """A pickled object: protocol 5, followed by its out-of-band buffers.
+    """A pickled object: a pickle of protocol 5, followed by the out-of-band buffers of the pickle.
 
-    ``sizes``: the sizes of the pickle (first) and of its buffers; None: there are no buffers. The bytes are in ``data``
-    or, if they are large, in the blob named ``blob`` (then ``data`` is empty).
+    ``sizes``: the size of the pickle, then the size of each buffer; None if there are no buffers. The bytes are in
+    ``data``. If they are too large for a frame, ``data`` is empty, and the bytes are in the blob named ``blob``.
     """
 
     data: bytes
@@ -32,24 +33,30 @@ class Value(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """The node of a generation whose machine a notice concerns. The receiver runs ranks of that generation."""
+    """The part of a preemption notice that names a node whose machine will be taken back.
+
+    The node is a member of a generation (one try of a broadcast, with fixed ranks). The receiver runs ranks of the same
+    generation.
+    """
 
     job: Number
     generation: Number
-    number: Number  # identifies the notice; another notice has another number
-    node: Number  # the node's number within the generation, as in `instance_info`
+    number: Number  # identifies the notice; each notice has a different number
+    node: Number  # the number within the generation of the node whose machine is taken, as in `instance_info`
 
 
 class RunFlag(IntFlag):
     """Options for running a task."""
 
     ANNOUNCE = 1  # send `Started` when the task begins
-    STREAM = 2  # the function yields: each value is sent as `Yield`, if `Credit` allows it
-    ALONE = 4  # the task has input streams: no other task may wait behind it in its worker
+    # the function is a generator: send each value as `Yield`, as long as `Credit` messages allow more values
+    STREAM = 2
+    ALONE = 4  # the task receives input streams: no other task may be queued behind it in its worker
     FRESH = 8  # run the task in a new process, which ends with the task
-    LISTENS = 16  # the task's rank has a port of this node in its world; from now on the port belongs to that rank
-    BESIDE = 32  # run the task in addition to the slots, which stay free for other tasks; only with FRESH
-    KEEP = 64  # a result in a blob stays on the node; its `sizes` are always set
+    # a port of this node is assigned to the task's rank (see `world`); from now on, the port belongs to the rank
+    LISTENS = 16
+    BESIDE = 32  # run the task in addition to those in the node's slots, without using a slot; requires FRESH
+    KEEP = 64  # if the result is stored in a blob, the blob stays on the node; the result's `Value.sizes` is always set
 
 
 class Cause(StrEnum):
@@ -58,39 +65,42 @@ class Cause(StrEnum):
     EXIT = "exit"  # the process exited, for example by os._exit; `code` is the exit status
     SIGNAL = "signal"  # a signal that Outrider did not send killed the process; `code` is its number
     MEMORY = "memory"  # the kernel's out-of-memory killer killed the process
-    LIMIT = "limit"  # the process tree exceeded the memory of its `Hold`; `code` is its size in bytes
+    LIMIT = "limit"  # the process tree used more memory than its `Hold` allows; `code` is the memory in bytes
     TIMEOUT = "timeout"  # the attempt ran longer than `timeout_s`
-    KILLED = "killed"  # by a `Kill` message; the whole process tree is gone
-    UNKNOWN = "unknown"  # reply to `Compare`: the node does not have the attempt, so the attempt is lost
+    KILLED = "killed"  # a `Kill` message killed the attempt; its whole process tree is gone
+    UNKNOWN = "unknown"  # the answer to `Compare` if the node does not know the attempt; the attempt is lost
 
 
 # --- client -> node --------------------------------------------------------------------------------------------------
 
 
 class Hello(NamedTuple):
-    """The first frame of a control channel, sent on connect and on every reconnect."""
+    """The first frame of a control channel. The client sends it on every connect and reconnect."""
 
     version: Number
-    session: str  # random name per pool and node: a client that sends it can resume the session
-    received: Number  # reliable frames received from the node so far
-    python: str  # the version, such as "3.11"
+    session: str  # random name for each pool and node; a client that knows the name can resume the session
+    received: Number  # number of reliable frames that the client has received from the node so far
+    python: str  # the client's Python version, such as "3.11"
     cloudpickle: str
-    lease_s: Seconds  # the node ends itself after this time without a message
+    lease_s: Seconds  # the node exits if it receives no message for this time
     # Keys: slots: int, kind: "process" | "thread", env: {name: value}, notices: [source, ...], sample_every: seconds.
     # Ignored on a reconnect.
     setup: dict[str, Any]
 
 
 class View(NamedTuple):
-    """The new content of `instance_info` on this node: msgpack of the fields that do not depend on the task."""
+    """The new content of `instance_info` on this node, without the fields that depend on the task.
+
+    ``view`` is msgpack.
+    """
 
     view: bytes
 
 
 class Define(NamedTuple):
-    """A function, sent once per node; `Run` refers to it by digest.
+    """A pickled function, sent once per node. `Run` messages refer to the function by its digest ``function``.
 
-    ``code`` is its bytes; if empty, they are in ``blob``.
+    ``code`` is the pickle of the function. If ``code`` is empty, the pickle is in the blob named ``blob``.
     """
 
     function: bytes
@@ -99,7 +109,10 @@ class Define(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One attempt of one task. An ``attempt`` number is never used twice in a pool: no other fencing is needed."""
+    """A request to run one attempt of a task.
+
+    An ``attempt`` number is never used twice in a pool, so reports of an old attempt cannot be mistaken for a new one.
+    """
 
     attempt: Number
     function: bytes
@@ -108,17 +121,21 @@ class Run(NamedTuple):
     number: Number  # 1 for the first attempt of this task
     timeout_s: Seconds | None
     flags: Number
-    world: bytes | None  # msgpack of the generation's fields of `instance_info`; None: a single task
+    # the fields of `instance_info` that describe the rank's broadcast, as msgpack; None if the task is a single call
+    world: bytes | None
 
 
 class Kill(NamedTuple):
-    """A request to kill an attempt's process tree. The answer is `Ended(KILLED)`, or a result that was sent earlier."""
+    """A request to kill the process tree of an attempt.
+
+    The answer is `Ended` with the cause KILLED, or a result if the attempt had sent it before.
+    """
 
     attempt: Number
 
 
 class Recall(NamedTuple):
-    """A request to return attempts that have not started. The answer is `Returned`, with those attempts."""
+    """A request to give back attempts that have not started. The answer is `Returned`, which lists these attempts."""
 
     attempts: tuple[Number, ...]
 
@@ -130,7 +147,7 @@ class Drop(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """The name of a blob that the node can open at ``path`` (client and node run on one machine as one user)."""
+    """A blob that the node can open as the file ``path``, because client and node run on one machine as one user."""
 
     blob: str
     path: str
@@ -138,9 +155,9 @@ class Adopt(NamedTuple):
 
 
 class Lend(NamedTuple):
-    """The blobs to which an attempt refers; its `Run` follows.
+    """The blobs to which the arguments of an attempt refer. The `Run` message of the attempt follows.
 
-    Other attempts may refer to them, too: the node keeps them.
+    The node keeps the blobs after the attempt, because other attempts may refer to them.
     """
 
     attempt: Number
@@ -148,7 +165,10 @@ class Lend(NamedTuple):
 
 
 class Refer(NamedTuple):
-    """Values in blobs for an attempt, whose `Run` follows: its arguments refer to the values by ``names``."""
+    """The blobs with the values to which an attempt's arguments refer by ``names``.
+
+    The attempt's `Run` message follows.
+    """
 
     attempt: Number
     names: tuple[str, ...]
@@ -156,15 +176,19 @@ class Refer(NamedTuple):
 
 
 class MoveToDisk(NamedTuple):
-    """A request to move blobs from memory to disk, under the same names. The node reports failures by `NotMoved`."""
+    """A request to move blobs from memory to disk.
+
+    The blobs keep their names. The node reports failures with `NotMoved`.
+    """
 
     blobs: tuple[str, ...]
 
 
 class Hold(NamedTuple):
-    """The resources that an attempt, whose `Run` follows, holds while it runs. 0: none, or no limit.
+    """The resources that an attempt reserves while it runs; the attempt's `Run` message follows. 0: none, or no limit.
 
-    The attempt's process sees ``gpus`` devices of its own. It is killed if its process tree exceeds ``memory_bytes``.
+    The attempt's process sees only the ``gpus`` GPUs assigned to it. The node kills the attempt if its process tree
+    uses more than ``memory_bytes``.
     """
 
     attempt: Number
@@ -174,7 +198,11 @@ class Hold(NamedTuple):
 
 
 class StopAt(NamedTuple):
-    """A request to stop the ranks of this generation at their ``check``-th stop check."""
+    """A request to stop all ranks of a generation (one try of a broadcast) at the same stop check.
+
+    A rank makes a stop check when it asks whether it should stop. ``check``: the number of the stop check at which the
+    ranks stop.
+    """
 
     job: Number
     generation: Number
@@ -182,20 +210,20 @@ class StopAt(NamedTuple):
 
 
 class ShowStacks(NamedTuple):
-    """A request for the stacks of all running attempts.
+    """A request for the Python stacks of all running attempts.
 
-    The answers are a `Stacks` for each, and a last one without an attempt. The answer contains no text for an attempt
-    that has begun or taken a step within the last ``quiet_us``.
+    The node answers with one `Stacks` per attempt, and a last `Stacks` without an attempt. The `Stacks` of an attempt
+    has no text if the attempt began or took a step within the last ``quiet_us`` microseconds.
     """
 
-    number: Number  # identifies the request; the answers repeat it
+    number: Number  # identifies the request; the answers contain the same number
     quiet_us: Number
 
 
 class Profile(NamedTuple):
-    """A request for a profile of a running attempt, under this name. The answer is `Profiled`.
+    """A request to profile a running attempt. ``profile`` is the name of the profile. The answer is `Profiled`.
 
-    The profile ends after ``steps`` steps of the task (0: no limit), after ``seconds``, or with the attempt.
+    The profile ends after ``steps`` training steps (0: no limit), after ``seconds``, or when the attempt ends.
     """
 
     attempt: Number
@@ -205,9 +233,10 @@ class Profile(NamedTuple):
 
 
 class PortsTaken(NamedTuple):
-    """The number of the node's ports that the client has taken, in the order of their numbers. The answer is `Ports`.
+    """A report on the node's free ports that the client has assigned to ranks. The answer is `Ports`.
 
-    ``unsent``: the taken ports whose attempts are not sent yet.
+    ``taken``: how many ports are assigned; the client assigns them in the order of their numbers. ``unsent``: the
+    assigned ports whose attempts the client has not sent yet.
     """
 
     taken: Number
@@ -215,26 +244,27 @@ class PortsTaken(NamedTuple):
 
 
 class Bye(NamedTuple):
-    """The end of the pool: the node kills all processes, removes all files, and exits."""
+    """A message that the pool is closed. The node kills all its processes, removes all its files, and exits."""
 
 
 # --- client <-> running task -----------------------------------------------------------------------------------------
 
 
 class Input(NamedTuple):
-    """The next item of an argument that is streamed to a running task; ``item`` None: the stream has ended."""
+    """The next item of an input stream of a running task. ``item`` None: the stream has ended."""
 
     attempt: Number
     stream: Stream
     item: Value | None
-    # set if the client's iterator raised an exception: the pickled exception; ``item`` is None
+    # the pickled exception if the client's iterator raised one; `item` is then None
     error: bytes | None = None
 
 
 class Credit(NamedTuple):
-    """The permission to send ``count`` more items of a stream. Stream -1 is a generator's output, 0.. are its inputs.
+    """A permission to send ``count`` more items of a stream.
 
-    ``count`` 0: no more items at all; a generator is closed and ends as `Done`.
+    Stream -1 is the output of a generator; streams 0, 1, ... are the inputs of the task. ``count`` 0: send no more
+    items; a generator is closed, and its task ends as `Done`.
     """
 
     attempt: Number
@@ -246,22 +276,26 @@ class Credit(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """The answer to `Hello`. ``resumed`` False: the node does not know this session, because it is a new executor."""
+    """The answer to `Hello`.
+
+    ``resumed`` False: this executor (the node's daemon) is new and does not know the session.
+    """
 
     version: Number
     resumed: bool
-    received: Number  # reliable frames received from the client so far
-    # Keys: hostname, pid, python, cloudpickle, cpus, memory_bytes, sharing, addresses, accelerators: [[type,
-    # memory_gb], ...]
+    received: Number  # number of reliable frames that the node has received from the client so far
+    # The node's properties. Keys: hostname, pid, python, cloudpickle, cpus, memory_bytes, sharing, addresses,
+    # accelerators: [[type, memory_gb], ...]
     facts: dict[str, Any]
     blobs: tuple[str, ...]  # names of the blobs on this node
-    # Free TCP ports, bound and not listening, for generations whose head is this node. The first has the number 0; on a
-    # reconnect, it has the number in the next `Ports`, which the node sends as the answer to `PortsTaken`.
+    # Free TCP ports for broadcasts whose rank 0 runs on this node. The node has bound the ports, and does not listen on
+    # them. The first port has the number 0. After a reconnect, the first port's number is in the next `Ports`, which
+    # answers `PortsTaken`.
     ports: tuple[Port, ...]
 
 
 class Refused(NamedTuple):
-    """The answer to `Hello` if the node refuses the client: another version, or another session is active.
+    """The answer to `Hello` if the node refuses the client: the versions differ, or another session is active.
 
     The node then closes the channel.
     """
@@ -275,7 +309,10 @@ class Started(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The function returned. ``duration_us`` covers only the function itself."""
+    """A report that the function of an attempt returned ``value``.
+
+    ``duration_us`` is the time of the function alone.
+    """
 
     attempt: Number
     value: Value
@@ -283,28 +320,31 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The function raised, or the function, its arguments or its result could not be (un)pickled (see ``phase``)."""
+    """A report that an attempt failed with an exception.
+
+    ``phase`` names the step that failed: unpickling the function and arguments, the call, or pickling the result.
+    """
 
     attempt: Number
-    phase: str  # "load" (function or arguments), "call", "dump" (the result)
-    kind: str  # the exception's qualified type, "package.module.Name"
+    phase: str  # "load" (unpickling the function or arguments), "call", or "dump" (pickling the result)
+    kind: str  # the exception's type with its module, such as "package.module.Name"
     message: str
     traceback: str
     error: Value | None  # the pickled exception; None if it cannot be pickled
     duration_us: Number
-    # on the node, the version of the package that defines the exception's type (for a builtin: of Python)
+    # the version, on the node, of the package that defines the exception's type; for builtin exceptions, of Python
     version: str = ""
-    ago_us: Number = 0  # time between the exception and this message, in which sessions of plugins end
+    ago_us: Number = 0  # time from the exception to this message; plugins end their sessions in this time
 
 
 class Ended(NamedTuple):
-    """The attempt ended without a result: its process tree is gone, or it answered after its timeout."""
+    """A report that an attempt ended without a result: its processes are gone, or its result came after its timeout."""
 
     attempt: Number
     cause: Cause
     code: Number
     detail: str  # further details for people; often empty
-    ago_us: Number = 0  # time between the process's death and this message, in which its child processes end
+    ago_us: Number = 0  # time from the death of the process to this message; the process's children end in this time
 
 
 class Returned(NamedTuple):
@@ -317,9 +357,9 @@ class Yield(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Lines that a task printed. ``dropped``: bytes that were lost before them.
+    """Text that a task printed. ``dropped``: the number of bytes that were lost before this text.
 
-    If a text does not end in a newline, the next output of the same stream may continue its line.
+    If the text does not end with a newline, the next output of the same stream may continue the line.
     """
 
     attempt: Number
@@ -329,9 +369,11 @@ class Output(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """Records that an attempt has logged (see `log_records`). ``dropped``: the number of records lost before them.
+    """Records that an attempt has logged, encoded by `log_records`.
 
-    With a ``blob`` there is exactly one record, of an artifact; the blob is its content.
+    ``dropped``: the number of records lost before these.
+
+    If ``blob`` is set, there is exactly one record, for an artifact, and the blob is the artifact's content.
     """
 
     attempt: Number
@@ -341,9 +383,9 @@ class Logged(NamedTuple):
 
 
 class Stacks(NamedTuple):
-    """The stacks of an attempt's processes, or the reason why there are none. ``attempt`` None: the end of the answers.
+    """An answer to `ShowStacks`: the stacks of an attempt's processes, or the reason why there are no stacks.
 
-    ``quiet_us``: the time since the attempt took its last step, or began.
+    ``attempt`` None: this is the last answer. ``quiet_us``: the time since the attempt began or took its last step.
     """
 
     number: Number
@@ -353,10 +395,10 @@ class Stacks(NamedTuple):
 
 
 class Profiled(NamedTuple):
-    """A report that the profile of an attempt has ended or failed. A task may also take a profile without a request.
+    """A report that the profile of an attempt has ended or failed. A task may also start a profile itself.
 
-    ``artifact``: the name of the profile, which the attempt has logged before; empty if there is none. ``problem``: for
-    people, why there is none, or which parts are missing.
+    ``artifact``: the name of the artifact with the profile, which the attempt has already logged; empty if it logged
+    none. ``problem``: for people, why the profile is missing or incomplete.
     """
 
     attempt: Number
@@ -366,33 +408,33 @@ class Profiled(NamedTuple):
 
 
 class StopChecks(NamedTuple):
-    """The highest number of stop checks that a rank of this generation on this node has made."""
+    """The highest number of stop checks that any rank of a broadcast's generation has made on this node."""
 
     job: Number
     generation: Number
-    number: Number  # the number of the notice to which this is the answer
+    number: Number  # the number of the preemption notice that this message answers
     checks: Number
 
 
 class Unfit(NamedTuple):
-    """An announcement that the executor ends by itself, with everything it runs.
+    """A message that the executor (the node's daemon) is about to exit, which ends all its tasks.
 
-    ``reason`` is one clause for people.
+    ``reason``: one clause for people.
     """
 
     reason: str
-    has_run: bool  # whether a worker has taken an attempt, other than one with the flag BESIDE
+    has_run: bool  # whether a worker has received an attempt; attempts with the flag BESIDE do not count
 
 
 class Ports(NamedTuple):
-    """All free ports that the node offers now. The node numbers ports in the order in which it opens them, from 0."""
+    """All free ports that the node offers now, for broadcasts. The node numbers its ports from 0 as it opens them."""
 
-    first: Number  # the number of the first port in ``ports``
+    first: Number  # the number of the first port in `ports`
     ports: tuple[Port, ...]
 
 
 class NotMoved(NamedTuple):
-    """A report that a blob stays in memory, because the node's disk is full or cannot be written."""
+    """A report that a blob stays in memory, because the node's disk is full or cannot be written. See `MoveToDisk`."""
 
     blob: str
     reason: Text
@@ -402,11 +444,12 @@ class NotMoved(NamedTuple):
 
 
 class PreemptionNotice(NamedTuple):
-    """A notice that a machine will be taken in ``seconds``; None: the notice is withdrawn.
+    """A preemption notice: a machine will be taken back in ``seconds``. None: the notice is withdrawn.
 
-    Without ``peer``, it concerns the node's own machine: the node has detected it, or the client has received it from
-    the provider. With ``peer``, it is the soonest notice about any machine of a generation, sent by the client; None:
-    there is no such notice any more. The node answers it by `StopChecks`.
+    Without ``peer``, the machine is the node's own: either the node detected the notice, or the client received the
+    notice from the provider. With ``peer``, the client informs a node that runs ranks of a broadcast. ``seconds`` is
+    then the shortest time of all notices for machines of the broadcast; None: there is no such notice any more. The
+    node answers a notice with ``peer`` by `StopChecks`.
     """
 
     source: Name
@@ -415,7 +458,7 @@ class PreemptionNotice(NamedTuple):
 
 
 class GpuSample(NamedTuple):
-    """One GPU in a `Sampled`. None: the driver does not report the value."""
+    """The use of one GPU, in `Sampled`. None: the driver does not report the value."""
 
     device: Number  # the GPU's index, as in nvidia-smi
     utilisation: Share | None
@@ -425,16 +468,19 @@ class GpuSample(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """The use of the node's machine since the last sample. Neither counted nor kept for a reconnect."""
+    """The use of the node's machine since the last sample.
+
+    Frames of this type are not counted, and are not sent again after a reconnect.
+    """
 
     seconds: Seconds  # time since the last sample
-    cpu: Share  # share of all processors that was used
+    cpu: Share  # the used share of the processor time, over all processors
     cpus: Quantity
     memory_bytes: Size
     memory_total_bytes: Size
     disk_bytes: Number
     disk_total_bytes: Number
-    received_bytes: Number  # network traffic since the last sample
+    received_bytes: Number  # bytes received from the network since the last sample
     sent_bytes: Number
     gpus: tuple[GpuSample, ...]
 
@@ -443,38 +489,41 @@ class Sampled(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The number of reliable frames received so far. It is the first frame of every write."""
+    """The number of reliable frames that the sender has received so far.
+
+    When an end of the session writes frames together, the `Ack` is the first of them.
+    """
 
     received: Number
 
 
 class Ping(NamedTuple):
     sent_ms: Number
-    frames: Number = 0  # reliable frames sent before this one; 0: unknown
+    frames: Number = 0  # number of reliable frames sent before this frame; 0: unknown
 
 
 class Pong(NamedTuple):
     sent_ms: Number
     clock_us: Number = 0  # the node's unix time when it received the `Ping`; 0: unknown
-    frames: Number = 0  # reliable frames sent before this one; 0: unknown
-    attempts: tuple[Number, ...] = ()  # `attempt_digest` of the node's attempts; empty: unknown
+    frames: Number = 0  # number of reliable frames sent before this frame; 0: unknown
+    attempts: tuple[Number, ...] = ()  # `attempt_digest` of the attempts that the node has; empty: unknown
 
 
 class Compare(NamedTuple):
-    """All attempts that the client has sent to this node and that have not ended.
+    """A list of all attempts that the client has sent to this node and that have not ended.
 
-    For each of them that the node does not have, it answers `Ended` (`Cause.UNKNOWN`). It kills its attempts that are
-    not in the list.
+    For each attempt in the list that the node does not have, the node answers `Ended` with the cause UNKNOWN. The node
+    kills its attempts that are not in the list.
     """
 
     attempts: tuple[Number, ...]
 
 
-# --- the first frame of a bulk channel, after which the channel carries only the blob's bytes -------------------------
+# --- the first frames of a bulk channel, which then carries only the bytes of the blob ------------------------------
 
 
 class Put(NamedTuple):
-    """client -> node: ``size_bytes`` bytes follow. The answer is `Have` when all of them are stored."""
+    """client -> node: a blob of ``size_bytes`` bytes follows. The node answers `Have` when it has stored the blob."""
 
     blob: str
     size_bytes: Size

@@ -1,4 +1,4 @@
-"""The messages about blobs that the nodes of a pool send to each other when the client requests it."""
+"""The messages for copying blobs between the nodes of a pool. Nodes copy blobs when the client requests it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Keys(NamedTuple):
 
 
 class Serve(NamedTuple):
-    """The permission for nodes that send the ``ticket`` to get a blob, even while it arrives.
+    """A permission: nodes that send the text ``ticket`` may get a blob, even while the blob is still arriving here.
 
     The answer is `Serving`.
     """
@@ -30,13 +30,13 @@ class Serve(NamedTuple):
 
 
 class Unserve(NamedTuple):
-    """The end of the permission of `Serve`."""
+    """The withdrawal of the permission that `Serve` gave for ``ticket``."""
 
     ticket: Name
 
 
 class Pull(NamedTuple):
-    """A request to get a blob, or the rest of it, from the node that serves it under ``ticket``.
+    """A request to copy a blob, or its missing bytes, from another node, which serves the blob under ``ticket``.
 
     The answer is `Arrived`.
     """
@@ -49,7 +49,7 @@ class Pull(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A request like `Pull`, for a blob that is verified in another way: `Arrived` has "" as its digest."""
+    """A request like `Pull`, for a blob that is verified in another way: `Arrived.digest` is empty."""
 
     blob: str
     size_bytes: Size
@@ -59,15 +59,15 @@ class Copy(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """A request for the digest of a blob on the node. The answer is `Arrived`."""
+    """A request for the digest of a blob that is on the node. The answer is `Arrived`."""
 
     blob: str
 
 
 class PutRest(NamedTuple):
-    """client -> node: like `Put`, but only the bytes from ``offset`` on follow.
+    """client -> node: like `Put`, but only the bytes of the blob from ``offset`` to the end follow.
 
-    A `Pull` has brought the bytes before.
+    The node has already received the bytes before ``offset`` from another node, by `Pull`.
     """
 
     blob: str
@@ -79,7 +79,10 @@ class PutRest(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """The answer to `Serve`: the port on which the node listens; None: it cannot listen, for this ``reason``."""
+    """The answer to `Serve`. ``port``: the port on which the node listens for other nodes.
+
+    ``port`` None: the node cannot listen; ``reason`` is the cause.
+    """
 
     ticket: Name
     port: Port | None
@@ -87,10 +90,10 @@ class Serving(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A report on the bytes of a blob that have arrived.
+    """A report on the bytes of a blob that this node has.
 
-    If all have arrived, ``digest`` is the SHA-256 in hex; if not, the `Pull` has failed. ``connected`` False: no
-    connection to the other node was established.
+    If the blob is complete, ``digest`` is its SHA-256 in hex. If it is not, the `Pull` has failed. ``connected`` False:
+    the node could not connect to the other node.
     """
 
     blob: str
@@ -104,9 +107,12 @@ class Arrived(NamedTuple):
 
 
 class GetRest(NamedTuple):
-    """A request for a blob on a connection between nodes. The answer is frames with its bytes from ``offset`` on.
+    """A request for a blob, sent from node to node.
 
-    A frame without bytes means that no new bytes have arrived yet. After the last byte, the next request may be sent.
+    The answer is frames with the blob's bytes from ``offset`` to the end.
+
+    An empty frame means that no new bytes have arrived at the sender yet. After the last byte, the connection can be
+    used for the next request.
     """
 
     ticket: Name

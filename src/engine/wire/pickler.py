@@ -1,4 +1,4 @@
-"""The pickler for everything that is sent between a program and its nodes: see `reducers` for its additions."""
+"""The pickler for everything that a program and its nodes send each other. `reducers` lists the types that it adds."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
     """A pickler for objects that another process will load.
 
     Args:
-        file: The pickle is written to it.
-        buffer_callback: As of `pickle.Pickler`.
-        code: Whether the object is a function with its references, and not values that are passed.
-        watch: Records the dependencies of the pickle, to detect their changes.
-        others: ids of functions and classes that are pickled separately -> their names in ``__main__``.
+        file: The file into which the pickle is written.
+        buffer_callback: See `pickle.Pickler`.
+        code: Whether the pickled object is a function and what it refers to (True), or data such as arguments (False).
+        watch: Records the dependencies of the pickled function, so that later changes can be detected.
+        others: id -> name in ``__main__``, of functions and classes that are pickled separately.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         reduced = NotImplemented if reduce is None else reduce(self, obj)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
-    # cloudpickle calls this for functions that nodes cannot import
+    # override of a cloudpickle method; it is called for functions that nodes cannot import
     def _dynamic_function_reduce(self, func: FunctionType) -> Reduced:
         return reducers.function_reduced(self, func)
 
@@ -80,9 +80,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         self._cells.clear()
 
     def scope(self, function: FunctionType) -> Any:
-        """Return the globals for the copy of a function.
+        """Return a picklable object for the global variables of a function.
 
-        Functions with the same globals share them in the copy, too.
+        If functions share their global variables, the copies of the functions share them, too.
         """
         scope = function.__globals__
         known = self._scopes.get(id(scope))
@@ -99,7 +99,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         return known
 
     def owned(self, value: Any) -> Any:
-        """Return a stand-in for an object, such as a lock, that each process has for itself; other values unchanged."""
+        """Return a stand-in for an object such as a lock, so that each process gets an object of its own.
+
+        Values of other types are returned unchanged.
+        """
         if type(value) not in reducers.OWN:
             return value
         return self._cells.setdefault(id(value), Owned(value, reducers.OWN[type(value)]))
@@ -117,7 +120,10 @@ def dumps(obj: object, buffers: Callable[[pickle.PickleBuffer], object] | None =
 
 
 def write(file: Any, dump: Callable[[], object], again: Callable[[], object] = lambda: None) -> None:
-    """Call ``dump`` to pickle into a file. If tensors overlap, empty the file, call ``again``, and repeat."""
+    """Call ``dump``, which writes a pickle into the file. Repeat if tensors in the pickle share memory.
+
+    Before a repetition, the file is emptied, and ``again`` is called.
+    """
     if "torch" not in sys.modules:
         dump()
         return
@@ -133,7 +139,7 @@ def write(file: Any, dump: Callable[[], object], again: Callable[[], object] = l
 
 
 def dumps_what_can(names: dict[str, object]) -> bytes:
-    """Pickle the names of a module, without the names whose values cannot be pickled."""
+    """Pickle the names and values of a module. Names whose value cannot be pickled are left out."""
     try:
         return dumps(names, code=True)
     except Exception:  # noqa: BLE001 - any error of a __reduce__

@@ -1,8 +1,9 @@
-"""The transport of random number generators: modules' generators by name, those of functions as separate streams.
+"""Sending of random number generators from a program to its tasks.
 
-If a function refers to a generator, every process would have the same copy of it, and draw the same numbers. Instead
-each task has its own stream, computed from the generator's state, the number of the call and the rank. The streams of
-all tasks differ, and they repeat when a program that seeds its generator runs again.
+Generators that belong to a module are sent by name. For a generator to which a function refers, a plain copy would draw
+the same numbers in every process. Instead, each task gets its own stream of random numbers, computed from the
+generator's state, the number of the call and the rank. The streams of all tasks differ. If the program seeds the
+generator, the streams are the same in each run of the program.
 """
 
 from __future__ import annotations
@@ -14,20 +15,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Used = tuple[Any, bytes]  # (a generator that a function uses, digest of its state)
-_local = threading.local()  # `loaded`: the generators in the pickle that this thread is loading; see `loading`
+Used = tuple[Any, bytes]  # (random number generator to which a function refers, digest of the generator's state)
+_local = threading.local()  # `loaded`: the list into which `loading` collects generators in this thread
 
 
 def no_task() -> tuple[int, int] | None:
     return None
 
 
-task_of: Callable[[], tuple[int, int] | None] = no_task  # job and rank of this thread's task; set where tasks run
+# returns (job, rank) of the task that this thread runs; set in processes that run tasks
+task_of: Callable[[], tuple[int, int] | None] = no_task
 
 
 @contextmanager
 def loading(generators: list[Used]) -> Iterator[None]:
-    """Collect in ``generators`` the generators of functions that this thread loads during the block."""
+    """Collect in ``generators`` the random number generators that this thread unpickles during the ``with`` block.
+
+    Only generators to which functions refer are collected.
+    """
     before, _local.loaded = getattr(_local, "loaded", None), generators
     try:
         yield
@@ -36,7 +41,7 @@ def loading(generators: list[Used]) -> Iterator[None]:
 
 
 def reducers() -> dict[type, Callable[[Any, Any], Any]]:
-    """Return the reducers for the generators of loaded libraries."""
+    """Return the reducers for the random number generators of those libraries that are imported."""
     table: dict[type, Callable[[Any, Any], Any]] = {}
     if (python := sys.modules.get("random")) is not None:
         table |= {python.Random: _random, python.SystemRandom: lambda _, obj: (type(obj), ())}
@@ -47,7 +52,7 @@ def reducers() -> dict[type, Callable[[Any, Any], Any]]:
 
 
 def reduce_used(pickler: Any, generator: Any) -> Any:
-    """Reduce a generator to its state or, if a function refers to it, to a separate stream."""
+    """Return how to pickle a generator: with its state or, if a function refers to it, as one stream per task."""
     if not pickler.code:
         return NotImplemented
     if pickler.watch is not None:
@@ -56,7 +61,8 @@ def reduce_used(pickler: Any, generator: Any) -> Any:
 
 
 def _random(pickler: Any, generator: Any) -> Any:
-    if generator is sys.modules["random"]._inst:  # the generator behind the functions of the module `random`
+    # the generator that functions of the module `random`, such as `random.random`, use
+    if generator is sys.modules["random"]._inst:
         return _pythons_hidden, ()
     return reduce_used(pickler, generator)
 
@@ -95,7 +101,7 @@ def _begin(reduced: tuple[Any, ...]) -> Any:
 
 
 def begin_task(generators: list[Used], job: int, rank: int) -> None:
-    """Begin a new stream of each generator for a task."""
+    """Set each generator to the start of the task's own stream of random numbers."""
     from hashlib import blake2b
 
     for generator, digest in generators:

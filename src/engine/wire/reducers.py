@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def function_reduced(pickler: Pickler, function: FunctionType) -> Reduced:
-    """Reduce a function that nodes cannot import."""
+    """Return how to pickle a function that nodes cannot import."""
     if function.__code__ is _DISPATCHER:
         return _single_dispatch(pickler, function)
     if function.__globals__.get("__name__") == "torch._dynamo.eval_frame" and _is_compiled(function):
@@ -78,7 +78,8 @@ def _lru_cached(pickler: Pickler, cached: Any) -> Reduced:
         return _cached_again, (function, *limits), others, None, None, _set_cached
     if pickler.watch is not None:
         pickler.watch.saw(FunctionType)
-    # The function without its names is an argument. Its names, which may include this very object, are in the state.
+    # The first part is the function without the variables that it uses. The variables follow in the state, because the
+    # cached function may itself be one of them.
     _, args, state = function_parts(pickler, function)
     return _make_cached, (*args, *limits), (state, others), None, None, _set_cached
 
@@ -112,7 +113,7 @@ _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-define
 
 def _single_dispatch(pickler: Pickler, function: Any) -> Reduced:
     if pickler.watch is not None:
-        pickler.watch.may_change = True  # `register` may change the dispatcher
+        pickler.watch.may_change = True  # calling `register` may change the dispatcher
     return _make_dispatcher, (), [*function.registry.items()], None, None, _set_dispatcher
 
 
@@ -140,14 +141,14 @@ def _make_new_type(name: str, supertype: Any, module: str) -> object:
 
 
 def _parameter(_: Pickler, obj: Any) -> Reduced:
-    """Reduce a ParamSpec or a TypeVarTuple."""
+    """Return how to pickle a ParamSpec or a TypeVarTuple."""
     if is_named(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return type(obj), (obj.__name__,)
 
 
 def _alias(_: Pickler, obj: Any) -> Reduced:
-    """Reduce the alias that a ``type`` statement defines."""
+    """Return how to pickle the alias that a ``type`` statement defines."""
     if is_named(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return _make_alias, (obj.__name__, obj.__value__, obj.__type_params__)
@@ -158,16 +159,16 @@ def _make_alias(name: str, value: Any, parameters: tuple[Any, ...]) -> object:
 
 
 def _is_compiled(function: FunctionType) -> bool:
-    """Return whether a function was created by torch.compile, and not by another decorator of torch."""
+    """Return whether torch.compile created a function. Other decorators of torch create functions of the same kind."""
     context = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)).get("self")
     kind = None if context is None else type(captured.contents_of(context)).__name__
     return kind == "OptimizeContext" and hasattr(function, "_torchdynamo_orig_callable")
 
 
 def _compiled(function: Any, original: Any) -> Reduced:
-    """Reduce a function created by torch.compile.
+    """Return how to pickle a function that torch.compile created.
 
-    The receiver compiles it again, with the same backend and settings.
+    The receiver compiles the function again, with the same backend and settings.
     """
     cells = dict(zip(function.__code__.co_freevars, map(captured.contents_of, function.__closure__ or ()), strict=True))
     context = cells.get("self")
@@ -183,7 +184,7 @@ def _compile(function: Any, backend: Any, settings: dict[str, Any]) -> object:
     return torch.compile(function, **({} if backend is None else {"backend": backend}), **settings)
 
 
-# --- objects that belong to a process ---------------------------------------------------------------------------------
+# --- objects of which each process has its own ------------------------------------------------------------------------
 
 
 def _bound_method(_: Pickler, method: Any) -> Reduced:
@@ -191,7 +192,7 @@ def _bound_method(_: Pickler, method: Any) -> Reduced:
 
 
 def _by_name(method: Any) -> Reduced:
-    """Reduce a method that a module exposes as a function of its own, such as ``random.randint``."""
+    """Return how to pickle a bound method that a module offers as a function, such as ``random.randint``: by name."""
     owner = method.__self__
     if owner is None or isinstance(owner, ModuleType | type):
         return NotImplemented
@@ -220,7 +221,7 @@ def _environ(_: Pickler, obj: Any) -> Reduced:
 
 
 def _context_manager(_: Pickler, obj: Any) -> Reduced:
-    """Reduce an unentered context manager of ``contextlib.contextmanager``."""
+    """Return how to pickle a context manager of ``contextlib.contextmanager`` whose ``with`` block has not begun."""
     if inspect.getgeneratorstate(obj.gen) != inspect.GEN_CREATED:
         return NotImplemented
     return type(obj), (obj.func, obj.args, obj.kwds)
@@ -256,7 +257,7 @@ OWN: dict[type, Callable[[], object]] = {
 
 
 def _own(pickler: Pickler, obj: Any) -> Reduced:
-    """Reduce an object, such as a lock, that each process has for itself, if a function refers to it."""
+    """Return how to pickle an object such as a lock to which a function refers: each process gets a new object."""
     return (OWN[type(obj)], ()) if pickler.code else NotImplemented
 
 
@@ -306,23 +307,23 @@ _LIBRARIES = "random", "numpy.random", "torch"
 
 
 class _Now:
-    known: tuple[int | bool, ...] = ()  # the imported libraries for which the tables were built
+    known: tuple[int | bool, ...] = ()  # which libraries were imported when the tables were built
 
 
 _now = _Now()
 
 
 class _PlainPickler:
-    """A stand-in for `Pickler` when the plain pickler calls a reducer.
+    """A stand-in for `Pickler`, for reducers that Python's plain pickler calls.
 
-    The plain pickler pickles only values, not code.
+    ``code`` is False, because the plain pickler pickles only data, not functions.
     """
 
     code = False
 
 
 def of_loaded() -> dict[type, Callable[[Any, Any], Reduced]]:
-    """Return the reducers for types of libraries that this process has imported."""
+    """Return the reducers for types of the libraries that this process has imported, such as torch."""
     known = len(copyreg.dispatch_table), *(name in sys.modules for name in _LIBRARIES)
     if known != _now.known:
         _loaded.clear()
@@ -341,13 +342,13 @@ def of_loaded() -> dict[type, Callable[[Any, Any], Reduced]]:
 
 
 def plain_table() -> dict[type, Callable[[Any], Any]]:
-    """Return the dispatch table of a plain pickler, for values that need no copies of functions and classes."""
+    """Return the dispatch table for Python's plain pickler, which cannot copy functions and classes."""
     of_loaded()
     return _plain
 
 
 def _whole(reduce: Callable[[Any, Any], Reduced]) -> Callable[[Any], Any]:
-    """Return a reducer that never returns NotImplemented, as a dispatch table requires."""
+    """Convert a reducer into a function for a dispatch table, which may not return NotImplemented."""
 
     def reduced(obj: Any) -> Any:
         reduced_value = reduce(_PlainPickler, obj)

@@ -40,45 +40,49 @@ from ...lazy_named_tuple import NamedTuple
 from . import random_streams
 
 MAIN = "__main__"
-_NEW = "<new>"  # the name of a new function whose attributes are not set yet
+_NEW = "<new>"  # temporary name of a new function until its attributes are set
 _ATOMIC = {type(None), bool, bytes, complex, float, int, str}
 # types of objects that each process has for itself
 _OWNED = {type(threading.Lock()), type(threading.RLock()), threading.local}
 _MISSING = object()
 _loading = threading.RLock()
 
-_local = threading.local()  # `namespace`: of the program that this thread runs; `recorded`: see `recording`
-_namespaces: dict[str, Namespace] = {}  # token of a program -> its namespace in this process
+# `namespace`: the namespace of the program that this thread runs; `recorded`: see `recording`
+_local = threading.local()
+_namespaces: dict[str, Namespace] = {}  # token that identifies a program -> namespace of the program in this process
 
 
 class _Process:
-    last: Namespace | None = None  # the namespace entered last; None: this process runs no tasks
+    last: Namespace | None = None  # the namespace of the last task; None if this process runs no tasks
 
 
 _process = _Process()
 
 
 class Namespace:
-    """The modules of one program in this process."""
+    """The copies of one program's modules in this process."""
 
     def __init__(self, rest: bytes = b"") -> None:
-        """Create an empty namespace.
+        """Create a namespace without modules.
 
-        ``rest``: a dictionary with the pickles of names not needed yet, pickled and compressed.
+        ``rest``: a compressed pickle of a dictionary from name to pickled value. Its values are loaded when they are
+        needed.
         """
         self._modules: dict[str, ModuleType] = {}
-        self._values: dict[str, dict[str, object]] = {}  # module -> the names and values that the program has sent
+        self._values: dict[str, dict[str, object]] = {}  # module -> {name: value}, as the program sent them
         self._rest: bytes | dict[str, bytes] = rest
         self._newest_rest = rest
-        self._loaded: set[str] = set()  # names from `_rest` that are in use; newer versions replace them
-        self.generators: dict[str, list[random_streams.Used]] = {}  # by name that was loaded from the rest
+        # names that were loaded from `_rest`; when the program sends a new `_rest`, they are loaded again
+        self._loaded: set[str] = set()
+        # name that was loaded from `_rest` -> random number generators in the name's value
+        self.generators: dict[str, list[random_streams.Used]] = {}
         self._reloads: dict[str, int] = {}  # module -> how often the program has reloaded it
-        self._applied: object = None  # the program whose names are now in the modules
+        self._applied: object = None  # the program whose names are currently set in the modules
 
     # --- names that a program sends ------------------------------------------------------------------------------
 
     def update(self, script: Script) -> None:
-        """Apply a program's description of its script."""
+        """Apply a new description of the program's script."""
         sys.path.extend(folder for folder in script.path if folder not in sys.path and Path(folder).is_dir())
         self._reload({name: times for name, times in script.reloads if self._reloads.get(name, 0) != times})
         if script.rest and script.rest != self._newest_rest:
@@ -87,7 +91,7 @@ class Namespace:
             for name in loaded:
                 try:
                     self._load_rest(name)
-                except AttributeError:  # raised again for a task that needs the name: the old version must not run
+                except AttributeError:  # a task that uses the name gets this error; the old value must not be used
                     self.module(MAIN, {}).__dict__.pop(name, None)
         if script.sources:
             for name, text in loads(zlib.decompress(script.sources)).items():
@@ -97,12 +101,14 @@ class Namespace:
             self._load_rest()
 
     def _reload(self, due: dict[str, int]) -> None:
-        """Reload modules, in an order that lets each import new names of the others.
+        """Reload modules that the program has reloaded.
 
-        Several modules are reloaded twice: the first time, one may have imported old values of another.
+        A module that fails is tried again after the others, because it may import new names from them. If there are
+        several modules, all are reloaded twice, because the first time a module may import old values from another
+        module.
 
         Raises:
-            Exception: The error of a module. It is the task's, because the old version must not run.
+            Exception: a module's own error. The task fails with it, because it must not run with the old module.
         """
         again = tuple(name for name in due if name in sys.modules) if len(due) > 1 else ()
         while due:
@@ -124,7 +130,7 @@ class Namespace:
             importlib.reload(sys.modules[name])
 
     def apply(self, program: object, names: Iterable[Record]) -> None:
-        """Set the names in the program's modules and the attributes of its classes to the values that were sent."""
+        """Set names in the program's modules, and attributes of its classes, to the values that the program sent."""
         if self._applied is not program:
             self._applied = program
             for owner, values in names:
@@ -134,7 +140,7 @@ class Namespace:
                     owner(values)
 
     def module(self, name: str, attributes: Mapping[str, object]) -> ModuleType:
-        """Return the local module for functions and classes of the program's module ``name``."""
+        """Return the module of this process that stands for the program's module ``name``."""
         module = self._modules.get(name)
         if module is None:
             self._modules[name] = module = ModuleType(name)
@@ -155,7 +161,10 @@ class Namespace:
         self._bind(module, values)
 
     def _bind(self, module: str, values: dict[str, object]) -> None:
-        """Set names of a module. If the program sends a name again with an unchanged value, the local value stays."""
+        """Set names of a module.
+
+        If the program sends an unchanged value again, the current value in this process stays.
+        """
         scope = self.module(module, {}).__dict__
         before = self._values.setdefault(module, {})
         for name, value in values.items():
@@ -168,9 +177,9 @@ class Namespace:
     # --- names that are loaded when they are first used ----------------------------------------------------------
 
     def later(self, name: str) -> object:
-        """Return the script's value of a name that no received function mentions.
+        """Return the value of a name of the script that no received function mentions.
 
-        Raises AttributeError if there is none.
+        Raises AttributeError if the script has no such name.
         """
         if not name.startswith("__"):
             self._load_rest(name)
@@ -180,7 +189,7 @@ class Namespace:
         raise AttributeError(f"module '{MAIN}' has no attribute {name!r}", name=name)
 
     def _load_rest(self, *names: str) -> None:
-        """Load these names; without arguments, load all names."""
+        """Load the values of these names from ``_rest``; without arguments, load all values."""
         rest = self._rest
         if isinstance(rest, bytes):
             self._rest = rest = loads(zlib.decompress(rest)) if rest else dict[str, bytes]()
@@ -194,14 +203,17 @@ class Namespace:
                         self._load_name(name, data)
                     except Exception as error:
                         if names:
-                            rest[name] = data  # the next use fails alike
+                            rest[name] = data  # keep the pickle, so that the next use raises the same error
                             raise AttributeError(f"{name} of {MAIN} cannot be unpickled here", name=name) from error
         finally:
             _local.namespace = previous
             _loading.release()
 
     def _load_name(self, name: str, data: bytes) -> None:
-        """Load one name. The generators of random numbers in its pickle begin the stream of the running task."""
+        """Load the value of one name.
+
+        If the value contains random number generators, set them to the start of the running task's stream.
+        """
         generators: list[random_streams.Used] = []
         with random_streams.loading(generators):
             self._bind(MAIN, {name: loads(data)})
@@ -213,7 +225,7 @@ class Namespace:
                 random_streams.begin_task(generators, *task)
 
     def names(self) -> tuple[dict[str, object], bytes, object]:
-        """Return the names of ``__main__``, the pickles of names that were not needed yet, and its file."""
+        """Return the names of ``__main__``, the pickles of the names that were not needed yet, and its file."""
         scope = self.module(MAIN, {}).__dict__
         hidden = {"__builtins__", "__spec__", "__loader__", "__getattr__", "__name__"}
         rest = self._rest if isinstance(self._rest, bytes) else zlib.compress(dumps(self._rest, 5), 1)
@@ -221,24 +233,28 @@ class Namespace:
 
 
 def _has_source(file: str) -> bool:
-    """Return whether `inspect` can find the source of classes with this file path."""
+    """Return whether `inspect` can find the source code of classes that are defined in this file."""
     return file in linecache.cache or Path(file).exists()
 
 
 class Script(NamedTuple):
-    """The description of a program's script, for the workers that run its functions."""
+    """The description of a program's script. Workers need it to run the script's functions."""
 
-    token: str  # identifies the program, and so its modules in a worker
+    token: str  # identifies the program; each worker has one namespace per token
     attributes: Mapping[str, object]  # `__file__` and `__package__` of the program's `__main__`
-    path: tuple[str, ...] = ()  # folders added to `sys.path` since the workers started
-    reloads: tuple[tuple[str, int], ...] = ()  # (module, count) of modules reloaded since the workers started
-    rest: bytes = b""  # name -> function, class or constant of the script, pickled and compressed
-    sources: bytes = b""  # file name -> text, pickled and compressed, for files that nodes do not have
+    path: tuple[str, ...] = ()  # folders that the program added to `sys.path` since the workers started
+    # (module, count): how often the program has reloaded each module since the workers started
+    reloads: tuple[tuple[str, int], ...] = ()
+    rest: bytes = b""  # compressed pickle of {name: pickled function, class or constant of the script}
+    sources: bytes = b""  # compressed pickle of {file name: text}, for source files that nodes do not have
     needs_rest: bool = False  # whether the function looks up names given as text, as `globals` and `eval` do
 
 
 def entered(script: Script) -> Namespace:
-    """Return the namespace of a script's program, and make it the current one in this thread."""
+    """Return the namespace of the program to which the script belongs.
+
+    The namespace becomes the current namespace of this thread.
+    """
     namespace = _namespaces.get(script.token)
     if namespace is None:
         _namespaces[script.token] = namespace = Namespace()
@@ -250,18 +266,22 @@ def entered(script: Script) -> Namespace:
     return namespace
 
 
-Record = tuple[Any, Any]  # (module, names), or (function that sets a class's attributes, its argument)
+# (module, {name: value}), or (function that sets the attributes of a class, argument of that function)
+Record = tuple[Any, Any]
 
 
 def note(record: Record) -> None:
-    """Record what was set for a program, so that it can be set again after another program has run."""
+    """Record names and values that were set for a program, so that they can be set again later.
+
+    This is necessary after another program has run in this process.
+    """
     if (recorded := getattr(_local, "recorded", None)) is not None:
         recorded.append(record)
 
 
 @contextmanager
 def recording(names: list[Record]) -> Iterator[None]:
-    """Collect in ``names`` everything that this thread sets in the program's modules and classes during the block."""
+    """Collect in ``names`` all that this thread sets in the program's modules and classes during the ``with`` block."""
     _local.recorded = names
     try:
         yield
@@ -270,7 +290,7 @@ def recording(names: list[Record]) -> Iterator[None]:
 
 
 def begin(namespace: Namespace) -> None:
-    """Make this namespace the current one in a process that runs no tasks itself, such as a child of a task."""
+    """Make this namespace the current one of a process that runs no tasks, such as a child process of a task."""
     _process.last = namespace
 
 
@@ -279,7 +299,7 @@ def _current() -> Namespace | None:
 
 
 class _Later:
-    """The ``__getattr__`` of a module that has only the names that were sent."""
+    """The ``__getattr__`` of a module copy, which has only the names that the program sent."""
 
     def __init__(self, namespace: Namespace | None, module: str) -> None:
         self._namespace, self._module = namespace, module
@@ -295,7 +315,10 @@ class _Later:
 
 
 def _place(name: str, module: ModuleType) -> None:
-    """Add a module to `sys.modules`, where imports find it; create missing packages without contents."""
+    """Add a module to `sys.modules`, where imports find it.
+
+    Create its parent packages, without contents, if they are missing.
+    """
     parent, _, last = name.rpartition(".")
     if parent:
         if parent not in sys.modules:
@@ -307,11 +330,11 @@ def _place(name: str, module: ModuleType) -> None:
 
 
 class _Loading:
-    """A placeholder for an object that is still being loaded, and whose name is set afterwards."""
+    """A placeholder for the value of a name that is still being loaded. The name is set when the value is complete."""
 
 
 class Empty:
-    """A placeholder for the contents of an unbound cell."""
+    """A placeholder for the contents of a closure cell whose variable has no value yet."""
 
 
 def _is_same(before: object, value: object) -> bool:
@@ -322,7 +345,7 @@ def _is_same(before: object, value: object) -> bool:
 
 
 def module_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
-    """Return the globals for the copies of a module's functions."""
+    """Return the global variables for the copies of a module's functions."""
     namespace = _current()
     if namespace is not None:
         return namespace.module(name, attributes).__dict__
@@ -331,7 +354,7 @@ def module_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
 
 
 def imported_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any]:
-    """Return the globals of a module or, if it cannot be imported here, of a local copy."""
+    """Return the global variables of a module. If the module cannot be imported here, return those of its copy."""
     try:
         return importlib.import_module(name).__dict__
     except ImportError:
@@ -339,7 +362,10 @@ def imported_scope(name: str, attributes: Mapping[str, object]) -> dict[str, Any
 
 
 def make_function(code: CodeType, scope: dict[str, Any], cells: tuple[CellType, ...] | None, name: str) -> FunctionType:
-    """Return a new function without attributes; or the module's function of this name, if it has the same code."""
+    """Return a new function, without attributes.
+
+    If the module already has a function with this name and the same code, return that function instead.
+    """
     existing = scope.get(name) if cells is None else None
     if type(existing) is FunctionType and existing.__code__ == code and existing.__globals__ is scope:
         return existing
@@ -348,15 +374,15 @@ def make_function(code: CodeType, scope: dict[str, Any], cells: tuple[CellType, 
 
 
 def set_function(function: FunctionType, state: tuple[Any, Any, tuple[Any, ...], dict[str, Any], bool]) -> None:
-    """Set a function's attributes, the contents of its cells, and the names that it uses.
+    """Set a function's attributes, the contents of its closure cells, and the global variables that it uses.
 
-    ``state``: its ``__dict__``, its other attributes, the contents of its cells, the names, and whether the function's
-    module contains it under its own name.
+    ``state``: the function's ``__dict__``, its other attributes, the contents of its cells, the global variables, and
+    whether the function's module contains the function under its own name.
     """
     attributes, slots, contents, names, is_named = state
     is_new = function.__name__ == _NEW
     if not is_new and _current() is None:
-        return  # the function is the program's own
+        return  # this process is the program itself, and the function is its own
     if names:
         _bind(function.__globals__, names)
     if is_new:
@@ -383,7 +409,7 @@ def set_module(module: ModuleType, names: dict[str, object]) -> None:
 
 
 def named_later(name: str) -> object:
-    """Return the script's value of a name, which has its own pickle."""
+    """Return the value of a name of the script whose value was pickled separately."""
     namespace = _current()
     if namespace is None:
         return getattr(sys.modules[MAIN], name)
@@ -394,7 +420,7 @@ def named_later(name: str) -> object:
 
 
 def place(value: Any, module: str, name: str) -> None:
-    """Set ``name`` in a worker's module to the value that it has in the program's module."""
+    """Set ``name`` in the worker's copy of ``module`` to ``value``, as in the program's module."""
     namespace = _current()
     if namespace is not None:
         namespace.bind(module, {name: value})
@@ -406,14 +432,14 @@ def _bind(scope: dict[str, Any], names: dict[str, object]) -> None:
     if namespace is not None and name in namespace._modules and namespace._modules[name].__dict__ is scope:
         namespace.bind(name, names)
     elif getattr(sys.modules.get(str(name)), "__dict__", None) is scope:
-        for each, value in names.items():  # this is the program's own module
+        for each, value in names.items():  # the module is the program's own, not a copy: keep its values
             scope.setdefault(each, value)
     else:
         scope.update(names)
 
 
 def _is_equal(before: Any, value: Any) -> bool:
-    """Return whether two sets of default values are equal."""
+    """Return whether two sets of default values of function parameters are equal."""
     if isinstance(before, dict) and isinstance(value, dict):
         return before.keys() == value.keys() and all(_is_same(before[name], value[name]) for name in value)
     if isinstance(before, tuple) and isinstance(value, tuple):

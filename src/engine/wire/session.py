@@ -1,16 +1,17 @@
-"""One end of a session: counts reliable frames, keeps them until acknowledged, and resends them on reconnect. No I/O.
+"""One end of a session between client and node. It resends frames after a reconnect. No I/O.
 
-Both ends count the reliable frames of each direction in order, without sending numbers; an `Ack` contains the number of
-frames that have arrived. A connection that breaks at any byte loses nothing and repeats nothing:
+An end keeps each reliable frame until the other end acknowledges it. Frames carry no sequence numbers: both ends count
+the reliable frames of each direction, and an `Ack` message contains the number of frames that have arrived. If a
+connection breaks, at any byte, no frame is lost or repeated:
 
     SESSION-1  each reliable message is delivered exactly once
     SESSION-2  messages are delivered in the order in which they were sent
     SESSION-3  a frame is kept until the other end has acknowledged it, and no longer
-    SESSION-4  if a read contains bytes that violate the protocol, no message of that read is delivered
+    SESSION-4  if the bytes of one read violate the protocol, no message of that read is delivered
     SESSION-5  an end with a limit for kept frames closes the session if the other end sends data while more than the
                limit is unacknowledged
-    SESSION-6  a `Ping` or `Pong` follows all reliable frames that were sent before it; if one of these is missing, the
-               session is over, because a reconnect would resend the wrong ones
+    SESSION-6  a `Ping` or `Pong` arrives after all reliable frames that were sent before it; if such a frame is
+               missing, the session is over, because a reconnect would resend the wrong frames
 """
 
 from __future__ import annotations
@@ -25,35 +26,40 @@ from .codec import ProtocolError
 from .messages import Ack, BothWays, Hello, Message, Ping, Pong, Refused, Sampled, ToClient, ToNode, Welcome
 
 UNCOUNTED = frozenset({Hello, Welcome, Refused, Ack, Ping, Pong, Sampled})
-_COUNTS = frozenset({Ping, Pong})  # uncounted messages that contain the number of frames sent before them
-# without `Hello`, which the server handles before a session exists
+# messages that are not counted themselves, and contain the number of reliable frames sent before them
+_COUNTS = frozenset({Ping, Pong})
+# messages that a session of a node accepts; `Hello` is handled before a session exists
 FOR_NODES = frozenset(get_args(ToNode | BothWays)) - {Hello}
 FOR_CLIENTS = frozenset(get_args(ToClient | BothWays))
-ACK_EVERY = 64  # after so many received frames an `Ack` is sent; with a heartbeat, it is sent after a single frame
-# A client's limit for one node. It is large: a node that works correctly but stalls may leave its tasks' messages and,
-# for each task, a window of items unacknowledged. 400 tasks with the largest messages and items that are sent in frames
-# are 400 * 17 * 64 KiB = 425 MiB.
+# send an `Ack` after this number of received frames; a heartbeat sends it earlier, even after a single frame
+ACK_EVERY = 64
+# The maximum size of the frames that a client keeps for one node. It is large, because a correct node that is stalled
+# may leave many frames unacknowledged: 425 MiB for 400 tasks, if each has 17 messages or streamed items of the maximum
+# size of 64 KiB.
 KEPT_BYTES = 512 << 20
 
 
 class FramesLost(ProtocolError):
-    """Raised when frames are missing though the connection was not lost: a bug. The session cannot continue."""
+    """Raised when frames are missing although the connection was not lost, which is a bug.
+
+    The session cannot continue.
+    """
 
 
 def attempt_digest(attempts: Iterable[int]) -> tuple[int, int]:
-    """Return a fingerprint of attempts: how many there are, and the sum of their numbers modulo 2**62."""
+    """Return a fingerprint of attempts: the number of attempts, and the sum of their attempt numbers modulo 2**62."""
     numbers = tuple(attempts)
     return len(numbers), sum(numbers) % 2**62
 
 
 class Session:
-    """One side of a session. It begins disconnected: frames wait until `resume` gets the frame count of the other end.
+    """One end of a session. It begins without a connection: `resume` starts one, and sends the frames that wait.
 
     Args:
-        accepts: the messages that the other end may send: `FOR_NODES` or `FOR_CLIENTS`.
-        keeps_bytes: limit for the bytes kept for the other end while it sends data. While it is away, there is no
-            limit: after a reconnect its greeting contains how much it has received. An executor has no limit, because
-            it keeps only results that its client has requested.
+        accepts: The messages that the other end may send: `FOR_NODES` or `FOR_CLIENTS`.
+        keeps_bytes: Maximum size of the unacknowledged frames while the other end sends data. While the other end is
+            disconnected, there is no limit, because on reconnect it reports how many frames it has received. An
+            executor (the node's daemon) has no limit, because it keeps only results that its client has requested.
     """
 
     __slots__ = (
@@ -74,10 +80,12 @@ class Session:
         self._accepts = accepts
         self._keeps_bytes = keeps_bytes
         self.received = 0  # reliable frames received
-        self.kept_bytes = 0  # bytes sent or queued, and not acknowledged; if it grows, the other end is slow or away
-        self._acked = 0  # the value of `received` in the last Ack
+        # size of the frames that are sent or queued, and not acknowledged; grows if the other end is slow or
+        # disconnected
+        self.kept_bytes = 0
+        self._acked = 0  # number of received frames that the last sent `Ack` contained
         self._acknowledge = False
-        # own reliable frames that the other end has acknowledged; the next frame is the first in `_kept`
+        # number of our reliable frames that the other end has acknowledged; the next frame is the first in `_kept`
         self._acknowledged = 0
         self._kept: deque[bytes | codec.SharedFrame] = deque()
         self._out: list[bytes] = []
@@ -85,22 +93,25 @@ class Session:
         self._splitter = codec.Splitter()
 
     def send(self, message: Message) -> None:
-        """Queue a message for the next `flush`. Uncounted messages are dropped while there is no connection."""
+        """Queue a message for the next `flush`.
+
+        Messages that are not counted are dropped while there is no connection.
+        """
         frame = codec.encode(message)
         if type(message) not in UNCOUNTED:
             self._keep(frame)
         elif self.connected:
             self._out.append(frame)
-            # with a heartbeat, acknowledge at the latest now, so that the other end can drop its kept frames
+            # a heartbeat is being sent: send an `Ack` with it, so that the other end can drop frames that it keeps
             if self.received != self._acked:
                 self._acknowledge = True
 
     def send_body(self, body: bytes) -> None:
-        """Queue the body of a reliable message that is forwarded unchanged."""
+        """Queue the encoded body of a reliable message that this process only forwards."""
         self._keep(codec.frame(body))
 
     def send_shared(self, frame: codec.SharedFrame) -> None:
-        """Queue a frame of which one part is shared with frames of other sessions."""
+        """Queue a frame that shares one of its two parts with frames of other sessions."""
         self._kept.append(frame)
         self.kept_bytes += len(frame)
         if self.connected:
@@ -108,16 +119,19 @@ class Session:
 
     @property
     def sent(self) -> int:
-        """Return the number of reliable frames sent, including those that wait for the next `flush` or connection."""
+        """Return the number of reliable frames sent, including frames that wait for the next `flush` or connection."""
         return self._acknowledged + len(self._kept)
 
     @property
     def pending(self) -> bool:
-        """Return whether `flush` would return any bytes."""
+        """Return whether there are bytes to send: `flush` would return them."""
         return self.connected and (bool(self._out) or self.received - self._acked >= ACK_EVERY)
 
     def flush(self) -> bytes:
-        """Return the bytes to write now, with a due `Ack` first; empty if there are none or there is no connection."""
+        """Return the bytes to write now, beginning with an `Ack` if it is due.
+
+        Empty if there is nothing to send or no connection.
+        """
         if not self.connected:
             return b""
         if self._acknowledge or self.received - self._acked >= ACK_EVERY:
@@ -131,16 +145,16 @@ class Session:
         return data
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the messages of `feed_framed`, without their bodies."""
+        """Like `feed_framed`, but return only the messages, without their encoded bodies."""
         return [message for message, _ in self.feed_framed(data)]
 
     def feed_framed(self, data: bytes) -> list[tuple[Message, bytes]]:
-        """Return the messages completed by ``data``, except `Ack`, each with its body, which can be forwarded.
+        """Return the messages that ``data`` completes, except `Ack`. Each comes with its encoded body, for forwarding.
 
         Raises:
-            ProtocolError: the data is invalid, and none of it counts as received: the other end sends it again after a
-                reconnect. Or the other end acknowledges too few of the sent frames.
-            FramesLost: see SESSION-6.
+            ProtocolError: the data is invalid. No frame in it counts as received, so the other end sends all of them
+                again after a reconnect. Also raised if too many of our frames are unacknowledged (SESSION-5).
+            FramesLost: a frame is missing (SESSION-6).
         """
         messages: list[tuple[Message, bytes]] = []
         counted = 0
@@ -164,20 +178,23 @@ class Session:
         return messages
 
     def lost(self) -> None:
-        """Handle the loss of the connection: drop an incomplete received frame, keep unacknowledged frames."""
+        """Handle the loss of the connection: drop the incomplete incoming frame, keep unacknowledged frames."""
         self.connected = False
         self._splitter = codec.Splitter()
         self._out.clear()
 
     def resume(self, peer_received: int) -> None:
-        """Begin a new connection. The other end has received ``peer_received`` of our frames; the rest is sent again.
+        """Begin a new connection: send again all reliable frames after the first ``peer_received``.
+
+        The other end has already received those first frames.
 
         Raises:
-            ProtocolError: the number is impossible, or lower than before: this is not the other end of the session.
+            ProtocolError: the number is impossible, or lower than before, so the peer is not the other end of this
+                session.
         """
         self._release(peer_received)
         self.connected = True
-        self._acknowledge = True  # the other end may not know yet how many of its frames have arrived here
+        self._acknowledge = True  # the other end may not know yet how many of its frames have arrived at this end
         self._out = []
         for frame in self._kept:
             self._out += (frame,) if isinstance(frame, bytes) else (frame.head, frame.tail)

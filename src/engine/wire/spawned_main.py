@@ -1,7 +1,8 @@
-"""The ``__main__`` of a process spawned by a task: it has the names of the task's script, but does not run the script.
+"""The ``__main__`` of a process that a task spawns. It has the names of the task's script, and does not run the script.
 
-When `multiprocessing` spawns a child, it asks for the module name of its own ``__main__``, and first runs that module
-in the child. In a worker, this module is the answer. The names are in a memory file of the worker.
+When `multiprocessing` spawns a child process, it reads the name of the parent's ``__main__`` module, and runs the
+module of that name in the child. In a worker, that name leads to this module. It loads the script's names, which the
+worker writes to a memory file.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from .script_modules import MAIN, Namespace, begin
 if TYPE_CHECKING:
     from types import ModuleType
 
-NAMES = "OUTRIDER_SPAWNED_MAIN"  # the environment variable with the path of the memory file
-_HEAD_BYTES = 16  # the file begins with the offset and the size of the newest pickle of the script's names
-_ASKS = "get_preparation_data"  # the function of multiprocessing and loky that asks for the module name
+NAMES = "OUTRIDER_SPAWNED_MAIN"  # environment variable that contains the path of the memory file
+# size of the file's head: the offset (8 bytes) and the size (8 bytes) of the newest pickle in the file
+_HEAD_BYTES = 16
+# function of multiprocessing and loky that reads the name of the parent's `__main__` module
+_ASKS = "get_preparation_data"
 
 
 class SpawningSpec:
-    """The spec of a worker's ``__main__``, with the attributes of a `ModuleSpec`."""
+    """The ``__spec__`` of a worker's ``__main__`` module. It has the attributes of a `ModuleSpec`."""
 
     loader = origin = cached = submodule_search_locations = None
     parent, has_location = "", False
@@ -34,7 +37,11 @@ class SpawningSpec:
 
     @property
     def name(self) -> str:
-        """Return the module's name. If a child is about to be spawned, write the names for the child."""
+        """Return the module's name.
+
+        If `multiprocessing` reads the name in order to spawn a child process, write the script's names to the memory
+        file, and return the name of this module.
+        """
         if sys._getframe(1).f_code.co_name != _ASKS:
             return MAIN
         from . import pickler
@@ -45,7 +52,7 @@ class SpawningSpec:
             os.environ[NAMES] = f"/proc/{self._pid}/fd/{self._file}"
         names, *others = self._namespace.names()
         data = pickle.dumps((pickler.dumps_what_can(names), *others), 5)
-        if data != self._data:  # append: a child may still be reading the older names
+        if data != self._data:  # append, because a child process may still be reading the previous pickle
             end = max(os.fstat(self._file).st_size, _HEAD_BYTES)
             os.pwrite(self._file, data, end)
             os.pwrite(self._file, end.to_bytes(8, "big") + len(data).to_bytes(8, "big"), 0)
@@ -54,7 +61,10 @@ class SpawningSpec:
 
 
 def names_of_parent() -> dict[str, object]:
-    """Return the names in ``__main__`` of the worker that spawned this process; empty if the worker has ended."""
+    """Return the names and values in ``__main__`` of the worker that spawned this process.
+
+    Empty if that worker has ended.
+    """
     try:
         data = Path(os.environ[NAMES]).read_bytes()
         at = int.from_bytes(data[:8], "big")

@@ -1,9 +1,9 @@
-"""The transport of tensors: only their own bytes, outside of the pickle, and shared storages only once.
+"""Sending of tensors. Only the bytes that a tensor covers are sent, as out-of-band buffers of the pickle.
 
-For a dense tensor on the CPU, the part of the storage that it covers is sent. If the parts of several tensors in one
-pickle overlap, the tensors share memory at the receiver, too. A view with gaps, such as a column of a matrix, becomes a
-separate contiguous tensor, unless a tensor without gaps shares its memory. All other tensors (on GPUs, sparse,
-quantized, DTensors, other subclasses) are pickled by their own methods.
+For a dense tensor on the CPU, the covered part of its storage is sent. If several tensors of one pickle cover the same
+bytes, these bytes are sent once, and the tensors share memory at the receiver, too. A view with gaps, such as a column
+of a matrix, becomes a separate contiguous tensor, unless a tensor without gaps covers the same memory. All other
+tensors (on GPUs, sparse, quantized, DTensors, other subclasses) are pickled by their own methods.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Any
 
-ALIGN_BYTES = 16  # alignment of a part within its storage: the size of the largest element
+# a part of a storage is sent from a multiple of this offset, which is the size of the largest element type
+ALIGN_BYTES = 16
 Place = tuple[int, int]  # (address of a storage, its size in bytes)
-Span = tuple[int, int]  # (first byte, end) of a range of bytes in a storage
+Span = tuple[int, int]  # (first byte, end) of a range of bytes within a storage
 _local = threading.local()
 
 
@@ -28,15 +29,17 @@ class CoveredParts:
     """The parts of storages that the tensors of one pickle cover."""
 
     def __init__(self) -> None:
-        # storage -> its parts, sorted by their beginning; once all tensors are pickled, the parts do not overlap
+        # storage -> the parts of it that are sent, by their first byte. When the pickle is final, the parts do not
+        # overlap.
         self._of: dict[Place, list[_Part]] = {}
-        self._copied: dict[Place, list[Span]] = {}  # storage -> ranges covered by views with gaps, which were copied
-        # storage -> ranges that must each become one part, because tensors overlap in them
+        # storage -> ranges of bytes that views with gaps cover; these views were copied
+        self._copied: dict[Place, list[Span]] = {}
+        # storage -> ranges of bytes that must be sent as one part, because several tensors overlap in the range
         self._joined: dict[Place, list[Span]] = {}
-        self._overlap = False  # whether tensors overlap, so that the pickle must be made again
+        self._overlap = False  # whether tensors overlap, in which case the object must be pickled again
 
     def has(self, storage: Any, begin: int, end: int) -> bool:
-        """Return whether a tensor without gaps covers these bytes. If none has so far, record them as copied."""
+        """Return whether a tensor without gaps covers these bytes. If there is none yet, record the bytes as copied."""
         place = _place(storage)
         before = self._before(place, begin)
         if self._span_in(place, begin, end) is not None or (before is not None and end <= before.end):
@@ -45,7 +48,7 @@ class CoveredParts:
         return False
 
     def covering(self, storage: Any, begin: int, end: int) -> _Part:
-        """Return the part of a storage that contains these bytes."""
+        """Return the part of the storage that contains these bytes. Create the part if there is none yet."""
         place = _place(storage)
         before = self._before(place, begin)
         if before is not None and end <= before.end:
@@ -67,20 +70,23 @@ class CoveredParts:
         return part
 
     def again(self) -> bool:
-        """Return whether the pickle must be made again because tensors overlapped; if so, prepare for it."""
+        """Return whether the object must be pickled again because tensors overlapped.
+
+        If so, prepare for the next try.
+        """
         overlap, self._overlap = self._overlap, False
         if overlap:
             self._of, self._copied = {}, {}
         return overlap
 
     def _before(self, place: Place, begin: int) -> _Part | None:
-        """Return the last part that begins at or before ``begin``."""
+        """Return the last part of a storage that begins at or before byte ``begin``; None if there is none."""
         parts = self._of.get(place, [])
         at = bisect_right(parts, begin, key=_first)
         return parts[at - 1] if at else None
 
     def _span_in(self, place: Place, begin: int, end: int) -> Span | None:
-        """Return the joined range that contains these bytes."""
+        """Return the range in ``_joined`` that contains these bytes; None if there is none."""
         return next((span for span in self._joined.get(place, ()) if span[0] <= begin and end <= span[1]), None)
 
 
@@ -97,7 +103,10 @@ def _overlapping(spans: Iterable[Span], begin: int, end: int) -> list[Span]:
 
 
 class collected:  # noqa: N801 - a context manager
-    """A context in which the overlapping tensors of one pickle share memory. A nested pickle has its own parts."""
+    """A context manager for one pickle: overlapping tensors that are pickled in it share memory at the receiver.
+
+    A pickle that is created inside another pickle has a context of its own.
+    """
 
     def __enter__(self) -> CoveredParts:
         self._before = getattr(_local, "parts", None)
@@ -109,7 +118,10 @@ class collected:  # noqa: N801 - a context manager
 
 
 class _Part:
-    """The bytes of a storage from ``first`` to ``end``, with some bytes before them for the alignment of elements."""
+    """The bytes of a storage from ``first`` to ``end``.
+
+    A few bytes before ``first`` are sent, too, so that the elements are aligned in memory.
+    """
 
     def __init__(self, storage: Any, first: int, end: int) -> None:
         self._storage, self.first, self.end = storage, first, end
@@ -121,14 +133,14 @@ class _Part:
 
 def _buffer(storage: Any, begin: int, end: int) -> pickle.PickleBuffer:
     view: Any = (ctypes.c_ubyte * (end - begin)).from_address(storage.data_ptr() + begin)
-    view.storage = storage  # keeps the storage alive as long as the view
+    view.storage = storage  # a reference, so that the storage lives as long as the view
     return pickle.PickleBuffer(view)
 
 
 def _storage(data: Any) -> Any:
     torch = importlib.import_module("torch")
     view = memoryview(data)
-    if view.readonly:  # torch has no read-only tensors
+    if view.readonly:  # copied, because torch has no read-only tensors
         return torch.frombuffer(bytearray(view), dtype=torch.uint8).untyped_storage()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -136,7 +148,7 @@ def _storage(data: Any) -> Any:
 
 
 def reducers() -> dict[type, Callable[[Any, Any], Any]]:
-    """Return the reducers of torch, which must be loaded."""
+    """Return the reducers for types of torch, which must be imported."""
     torch: Any = sys.modules["torch"]
     return {torch.Tensor: _tensor, torch.nn.Parameter: _tensor, torch.Generator: _generator}
 
@@ -149,7 +161,7 @@ def _tensor(_: Any, tensor: Any) -> Any:
     values = tensor.detach()
     try:
         values.untyped_storage().data_ptr()
-    except RuntimeError:  # a placeholder without memory, inside a function of torch.func
+    except RuntimeError:  # inside functions of torch.func, a tensor may be a placeholder without memory
         return NotImplemented
     size = values.element_size()
     begin = values.storage_offset() * size
@@ -171,14 +183,14 @@ def _tensor(_: Any, tensor: Any) -> Any:
 
 
 def _is_plain(torch: Any, tensor: Any) -> bool:
-    """Return whether the tensor is plain memory of this process."""
+    """Return whether the tensor is ordinary CPU memory of this process, which can be sent as bytes."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and not getattr(tensor, "_backward_hooks", None)  # torch warns about hooks when it pickles such a tensor
+        and not getattr(tensor, "_backward_hooks", None)  # torch warns about such hooks when it pickles the tensor
     )
 
 

@@ -1,4 +1,7 @@
-"""User objects as bytes: pickle protocol 5 followed by its buffers; the search for an unpicklable part."""
+"""Conversion of users' objects to bytes and back. The bytes are a pickle of protocol 5, followed by its buffers.
+
+If an object cannot be pickled, this module finds the part of the object that is the cause.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,28 @@ from ...lazy_named_tuple import NamedTuple
 from . import pickler, reducers
 from .messages import Value
 
-INLINE_BYTES = 64 * 1024  # larger values are sent as blobs
-PIECE_BYTES = 1024 * 1024  # larger pickles are read in pieces, and a larger `bytes` is not copied into its pickle
-FEW = 16  # only lists, tuples and dicts with at most so many items are searched for such a `bytes`
-ALIGN_BYTES = 64  # a cache line, with which numpy's SIMD code is fastest
+INLINE_BYTES = 64 * 1024  # larger values are sent as blobs, not inside a frame
+PIECE_BYTES = 1024 * 1024  # a larger pickle is read in pieces; a larger `bytes` object is not copied into the pickle
+FEW = 16  # lists, tuples and dicts with more items are not searched for large `bytes` objects
+ALIGN_BYTES = 64  # alignment of buffers: a cache line, with which numpy's SIMD code is fastest
 
 
 class Dumped(NamedTuple):
-    """A pickled value: the concatenation of ``parts``, in all ``total`` bytes.
+    """A pickled value. Its bytes are the concatenation of ``parts``, with a total size of ``total`` bytes.
 
-    The bytes may be views of the object's memory.
+    The parts may be views of the object's own memory, which is not copied.
     """
 
     parts: list[bytes | memoryview]
-    sizes: tuple[int, ...] | None  # see `Value`
+    sizes: tuple[int, ...] | None  # see `Value.sizes`
     total: int
 
 
 class Unpicklable(Exception):
     """Raised when an object cannot be pickled.
 
-    The cause is the part at ``path``, of type ``kind``, for this ``reason``.
+    ``path``: the part of the object that is the cause, such as ``args[0].lock``. ``kind``: the type of that part.
+    ``reason``: the error of that part.
     """
 
     def __init__(self, path: str, kind: str, reason: str) -> None:
@@ -48,19 +52,19 @@ class Unpicklable(Exception):
 
 
 def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: bool = True, code: bool = False) -> Dumped:
-    """Pickle an object, without copying large buffers.
+    """Pickle an object without copying its large buffers.
 
-    A large `bytes` that is an item of a short list, tuple or dict is not copied either: it becomes a part of its own.
+    A large `bytes` object in a short list, tuple or dict is not copied either, but returned as a separate part.
 
     Args:
-        obj: the object.
-        names: the name of the object in an error's path. A sequence names the items of a tuple, so that the error for
-            ``dump((args, kwargs), ("args", "kwargs"))`` may begin with ``args[0]['model'].lock``.
-        by_reference: False copies functions and classes of modules registered with cloudpickle.
-        code: whether the object is a function, with everything to which it refers.
+        obj: The object.
+        names: The object's name in error messages. If ``obj`` is a tuple, a sequence of names for its items: the error
+            for ``dump((args, kwargs), ("args", "kwargs"))`` may begin with ``args[0]['model'].lock``.
+        by_reference: False: copy functions and classes of the modules that are registered with cloudpickle.
+        code: Whether the object is a function and what it refers to.
 
     Raises:
-        Unpicklable
+        Unpicklable: the object, or a part of it, cannot be pickled.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -74,7 +78,7 @@ def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: boo
         if not buffers:
             return Dumped([head], None, len(head))
         views = [buffer.raw() for buffer in buffers]
-    except Exception as error:  # any error of a __reduce__
+    except Exception as error:  # a user's `__reduce__` may raise any error
         raise _explain(obj, names, error, code=code) from error
     parts: list[bytes | memoryview] = [head]
     total = len(head)
@@ -87,36 +91,40 @@ def dump(obj: object, names: str | Sequence[str] = "value", *, by_reference: boo
 
 
 def inline(dumped: Dumped) -> Value:
-    """Return a value whose bytes are in the frame itself; only for ``total`` up to `INLINE_BYTES`."""
+    """Return a message value that contains the bytes themselves. ``total`` must not exceed `INLINE_BYTES`."""
     parts = dumped.parts
     return Value(bytes(parts[0]) if len(parts) == 1 else b"".join(parts), dumped.sizes)
 
 
 def load(data: Any, sizes: Sequence[int] | None = None) -> Any:
-    """Return the object. ``data`` is bytes, or a writable mapping, over which arrays are created without a copy."""
+    """Unpickle an object from ``data``: bytes, or writable memory such as a mapped file.
+
+    Arrays of the object use writable memory directly, without a copy.
+    """
     if sizes is None:
         return pickle.loads(data) if len(data) <= PIECE_BYTES else _in_pieces(memoryview(data), ())
-    # a copy of bytes, because arrays must be writable
+    # copy `bytes` into writable memory, because arrays must be writable
     view = memoryview(bytearray(data) if isinstance(data, bytes) else data)
     head, *buffers = cut(view, sizes)
     return load_parts(head, buffers)
 
 
 def load_parts(head: memoryview, buffers: Sequence[memoryview]) -> Any:
-    """Return the object of a pickle and its out-of-band buffers."""
+    """Unpickle an object from a pickle and the pickle's out-of-band buffers."""
     return pickle.loads(head, buffers=buffers) if len(head) <= PIECE_BYTES else _in_pieces(head, buffers)
 
 
 def _in_pieces(head: memoryview, buffers: Sequence[memoryview]) -> Any:
-    file: Any = _Pieces(head)  # its `read` returns memoryviews, which suffice for the unpickler
+    file: Any = _Pieces(head)  # its `read` returns memoryviews instead of bytes, which the unpickler accepts
     return pickle.Unpickler(file, buffers=buffers).load()
 
 
 class _Pieces:
-    """A file with a large pickle, so that other threads can run while one thread unpickles.
+    """A file object for reading a large pickle. It lets other threads run while one thread unpickles.
 
-    `pickle.loads` holds Python's lock from the first byte to the last. With a file, the unpickler returns to Python for
-    each frame of 64 KiB. Larger bytes are copied here: without the lock if both ends have an address, else in pieces.
+    `pickle.loads` holds Python's lock (GIL) all the time. With a file object, the unpickler calls Python code for each
+    pickle frame of 64 KiB, so threads can switch. This class copies larger byte ranges itself: without the lock if
+    ctypes can get both addresses, else in pieces.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -132,13 +140,13 @@ class _Pieces:
         if len(part) <= PIECE_BYTES:
             buffer[: len(part)] = part
         else:
-            from . import large_copy  # imports ctypes, which few programs need
+            from . import large_copy  # imported here, because it imports ctypes, which few programs need
 
             large_copy.copy(buffer[: len(part)], part)
         return len(part)
 
     def readline(self) -> bytes:
-        """Return the next line. Only pickles of older protocols contain lines; protocol 5 has none."""
+        """Return the next line. Only pickles of older protocols have lines; pickles of protocol 5 have none."""
         line = bytearray()
         while not line.endswith(b"\n") and (char := bytes(self.read(1))):
             line += char
@@ -146,11 +154,14 @@ class _Pieces:
 
 
 def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool, code: bool) -> bytes:
-    """Pickle by the standard pickler if possible, in a tenth of the time. Objects of ``__main__`` must be copied."""
+    """Pickle with Python's standard pickler if possible, which takes a tenth of the time.
+
+    Objects defined in ``__main__`` need our pickler, because they must be sent as copies.
+    """
     if by_reference and ("torch" not in sys.modules or obj is None or (type(obj) is tuple and _is_nothing(obj))):
         try:
             head = pickle.dumps(obj, 5, buffer_callback=buffers.append)
-            # these need a reducer: see `reducers`
+            # a pickle that contains one of these texts has objects that need our reducers (see `reducers`)
             if b"__main__" not in head and b"andom" not in head and b"_Environ" not in head:
                 return head
         except Exception:  # noqa: BLE001, S110 - lambdas, local classes: the other pickler decides
@@ -162,7 +173,7 @@ def _pickled(obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: b
 
 
 def _is_nothing(obj: tuple[object, ...]) -> bool:
-    """Return whether the object is the arguments ``((), {})`` of a call without arguments."""
+    """Return whether the object is ``((), {})``, the arguments of a call without arguments."""
     return len(obj) == 2 and type(obj[0]) is tuple and type(obj[1]) is dict and not obj[0] and not obj[1]
 
 
@@ -212,24 +223,27 @@ def _has_long_bytes(obj: object, depth: int) -> bool:
 def _pickled_in_parts(
     obj: object, buffers: list[pickle.PickleBuffer], *, by_reference: bool
 ) -> list[bytes | memoryview]:
-    """Pickle like `_pickled`, but into parts: each large `bytes` is a part of its own, and is not copied."""
+    """Pickle like `_pickled`, but return a list of parts. Each large `bytes` object is a part, and is not copied."""
     file = _PickleFile()
     _write(obj, file, buffers, by_reference=by_reference)
     return file.parts
 
 
 class _PickleFile:
-    """A file for a pickler, which passes large objects to it directly instead of copying them to a buffer."""
+    """A file object for a pickler, which passes large `bytes` objects to `write` as they are, without copying them."""
 
     def __init__(self) -> None:
         self.parts: list[bytes | memoryview] = []
 
     def write(self, data: Any) -> int:
-        self.parts.append(data if type(data) is bytes else bytes(data))  # a bytearray is copied, because it may change
+        self.parts.append(data if type(data) is bytes else bytes(data))  # copy a bytearray, because it may change later
         return len(data)
 
     def getvalue(self) -> bytes:
-        """Return the small parts of the pickle: names of modules are in these, and large parts are data."""
+        """Return the small parts of the pickle, joined.
+
+        Module names are always in small parts; large parts contain only data.
+        """
         return b"".join(part for part in self.parts if len(part) <= PIECE_BYTES)
 
     def seek(self, _: int) -> None:
@@ -240,7 +254,7 @@ class _PickleFile:
 
 
 def cut(view: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
-    """Yield the parts of a value that have these sizes."""
+    """Yield slices of ``view`` with these sizes. Each slice begins at a multiple of `ALIGN_BYTES`."""
     at = 0
     for size in sizes:
         yield view[at : at + size]
@@ -248,10 +262,10 @@ def cut(view: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
         at += -at % ALIGN_BYTES
 
 
-# --- which part of an object cannot be pickled? -----------------------------------------------------------------------
+# --- search for the part of an object that cannot be pickled ----------------------------------------------------------
 
-_DEPTH = 12  # levels of the search; a part deeper than this is reported by its ancestor at this level
-_WIDTH = 10_000  # parts searched per object
+_DEPTH = 12  # maximum depth of the search; an error deeper in the object is reported for the object at this depth
+_WIDTH = 10_000  # maximum number of items that are searched per object
 
 
 def _explain(obj: object, names: str | Sequence[str], error: Exception, *, code: bool) -> Unpicklable:
@@ -270,7 +284,7 @@ def _explain(obj: object, names: str | Sequence[str], error: Exception, *, code:
 def _blame(
     path: str, obj: object, error: Exception, seen: set[int], depth: int, *, code: bool
 ) -> tuple[str, object, Exception]:
-    """Find the deepest part of ``obj`` that cannot be pickled by itself."""
+    """Find the innermost part of ``obj`` that cannot be pickled by itself. Return its path, the part, and its error."""
     seen.add(id(obj))
     if depth and not _refuses(obj):
         for step, child in _children(obj):
@@ -280,13 +294,17 @@ def _blame(
 
 
 def _refuses(obj: object) -> bool:
-    """Return whether the object's class has its own ``__reduce__`` that raises: then its parts are not searched."""
+    """Return whether the object's class defines a ``__reduce__`` that raises.
+
+    If so, the object's parts are not searched.
+    """
     if all(getattr(type(obj), name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__")):
         return False
     try:
         obj.__reduce_ex__(5)
     except Exception:  # noqa: BLE001
-        return not isinstance(obj, FunctionType | type)  # cloudpickle can pickle functions and classes
+        # functions and classes do not count, because cloudpickle can pickle them
+        return not isinstance(obj, FunctionType | type)
     return False
 
 
@@ -302,7 +320,7 @@ def _failure(obj: object, *, code: bool) -> Exception | None:
 
 
 def _children(obj: object) -> Iterator[tuple[str, object]]:
-    """Yield the parts of an object, each with the step that leads to it, such as ``.name``."""
+    """Yield the parts of an object, each with its path from the object, such as ``.name`` or ``[0]``."""
     if isinstance(obj, dict):
         for key, value in islice(obj.items(), _WIDTH):
             yield f"[{key!r:.60}]", value

@@ -1,4 +1,4 @@
-"""Install missing Debian packages, as root or with sudo. Wait for other programs that install packages."""
+"""Installation of missing Debian packages, as root or with sudo. It waits for other programs that install packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from .installation import Failed, Installation, ask, become_root
 
-_LOCK_S = 300  # seconds to wait for another installer, such as a new machine's unattended upgrades
+_LOCK_S = 300  # seconds to wait for another package installation, such as automatic upgrades of a new machine
 _RETRY_S = 2.0
 _QUIETLY = ("env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=a", "APT_LISTCHANGES_FRONTEND=none")
 _OPTIONS = (
@@ -30,7 +30,7 @@ def install(installation: Installation, packages: Sequence[str]) -> None:
     become = become_root("apt", f"install by hand: sudo apt-get install {' '.join(packages)}")
     try:
         _apt(installation, become, "update")
-    except Failed as failure:  # one of several package sources may be broken without effect
+    except Failed as failure:  # one of several package sources may be broken, which may not matter for these packages
         installation.line(f"{failure.reason}: trying with the package lists that are there")
     install = ("install", "--yes", "--no-install-recommends", "--", *packages)
     try:
@@ -51,7 +51,10 @@ def _is_installed(package: str) -> bool:
 
 
 def _apt(installation: Installation, become: Sequence[str], *arguments: str) -> None:
-    """Run apt-get. Wait for the lock of the package lists, as apt itself waits only for dpkg's lock."""
+    """Run apt-get. If another program holds the lock of the package lists, wait and try again.
+
+    apt itself waits only for the lock of dpkg.
+    """
     deadline = time.monotonic() + _LOCK_S
     while True:
         try:

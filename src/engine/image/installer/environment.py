@@ -1,6 +1,6 @@
-"""The node's Python environments, one per digest.
+"""The virtual environments on a node, one for each digest of the parameters.
 
-uv creates an environment beside its final place. It is then renamed, and never changed.
+uv creates an environment under a temporary name. The environment is then renamed, and never changed afterwards.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from . import files
 from .installation import Failed, Installation, try_lock
 from .protocol import Inbox
 
-_REACH_S = 4.0  # seconds to connect to an index: enough for two TCP retries, after 1 and 3 s
+_REACH_S = 4.0  # seconds to connect to a package index: enough for two repeated TCP packets, after 1 and 3 s
 _POLL_S = 0.2
-# Code that prints, in a virtual environment, whether it sees the packages of its base interpreter, and its own package
-# folders.
+# Code to run in the Python of a virtual environment. It prints whether the environment sees the packages of the Python
+# on which it is based, and the environment's own package folders.
 _VENV = """
 import sys, sysconfig
 if sys.prefix != sys.base_prefix:
@@ -31,11 +31,14 @@ if sys.prefix != sys.base_prefix:
     print("include-system-site-packages = true" in settings)
     print(*dict.fromkeys(map(sysconfig.get_path, ("purelib", "platlib"))), sep="\\n")
 """
-_OF_VENV = "outrider-venv.pth"  # name of a file that Python's `site` reads
+_OF_VENV = "outrider-venv.pth"  # a .pth file, which Python reads at its start
 
 
 def prepare(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping[str, Any]) -> Path:
-    """Create the environment unless it exists. Return its interpreter. ``wanted``: see `install_plan.environment`."""
+    """Create the virtual environment if it does not exist. Return its interpreter.
+
+    ``wanted``: the parameters from `install_plan.environment`.
+    """
     place: Path = cache / "envs" / wanted["digest"]
     python = place / "bin" / "python"
     if _works(python):
@@ -46,12 +49,14 @@ def prepare(installation: Installation, inbox: Inbox, cache: Path, wanted: Mappi
             installation.line("another pool is making this environment: waiting for it")
             while not try_lock(lock.fileno()):
                 time.sleep(_POLL_S)
-        if _works(python):  # another pool has created it in the meantime
+        if _works(python):  # another pool has created the environment while this process waited for the lock
             return python
         beside = place.with_suffix(".new")
-        for leftover in (beside, place):  # left by a killed installer, or based on a Python that was removed
+        # an unfinished environment of a killed installer, or one whose Python was removed
+        for leftover in (beside, place):
             shutil.rmtree(leftover, ignore_errors=True)
-        umask = os.umask(0o077)  # keep the files private, as later pools run them; tasks keep the login's umask
+        # only this user may write the files, because later pools run them; tasks get the login's umask
+        umask = os.umask(0o077)
         try:
             with installation.incomplete(beside):
                 _make(installation, inbox, cache, wanted, beside)
@@ -62,7 +67,7 @@ def prepare(installation: Installation, inbox: Inbox, cache: Path, wanted: Mappi
 
 
 def _works(python: Path) -> bool:
-    return os.access(python, os.X_OK)  # this follows the symlink, whose target may have been removed
+    return os.access(python, os.X_OK)  # follows the symlink: the Python to which it leads may have been removed
 
 
 def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping[str, Any], place: Path) -> None:
@@ -96,11 +101,14 @@ def _make(installation: Installation, inbox: Inbox, cache: Path, wanted: Mapping
 
 
 def _seen_by(python: str) -> tuple[bool, list[str]]:
-    """Return whether an interpreter sees its installation's packages, and the package folders of its virtual
-    environment.
+    """Return the packages that an interpreter sees, which may be in a virtual environment.
 
-    Without a virtual environment, there are no such folders. An environment created from a virtual environment is based
-    on the underlying installation, and would not see these folders.
+    A new environment that is created from a virtual environment is based on the Python below, and would not see the
+    packages of that virtual environment.
+
+    Returns:
+        Whether the interpreter sees the packages of the Python installation, and the package folders of its virtual
+        environment (empty if it is in none).
     """
     result = subprocess.run(  # noqa: S603 - the image's interpreter
         [python, "-I", "-c", _VENV], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
@@ -110,14 +118,17 @@ def _seen_by(python: str) -> tuple[bool, list[str]]:
 
 
 def _show(folders: Sequence[str], place: Path) -> None:
-    """Append the folders to the environment's search path, after its own packages."""
+    """Append these package folders to the search path of the environment at ``place``, after its own packages."""
     [packages] = place.glob("lib/python*/site-packages")
     lines = [f"import site; site.addsitedir({folder!r})\n" for folder in folders]
     (packages / _OF_VENV).write_text("".join(lines), encoding="utf-8")
 
 
 def _fetch(installation: Installation, inbox: Inbox, store: Path, folder: Path) -> str:
-    """Request the missing wheels from the client. Return requirements that install them from ``folder``."""
+    """Get the missing wheels from the client, and put all wheels into ``folder``.
+
+    Return requirements for installing them.
+    """
     installation.send("need", wheels=True)
     answer = inbox.next()
     wheels: Sequence[Sequence[Any]] = answer["wheels"]
@@ -126,14 +137,17 @@ def _fetch(installation: Installation, inbox: Inbox, store: Path, folder: Path) 
         source = store / digest
         try:
             os.link(source, folder / name)
-        except OSError:  # the store is on another file system
+        except OSError:  # hard links are impossible between file systems
             (folder / name).symlink_to(source)
         os.utime(source)
     return str(answer["requirements"])
 
 
 class _Uv:
-    """The uv binary. Its indexes are passed in environment variables, as arguments would show their passwords."""
+    """Runs uv.
+
+    The package indexes are passed in environment variables, because arguments would show their passwords.
+    """
 
     def __init__(self, installation: Installation, cache: Path, wanted: Mapping[str, Any]) -> None:
         self._installation, self._wanted = installation, wanted
@@ -151,13 +165,16 @@ class _Uv:
     def run(
         self, *arguments: str, stdin: bytes = b"", cwd: Path | None = None, folder: Path | None = None
     ) -> list[str]:
-        """Run uv and return its output. ``folder``: use only the wheels in this folder."""
+        """Run uv, and return the lines of its output. ``folder``: use only the wheels in this folder."""
         env = self._online if folder is None else {**self._base, "UV_FIND_LINKS": str(folder)}
         shown = f"uv {' '.join(arguments)}"
         return self._installation.run([self._binary, *arguments], env=env, cwd=cwd, stdin=stdin, shown=shown)
 
     def has_way_out(self) -> bool:
-        """Return whether an index or a proxy can be reached. uv is asked for its default index, as only uv knows it."""
+        """Return whether the host can reach a package index, or uses a proxy.
+
+        The default index is taken from uv's output, because only uv knows it.
+        """
         if any(self._online.get(name) for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")):
             return True
         indexes = list(self._wanted["indexes"])

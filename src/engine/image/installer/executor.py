@@ -1,4 +1,7 @@
-"""Start the executor on the prepared node, in the pool's own directory, and end earlier executors of the pool."""
+"""Starting the executor (the node's daemon) on the prepared node.
+
+The executor has a folder of its own. Earlier executors of the same pool on this machine are ended first.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,15 @@ from typing import Any
 
 from .installation import TAIL_LINES, Failed, Installation, try_lock
 
-_SUN_PATH = 104  # length of a socket's path that every system accepts, in bytes, including the final NUL
+_SUN_PATH = 104  # length in bytes that every system accepts for the path of a Unix socket, with the final NUL
 _TAKEOVER_S = 10.0
 
 
 @contextmanager
 def only_installer(directory: Path) -> Iterator[None]:
-    """Make this process the node's only installer: end an earlier one, which the client started before a connection
-    loss.
+    """A context in which this process is the only installer for the node.
+
+    If the client started another installer before it lost the connection, that installer is ended.
     """
     directory.parent.mkdir(mode=0o700, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -40,13 +44,14 @@ def only_installer(directory: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int:
-    """Return a descriptor of the lock file, once this process holds the lock. Signal the present holder to end."""
+    """Lock a file, and return its descriptor. If another process holds the lock, signal that process to end."""
     began = time.monotonic()
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if try_lock(fd):
-            with suppress(OSError):  # the last holder may have removed the folder: then lock the new file
+            # the process that held the lock may have removed the folder: then try again with a new file
+            with suppress(OSError):
                 if path.stat().st_ino == os.fstat(fd).st_ino:
                     return fd
             os.close(fd)
@@ -64,7 +69,7 @@ def _locked(path: Path) -> int:
 
 
 def is_running(directory: Path) -> bool:
-    """Return whether the directory's executor runs. If it does, all steps of the bootstrap are done already."""
+    """Return whether the executor of this folder is running. If so, the bootstrap has nothing left to do."""
     try:
         with (directory / "lock").open("r+b") as file:
             return not try_lock(file.fileno())
@@ -73,7 +78,7 @@ def is_running(directory: Path) -> bool:
 
 
 def end_others(pools: Path, machine: str, own: Path) -> None:
-    """End the executors that earlier nodes of this pool left on this machine, and all their processes."""
+    """End the executors, with all their processes, of earlier nodes of this pool on this machine."""
     for directory in pools.glob(f"{glob.escape(machine)}~*"):
         if directory == own:
             continue
@@ -85,9 +90,9 @@ def end_others(pools: Path, machine: str, own: Path) -> None:
                     f"an executor that this pool had here before does not end (its process id is in {directory}/lock)",
                     hint="end that process there, and try again",
                 )
-            with suppress(OSError, ValueError):  # the executor's fork server then ends its tasks
+            with suppress(OSError, ValueError):  # the fork server of a killed executor ends the executor's tasks
                 pid = int((directory / "lock").read_text())
-                # False: the pid was reused by another process
+                # send no signal if another process has meanwhile got the same process id
                 if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGTERM if waited < _TAKEOVER_S else signal.SIGKILL)
             time.sleep(0.02)
@@ -95,7 +100,10 @@ def end_others(pools: Path, machine: str, own: Path) -> None:
 
 
 def sweep(pools: Path, host: str) -> None:
-    """Remove directories of executors that a crash or a power cut of this host (see `this_host`) has ended."""
+    """Remove the folders of executors that are no longer running because this host crashed or lost power.
+
+    ``host``: the result of `this_host`. Only folders of this host that are older than a day are removed.
+    """
     with suppress(OSError), os.scandir(pools) as entries:
         for entry in entries:
             directory = Path(entry.path)
@@ -104,14 +112,16 @@ def sweep(pools: Path, host: str) -> None:
 
 
 def this_host() -> str:
-    """Return a name for this host that is unique among hosts with the same home folder, as many are called localhost.
+    """Return a name for this host.
 
-    A host without a machine-id gets another name after a reboot, and then abandons its old directories.
+    Hosts that share a home folder have different names, even if all are called localhost.
+
+    A host without a machine id gets a new name with each reboot. Its old folders are then never removed.
     """
     for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
         with suppress(OSError, ValueError):
             machine_id = Path(path).read_text().strip()
-            if len(machine_id) >= 32:  # the file may be empty, or contain "uninitialized"
+            if len(machine_id) >= 32:  # the file may be empty, or contain the text "uninitialized"
                 return f"{socket.gethostname()} {hashlib.sha256(machine_id.encode()).hexdigest()[:16]}"
     return socket.gethostname()
 
@@ -129,7 +139,7 @@ def _remove(directory: Path) -> None:
 
 
 def socket_path_of(directory: Path) -> Path:
-    """Return the path of the executor's socket: in the directory, or in /tmp if that path would be too long."""
+    """Return the path of the executor's socket: in ``directory`` or, if that path is too long for a socket, in /tmp."""
     path = directory / "executor.sock"
     if len(os.fsencode(path.with_suffix(".new"))) < _SUN_PATH:
         return path
@@ -146,9 +156,9 @@ def start(
     env: Mapping[str, str],
     mounted: socket.socket | None,
 ) -> None:
-    """Start the executor, and wait until its socket accepts connections.
+    """Start the executor, and wait until it accepts connections on its socket.
 
-    It inherits ``mounted``, the volumes' socket.
+    ``mounted``: the socket of the volumes' supervisor, which the executor inherits.
     """
     path = socket_path_of(directory)
     if path.parent != directory:
@@ -174,7 +184,10 @@ def start(
 
 
 def _make_private(directory: Path) -> None:
-    """Create a private folder inside a folder that everybody can write to. Raise an error if that fails."""
+    """Create a folder that only this user can access, inside a folder that all users can write.
+
+    Raises Failed if the folder exists and is not private.
+    """
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     status = directory.lstat()

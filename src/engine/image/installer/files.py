@@ -1,4 +1,4 @@
-"""The user's own files on the node: stored by content, and copied to a new tree for each pool."""
+"""The user's included files on the node. They are stored once by content, and copied to a new folder for each pool."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from .installation import Installation
 from .protocol import Inbox
 
 _CHUNK_BYTES = 1 << 20
-_KEPT_S = 30 * 86400  # seconds without use after which a file is deleted
+_KEPT_S = 30 * 86400  # seconds (30 days) after which an unused file is deleted
 
 
 def receive(installation: Installation, inbox: Inbox, store: Path, wanted: Mapping[str, int]) -> None:
-    """Ensure that ``store`` has each of ``wanted`` (SHA-256 -> size). The client sends the missing files."""
+    """Make sure that the folder ``store`` has all ``wanted`` files: SHA-256 -> size.
+
+    The client sends those that are missing.
+    """
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     missing = [name for name, size in wanted.items() if not _has(store / name, size)]
     if not missing:
@@ -34,8 +37,10 @@ def receive(installation: Installation, inbox: Inbox, store: Path, wanted: Mappi
 
 
 def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
-    """Create the folder ``tree`` with exactly these ``(path, sha256, size, is_executable)``, then rename it to its
-    place.
+    """Create the folder ``tree`` with exactly the given files.
+
+    The folder is created under another name and then renamed, so it is never incomplete. ``entries``: (path, SHA-256,
+    size, whether the file is executable).
     """
     beside = tree.with_name(f"{tree.name}.new")
     shutil.rmtree(beside, ignore_errors=True)
@@ -44,7 +49,7 @@ def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
     for path, name, _, executable in entries:
         target, source = beside / path, store / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)  # a copy, not a link, as a task may write to its file
+        shutil.copyfile(source, target)  # a copy and not a link, because a task may write to the file
         if executable:
             target.chmod(0o755)
         os.utime(source, (now, now))
@@ -53,7 +58,7 @@ def lay_out(tree: Path, store: Path, entries: Sequence[Sequence[Any]]) -> None:
 
 
 def forget(store: Path) -> None:
-    """Delete files that were not used for a long time, and partial files of a killed installer."""
+    """Delete stored files that were not used for a long time, and incomplete files of killed installers."""
     limit = time.time() - _KEPT_S
     with suppress(OSError), os.scandir(store) as entries:
         for entry in entries:
@@ -62,7 +67,10 @@ def forget(store: Path) -> None:
 
 
 def _has(path: Path, size: int) -> bool:
-    """Return whether the file has the content for its name. After a power cut it may be incomplete."""
+    """Return whether the file exists and has the content that its name (a SHA-256) states.
+
+    After a power failure, the file may be incomplete.
+    """
     try:
         return path.stat().st_size == size and _sha256(path) == path.name
     except OSError:

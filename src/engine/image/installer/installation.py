@@ -1,4 +1,4 @@
-"""A run of the installer: reports to the client, runs commands (as root if needed), and ends them when it ends."""
+"""One run of the installer. It reports to the client, runs commands, and ends these commands when it ends."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from . import protocol
 TAIL_LINES = 40
 LINE_CHARACTERS = 500
 _KEPT_LINES = 10_000
-_GRACE_S = 2.0  # seconds to wait for processes of root: only their sudo can end them, and only by SIGTERM
-_ANSWERED_S = 30.0  # time limit in seconds for a command that only prints facts
-# seconds to wait for the last output of a command that has ended; a process left behind may hold the pipe open
+_GRACE_S = 2.0  # seconds to wait for the end of root's processes, which only their sudo can end, when it gets SIGTERM
+_ANSWERED_S = 30.0  # maximum seconds for a command that only prints information
+# Seconds to wait for the last output of a command that has ended. If the command left a process in the background, that
+# process may keep the pipe open.
 _TRAILING_S = 1.0
 
 
 class Failed(Exception):
-    """The error for a failed phase of the bootstrap. ``log``: the last output lines of its command."""
+    """The error for a failed phase of the bootstrap. ``log``: the last lines of output of the failed command."""
 
     def __init__(
         self, reason: str, *, command: str = "", exit_status: int | None = None, log: Sequence[str] = (), hint: str = ""
@@ -41,18 +42,19 @@ class Failed(Exception):
 
 
 class Installation:
-    """One run of the installer. ``out``: the descriptor for frames to the client; nothing else may write to it."""
+    """One run of the installer. ``out``: the file descriptor for frames to the client; nothing else may write to it."""
 
     def __init__(self, out: int) -> None:
         self._out = out
-        self._sending = threading.RLock()  # reentrant, because signal handlers also send frames
+        # reentrant, because a signal handler may send a frame while this thread is sending one
+        self._sending = threading.RLock()
         self._secrets: list[str] = []
         self._over = False
         self.phase = "probe"
-        self.scratch: list[Path] = []  # folders that are removed if the bootstrap fails
-        # sockets to shut down if the bootstrap fails, which ends the processes that read them
+        self.scratch: list[Path] = []  # folders to remove if the bootstrap fails
+        # sockets to shut down if the bootstrap fails; the processes at their other ends then exit
         self.held: list[socket.socket] = []
-        process.adopt_orphans()  # so that processes left behind by commands can also be ended
+        process.adopt_orphans()  # so that background processes left by commands can be ended, too
 
     def hide(self, secrets: Sequence[str]) -> None:
         self._secrets = sorted(secrets, key=len, reverse=True)
@@ -95,7 +97,10 @@ class Installation:
         shown: str = "",
         pass_on: Sequence[socket.socket] = (),
     ) -> list[str]:
-        """Run a command, and report and return its output by line. ``pass_on``: sockets that the command inherits."""
+        """Run a command. Report its output line by line to the client, and return the lines.
+
+        ``pass_on``: sockets that the command inherits. Raises Failed if the command fails.
+        """
         command = shown or shlex.join(argv)
         try:
             running = subprocess.Popen(  # noqa: S603 - the user's and Outrider's commands
@@ -114,7 +119,8 @@ class Installation:
         listening = threading.Thread(target=self._listen, args=(running, lines), daemon=True)
         listening.start()
         if running.stdin is not None:
-            with suppress(BrokenPipeError):  # the exit status tells the reason
+            # the command has ended without reading: its exit status shows whether it failed
+            with suppress(BrokenPipeError):
                 running.stdin.write(stdin)
                 running.stdin.close()
         status = running.wait()
@@ -128,9 +134,9 @@ class Installation:
         return list(lines)
 
     def _listen(self, running: subprocess.Popen[bytes], lines: deque[str]) -> None:
-        """Collect and report the output.
+        """Collect and report the output of a command.
 
-        If a line was overwritten, as by a progress bar, only its last state counts.
+        If a line was overwritten, as by a progress bar, only its last state is used.
         """
         assert running.stdout is not None
         with running.stdout as output:
@@ -141,9 +147,9 @@ class Installation:
                     self.line(text)
 
     def end(self, reason: str, *, timed_out: bool = False) -> None:
-        """End this process because the client is gone or the time is over, unless the result was sent.
+        """End this process, because the client is gone or the time is over. If the result was already sent, do nothing.
 
-        This works even while another thread is blocked by writing to a dead connection.
+        This works even while another thread is blocked in writing to a dead connection.
         """
         os.set_blocking(self._out, False)
         if self._sending.acquire(timeout=_GRACE_S):
@@ -157,12 +163,15 @@ class Installation:
                 self._sending.release()
         try:
             self.clear()
-        finally:  # an internal error in `clear` would end only this thread, and the main thread would wait forever
+        finally:  # an error in `clear` would end only this thread, and the main thread would wait forever
             os._exit(1)
 
     @contextmanager
     def incomplete(self, folder: Path) -> Iterator[None]:
-        """Remove ``folder`` at the end of the block, also after an error, unless it was renamed."""
+        """Remove ``folder`` at the end of the ``with`` block, even after an error.
+
+        If the block renames it, nothing is removed.
+        """
         self.scratch.append(folder)
         try:
             yield
@@ -171,16 +180,17 @@ class Installation:
             self.scratch.remove(folder)
 
     def clear(self) -> None:
-        """End every process that this installation started, and remove unfinished folders."""
+        """End all processes that this installation started, and remove unfinished folders."""
         me = os.getpid()
         for held in self.held:
             with suppress(OSError):
-                held.shutdown(socket.SHUT_RDWR)  # unlike close, this also wakes a thread that reads the socket
+                # unlike `close`, this also wakes up a process that is reading from the socket
+                held.shutdown(socket.SHUT_RDWR)
         for pid in process.descendants(me):
             with suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
-        # a limited wait, as processes of root may not end
+        # wait only for a limited time, because processes of root may not end
         while (left := _alive(me)) and time.monotonic() < deadline + _GRACE_S:
             for pid in left if time.monotonic() >= deadline else ():
                 process.kill_tree(pid)
@@ -203,7 +213,7 @@ def try_lock(fd: int) -> bool:
 
 
 def ask(argv: Sequence[str], *, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
-    """Run a command that only prints facts. Any exit status is accepted."""
+    """Run a command that only prints information. Any exit status is accepted."""
     command = shlex.join(argv)
     try:
         return subprocess.run(  # noqa: S603
@@ -223,9 +233,9 @@ def ask(argv: Sequence[str], *, stdin: int = subprocess.DEVNULL) -> subprocess.C
 
 
 def become_root(what: str, otherwise: str) -> list[str]:
-    """Return the prefix for a command that needs root.
+    """Return the beginning of a command line that runs a command as root: with sudo, or empty if this user is root.
 
-    ``what``: the action; ``otherwise``: an alternative, for the error.
+    ``what``: the action, for errors. ``otherwise``: what the user can do instead, for errors.
     """
     if os.geteuid() == 0:
         return []

@@ -1,8 +1,8 @@
-"""The bootstrap's program on the node: reads a plan, carries it out, and reports progress. Idempotent.
+"""The installer's main program on the node: read a plan, carry it out, and report progress. It may be repeated.
 
     python3 -I <runtime> install
 
-This module and all its imports must run on Python 3.8 or newer, as it installs the right Python.
+This module and all its imports must run on Python 3.8 or newer, because the host may not have the right Python yet.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from .protocol import Inbox
 
 
 def main() -> NoReturn:
-    """Exit with 0 when the executor runs. Use `os._exit`, as a normal exit waits a second for the thread on stdin."""
+    """Run the installer. Exit with status 0 if the executor is running.
+
+    Uses `os._exit`, because a normal exit would wait one second for the thread that reads stdin.
+    """
     os._exit(0 if _bootstrapped() else 1)
 
 
 def _bootstrapped() -> bool:
     out = os.dup(1)
-    os.dup2(2, 1)  # other output must not be mistaken for a frame
+    os.dup2(2, 1)  # redirect stdout to stderr, so that other output cannot be mistaken for a frame
     installation = Installation(out)
     signal.signal(signal.SIGTERM, lambda *_: installation.end("it was ended by signal"))
-    os.write(out, b"\n")  # the login shell may have printed an unfinished line
+    os.write(out, b"\n")  # end an unfinished line that the login shell may have printed
     installation.send("hello")
     inbox = Inbox(sys.stdin.buffer, lambda: installation.end("the client has gone"))
     try:
@@ -63,7 +66,7 @@ def _carry_out(installation: Installation, inbox: Inbox, plan: Mapping[str, Any]
     executor.sweep(directory.parent, host)
     executor.end_others(directory.parent, plan["machine"], directory)
     with executor.only_installer(directory):
-        if not executor.is_running(directory):  # a running executor keeps its directory, even if this bootstrap fails
+        if not executor.is_running(directory):  # the folder of a running executor is kept, even if this bootstrap fails
             installation.scratch.append(directory)
         (directory / "host").write_text(host)
         python = Path(plan["python"])
@@ -102,7 +105,7 @@ def _start(installation: Installation, inbox: Inbox, plan: Mapping[str, Any], py
 
 
 def _environment(plan: Mapping[str, Any], python: Path, tree: Path) -> dict[str, str]:
-    """Return the environment variables for the image's commands, and for the executor with its tasks."""
+    """Return the environment variables for the image's commands, and for the executor and its tasks."""
     folders = [*(str(tree / folder) for folder in plan["paths"]), plan["runtime"]]
     env = {**os.environ, "OUTRIDER_INCLUDES": str(tree), "OUTRIDER_PATH": os.pathsep.join(folders)}
     if plan["environment"] is not None or (python.parent.parent / "pyvenv.cfg").exists():

@@ -1,9 +1,10 @@
-"""The protocol between client and installer: frames of one JSON line. To the host, a body of bytes follows the line.
+"""The protocol between client and installer. A frame is one line of JSON; frames to the installer may have a body.
 
-Frames to the installer: first ``plan``; then ``file`` (with ``sha256``, its bytes, and ``packed`` if zlib has made them
-smaller) for each requested file, and ``wheels`` if requested. Frames from the installer: ``hello``; ``phase`` for
-progress; ``need`` to request files; at the end ``result`` or ``failed``. If the client closes the connection before the
-end, the installer ends everything that it started.
+The body, whose size is in the line, follows the line. Frames to the installer: first ``plan``; then ``file`` for each
+requested file (``sha256``, the file's bytes as body, and ``packed`` if they are compressed with zlib), and ``wheels``
+on request. Frames from the installer: ``hello``; ``phase`` for progress; ``need`` to request files; at the end
+``result`` or ``failed``. If the client closes the connection before the end, the installer ends all processes that it
+started.
 """
 
 from __future__ import annotations
@@ -19,37 +20,38 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-LINE_BYTES = 1 << 20  # longest line from an installer; the longest correct line has the end of a log
+# maximum length of a line from an installer; the longest lines that installers send contain the end of a log
+LINE_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 18
 
 
 def encode(kind: str, body: bytes = b"", **facts: Any) -> bytes:
-    """Encode one frame to the installer."""
+    """Encode one frame for the installer."""
     head = json.dumps({"is": kind, "bytes": len(body), **facts}, separators=(",", ":"))
     return head.encode() + b"\n" + body
 
 
 def send(fd: int, kind: str, **facts: Any) -> None:
-    """Write one frame from the installer."""
+    """Write one frame to the client. ``fd``: the file descriptor of the connection."""
     data = (json.dumps({"is": kind, **facts}, separators=(",", ":")) + "\n").encode()
     while data:
         data = data[os.write(fd, data) :]
 
 
 class Lines:
-    """A decoder for frames from the installer.
+    """A decoder for the frames that the installer sends.
 
-    Lines before the first frame come from the login shell and are dropped.
+    Lines before the first frame are dropped, because they come from the login shell.
     """
 
     def __init__(self) -> None:
-        self._rest = bytearray()  # the received part of an unfinished line
+        self._rest = bytearray()  # the beginning of a line that is not complete yet
         self._greeted = False
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Decode the frames in ``data`` and the unfinished line before it.
+        """Return the frames that ``data`` completes.
 
-        Raise a ValueError for a line over `LINE_BYTES`.
+        Raises ValueError for a line longer than `LINE_BYTES`.
         """
         frames: list[dict[str, Any]] = []
         for line in self._lines(data):
@@ -73,7 +75,7 @@ class Lines:
 
 
 class Inbox:
-    """Frames from the client, read by a thread, which stores files as they arrive.
+    """Receives frames from the client in a thread, which stores files as they arrive.
 
     ``closed``: called when the client is gone.
     """
@@ -81,13 +83,13 @@ class Inbox:
     def __init__(self, stream: BinaryIO, closed: Callable[[], Any]) -> None:
         self._stream, self._closed = stream, closed
         self._frames: queue.Queue[dict[str, Any] | OSError] = queue.Queue()
-        self.folder = Path()  # folder for received files, named by their SHA-256
+        self.folder = Path()  # folder for received files; a file's name is its SHA-256
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def next(self) -> dict[str, Any]:
-        """Wait for the next frame.
+        """Wait for the next frame, and return it.
 
-        A file's frame is returned once the file is stored; if that fails, its OSError is raised.
+        The frame of a file is returned when the file is stored. If storing fails, the OSError is raised here.
         """
         frame = self._frames.get()
         if isinstance(frame, OSError):
@@ -104,7 +106,7 @@ class Inbox:
                 if head["is"] == "file":
                     self._store(head)
             except (EOFError, KeyError, ValueError, zlib.error):
-                # the client has closed the connection, or sent something that is not this protocol
+                # the client has closed the connection, or has sent data that does not follow the protocol
                 self._closed()
                 return
             except OSError as error:
@@ -113,12 +115,13 @@ class Inbox:
                 self._frames.put(head)
 
     def _store(self, head: dict[str, Any]) -> None:
-        """Store a file under a temporary name, then rename it.
+        """Store a file under a temporary name, then rename it to its SHA-256.
 
-        Its bytes are read to the end even if it cannot be stored.
+        If the file cannot be stored, read its bytes nevertheless, so that the next frame can be read.
         """
         path = self.folder / head["sha256"]
-        beside = self.folder / f"{head['sha256']}.{os.urandom(8).hex()}"  # other installers may write the same file
+        # a random name, because other installers may store the same file at the same time
+        beside = self.folder / f"{head['sha256']}.{os.urandom(8).hex()}"
         digest = hashlib.sha256()
         body = self._body(head["bytes"], packed=head.get("packed", False))
         try:
@@ -135,7 +138,7 @@ class Inbox:
             for _ in body:
                 pass
             raise
-        finally:  # a stored file was renamed before
+        finally:  # remove the temporary file; it no longer exists if it was renamed
             with suppress(OSError):
                 beside.unlink()
 

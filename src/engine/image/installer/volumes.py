@@ -1,4 +1,4 @@
-"""Volumes on the node: install the programs that mount them, and start the supervisor.
+"""Volumes (mounted storage) on the node: install the programs for mounting, and start the volumes' supervisor.
 
 See `outrider.engine.volumes`.
 """
@@ -21,11 +21,14 @@ from . import apt
 from .installation import Failed, Installation, ask, become_root
 
 PACKAGES = {"rclone": "rclone", "fusermount3": "fuse3"}
-_FUSE = (10, 229)  # device numbers of /dev/fuse (Documentation/admin-guide/devices.txt)
+_FUSE = (10, 229)  # (major, minor) device number of /dev/fuse, from Documentation/admin-guide/devices.txt of Linux
 
 
 def mount(installation: Installation, plan: Mapping[str, Any]) -> socket.socket | None:
-    """Mount the plan's volumes until all copies of the returned socket are closed; None: the plan has no volumes."""
+    """Mount the volumes of the plan, and return a socket. None: the plan has no volumes.
+
+    The volumes stay mounted until all copies of the socket are closed.
+    """
     volumes: Sequence[Mapping[str, Any]] = plan["volumes"]
     if not volumes:
         return None
@@ -53,8 +56,9 @@ def _home() -> str:
 
 
 def _user_can_mount(folders: Sequence[str]) -> bool:
-    """Return whether a user without root can mount volumes there: rclone and fuse3 exist, and the folders are in
-    their home.
+    """Return whether this user, without root, can mount volumes at these folders.
+
+    This requires rclone and fuse3, and that the folders are in the user's home folder.
     """
     if os.geteuid() == 0 or any(shutil.which(tool) is None for tool in PACKAGES):
         return False
@@ -90,7 +94,7 @@ def _check_host() -> None:
 
 
 def _start_supervisor(installation: Installation, argv: Sequence[str], order: Mapping[str, Any]) -> socket.socket:
-    """Start the supervisor as a separate process. Return its socket once everything is mounted."""
+    """Start the volumes' supervisor as a separate process. When all volumes are mounted, return the socket to it."""
     ours, theirs = socket.socketpair()
     installation.held.append(ours)
     with theirs:
