@@ -220,20 +220,21 @@ class Sender:
         """Send the end of the run. All other data has been sent before."""
 
     def close(self) -> None:
-        """Release this sender's resources; no other method is called after it. It must not raise, and may take 1
-        s at most.
+        """Release this sender's resources. No other method is called after this one.
+
+        It must not raise, and may take 1 s at most.
         """
 
     def takes(self, what: str) -> bool:
-        """Return whether this class overrides the method with the name ``method``."""
+        """Return whether this class overrides the method with the name ``what``."""
         return getattr(type(self), what) is not getattr(Sender, what)
 
 
 class Tracker:
-    """A destination of runs: frozen settings, without I/O. A dataclass with the fields ``name`` and ``ranks`` is
-    enough.
+    """A destination of runs: frozen settings, without I/O.
 
-    A tracker must be picklable, including its `Secret` values.
+    A dataclass with the fields ``name`` and ``ranks`` is enough. A tracker must be picklable, including its `Secret`
+    values.
 
     Attributes:
         name: The tracker's name in the record and for `outrider sync --to`, unique in a pool.

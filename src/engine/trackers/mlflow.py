@@ -164,7 +164,10 @@ class MLflowSender(Sender):
         self._run.keep("experiment_id", str(info.get("experiment_id", experiment)))
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Send params. MLflow never changes the value of a param, so a changed param is also sent as a tag."""
+        """Send params.
+
+        MLflow never changes the value of a param: if a value has changed, it is sent as a tag instead.
+        """
         params = [{"key": named(name), "value": _text(value, PARAM_CHARS)} for name, value in values.items()]
         for some in _pieces(params, PARAMS_MOST):
             try:
@@ -252,9 +255,7 @@ class MLflowSender(Sender):
         return info
 
     def _searched(self, experiment: str) -> dict[str, Any] | None:
-        """Return the MLflow run that an earlier process created but, as it was killed, did not note; None: there
-        is none.
-        """
+        """Return the MLflow run that an earlier process created but could not note before it was killed; None: none."""
         answer = self._calls.json(
             "POST",
             f"{API}/runs/search",
@@ -324,9 +325,7 @@ class MLflowSender(Sender):
 
 
 def named(name: str) -> str:
-    """Convert a name to a name that MLflow accepts: it consists of letters, digits and ``_-. :/``, and is a
-    relative path.
-    """
+    """Convert a name to a name that MLflow accepts: a relative path of letters, digits and ``_-. :/``."""
     path = posixpath.normpath(_NOT_IN_NAMES.sub("_", name).replace("..", "__").strip("/")).lstrip("/")
     return path[:NAME_CHARS].rstrip("/") or "_"
 

@@ -87,7 +87,7 @@ class Webhook(Tracker):
 
     @property
     def host(self) -> str:
-        """The part of the address that may appear in output: only the host."""
+        """The part of the address that may appear in output: host and port."""
         return urlsplit(revealed(self.url)).netloc.rpartition("@")[2]
 
     def open(self, run: TrackedRun) -> Sender:
@@ -181,7 +181,8 @@ class _WithoutPoints(WebhookSender):
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """Return the HMAC-SHA256 of ``timestamp.body`` in hexadecimal. In the header `Outrider-Signature` it follows
-    ``v1=``.
+    """Return the HMAC-SHA256 of ``timestamp.body`` in hexadecimal.
+
+    In the header `Outrider-Signature` it follows ``v1=``.
     """
     return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
