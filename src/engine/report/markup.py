@@ -59,7 +59,7 @@ def facts_list(pairs: Iterable[tuple[str, str]], kind: str = "facts") -> str:
 
 
 def number(value: float) -> str:
-    """Format a number with four digits or fewer, but integers below 10 million with all digits."""
+    """Format a number with only as many digits as people compare."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else str(value)
     size = abs(value)
