@@ -1,4 +1,4 @@
-"""Adapters that log the values of frameworks into the record of the run, one module for each framework.
+"""Adapters that log values of training frameworks into the run's record, one module for each framework.
 
 An adapter imports its framework when it is used. `loggable` turns a framework's values into metrics.
 

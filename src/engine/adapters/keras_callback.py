@@ -10,9 +10,9 @@ from .loggable import Ranks, is_logging, log_numbers
 
 
 class RecordCallback(keras.callbacks.Callback):  # type: ignore[misc]  # of a framework that may not be here
-    """Log losses and metrics of each epoch; with ``every`` also of each ``every`` batches.
+    """Logs the losses and metrics of each epoch. With ``every``, also logs them after each ``every`` batches.
 
-    Steps count epochs or, with ``every``, batches.
+    The logged step is the epoch's number or, with ``every``, the batch's number.
     """
 
     def __init__(self, every: int | None, ranks: Ranks) -> None:
@@ -26,7 +26,8 @@ class RecordCallback(keras.callbacks.Callback):  # type: ignore[misc]  # of a fr
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         if self._batches is None:
-            self._batches = epoch * ((self.params or {}).get("steps") or 0)  # fit(initial_epoch=3) begins later
+            # in fit(initial_epoch=3), the first epoch has the number 3
+            self._batches = epoch * ((self.params or {}).get("steps") or 0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._batches = (self._batches or 0) + 1

@@ -1,4 +1,4 @@
-"""A logger for Lightning that logs into the record of the run. Only this module imports lightning."""
+"""A logger for Lightning that logs into the run's record. Only this module imports lightning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .loggable import Ranks, is_logging, log_numbers, log_settings
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger  # pyright: ignore[reportMissingImports]  it may not be here
-# the older package pytorch_lightning, whose classes differ
+# the older package pytorch_lightning is in use; its classes differ from those of lightning
 elif "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning.loggers import Logger
 else:
@@ -19,14 +19,14 @@ else:
 
 
 class LightningLogger(Logger):  # type: ignore[misc]  # of a framework that may not be here
-    """Log the values of a module's ``self.log`` on the ranks in ``ranks``, and hyperparameters on rank 0."""
+    """Logs the values of ``self.log`` on the ranks in ``ranks``, and the hyperparameters on rank 0."""
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__()
         self._ranks: Ranks = ranks
 
     @property
-    def name(self) -> str:  # Lightning's default folder of checkpoints
+    def name(self) -> str:  # Lightning uses this as the default folder of checkpoints
         return "outrider"
 
     @property

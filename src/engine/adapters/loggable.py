@@ -1,4 +1,7 @@
-"""Log those numbers and settings of a framework that the record accepts; other values never end a training."""
+"""Logging of a framework's values: numbers as metrics, and settings as params.
+
+Values that the record does not accept are skipped, so that they never end a training.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +20,31 @@ Ranks = Literal["all", "head"]
 
 
 def checked_ranks(adapter: str, ranks: Ranks) -> Ranks:
-    """Return the ranks that log.
+    """Check and return ``ranks``, the ranks whose values are logged.
+
+    ``adapter``: the adapter's name, for errors.
 
     Raises:
-        SpecError: ``ranks`` is neither "all" nor "head".
+        SpecError: ``ranks`` is neither "all" nor "head" (only rank 0).
     """
     checks.one_of(f"integrations.{adapter}: ranks", ranks, get_args(Ranks))
     return ranks
 
 
 def is_logging(ranks: Ranks) -> bool:
-    """Return whether this rank logs."""
+    """Return whether this rank logs its values. ``ranks``: "all", or "head" (only rank 0)."""
     return ranks == "all" or instance_info().is_head
 
 
 def log_numbers(values: Mapping[str, Any], step: int | None) -> None:
-    """Log all values that are single numbers, however many there are; other values are left out."""
+    """Log all values that are single numbers, however many there are. Skip other values."""
     numbers = iter([(name, value) for name, value in _named(values).items() if _is_number(value)])
     while some := dict(islice(numbers, NAMES)):
         log_metrics(some, step=step)
 
 
 def log_settings(settings: Mapping[str, Any]) -> None:
-    """Log settings; settings that are too large for the record are left out."""
+    """Log settings as params. Skip settings that are too large for the record."""
     named = _named(settings)
     try:
         log_params(named)

@@ -1,4 +1,4 @@
-"""`LoggingHandler`: writes log records of Python's `logging` in a task to the run's record, with level and numbers."""
+"""`LoggingHandler`: sends the log records of Python's `logging` in a task, with their numbers, to the run's record."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from .loggable import log_numbers
 
 
 class LoggingHandler(logging.Handler):
-    """A handler that writes each log record as a line to stderr, and logs its numbers as metrics.
+    """A handler that writes each log record as a line to stderr, and logs the numbers in it as metrics.
 
-    In the record of the run, the line is part of the rank's output. A log record that another handler writes to
-    stdout or stderr is not written again. Numbers come from ``extra={"metrics": {"loss": 0.3}, "step": 7}``. If a log
-    record reaches several such handlers, only one of them handles it, so tasks that add one each may share a process.
+    In the run's record, the line is part of the rank's output. If another handler writes a log record to stdout or
+    stderr, this handler does not write it again. Numbers come from ``extra={"metrics": {"loss": 0.3}, "step": 7}``. If
+    a log record reaches several handlers of this class, only one of them handles it, so tasks that add one handler each
+    may share a process.
 
     Args:
         level: The lowest level of the log records that are handled.
@@ -27,7 +28,7 @@ class LoggingHandler(logging.Handler):
         self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line of a log record, and log its numbers."""
+        """Write a log record as a line, and log the numbers in it as metrics."""
         handlers = [each for each in _handlers(record.name) if record.levelno >= each.level]
         if next((each for each in handlers if isinstance(each, LoggingHandler)), self) is not self:
             return
@@ -42,7 +43,7 @@ class LoggingHandler(logging.Handler):
 
 
 def _handlers(name: str) -> Iterator[logging.Handler]:
-    """Yield the handlers that a record of the logger reaches, in this order."""
+    """Yield the handlers that a log record of the logger ``name`` reaches, in this order."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         yield from logger.handlers

@@ -1,4 +1,7 @@
-"""A callback for Hugging Face's ``Trainer`` that logs the Trainer's logs. Only this module imports transformers."""
+"""A callback for the ``Trainer`` of Hugging Face that logs the Trainer's values.
+
+Only this module imports transformers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from .loggable import log_numbers, log_settings
 
 
 class RecordCallback(TrainerCallback):  # type: ignore[misc]  # of a framework that may not be here
-    """Log a Trainer's arguments and logs, on rank 0: the Trainer's losses are the mean of all ranks already."""
+    """Logs the Trainer's arguments and values on rank 0. The Trainer's losses are already the mean of all ranks."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         if state.is_world_process_zero:

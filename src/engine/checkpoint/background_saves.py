@@ -1,6 +1,7 @@
-"""Saves in the background: one thread per save, one save at a time. The training's next call raises a save's error.
+"""Saves in the background: one thread per save, one save at a time. A failed save raises its error in the training's
+next call.
 
-The thread writes this rank's part of a checkpoint. On rank 0, it also writes the manifest once all parts exist.
+The thread writes this rank's part of a checkpoint. On rank 0, it also writes the manifest once all ranks' parts exist.
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ from .store import Store, polls
 
 
 class WrittenParts:
-    """The parts of one checkpoint that ranks have written so far. Each part is read once."""
+    """The parts of one checkpoint (each holds the data of one rank) that ranks have written so far.
+
+    Each part is read from the storage only once.
+    """
 
     def __init__(self, store: Store, at: CheckpointId) -> None:
         self._store = store
         self._at = at
         self._known: dict[str, Part] = {}
-        # (size, digest) by name: of the parts, and of the files that the parts name
+        # file name -> (size, digest), for the parts and for the data files that the parts list
         self.files: dict[str, tuple[int, str]] = {}
 
     def read(self) -> list[Part]:
         for key in self._store.names(self._at.folder):
             name = key.rpartition("/")[2]
             if records.is_part(name) and name not in self._known:
-                with suppress(FileNotFoundError, Damaged):  # another process is removing the part
+                with suppress(FileNotFoundError, Damaged):  # another process is deleting this part
                     data = self._store.get(key)
                     self._known[name] = part = Part.load(data)
                     self.files |= {**part.files, name: (len(data), records.digest(data))}
@@ -43,12 +47,18 @@ class WrittenParts:
 
 
 class BackgroundSaves:
-    """The incomplete saves of this rank. Use it in one thread only."""
+    """The saves of this rank that are not complete yet. Use this object in one thread only."""
 
     def __init__(
         self, participant: Participant, *, keep: int, completed: Callable[[int, int], object] = lambda *_: None
     ) -> None:
-        """Create it. ``completed``: called on rank 0 with the step and size in bytes of each complete checkpoint."""
+        """Create the saves of a rank.
+
+        Args:
+            participant: The role of this process: its rank, its run and the storage.
+            keep: The number of complete checkpoints to keep.
+            completed: Called on rank 0 with the step and the size in bytes of each complete checkpoint.
+        """
         self.participant = participant
         self._store = participant.store
         self._keep = keep
@@ -56,9 +66,9 @@ class BackgroundSaves:
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()  # set: do not wait for the parts of other ranks
         self._failure: CheckpointError | None = None
-        self._incomplete: dict[CheckpointId, WrittenParts] = {}  # on rank 0: the checkpoints that it must complete
+        self._incomplete: dict[CheckpointId, WrittenParts] = {}  # on rank 0: checkpoints that have no manifest yet
         self._newest: CheckpointId | None = None
-        self._begun: Counter[int] = Counter()  # step -> number of saves that began; equal on all ranks
+        self._begun: Counter[int] = Counter()  # step -> number of saves of this step that began; equal on all ranks
 
     def start(self, step: int, snapshot: Snapshot, *, delay_s: float) -> None:
         """Write the save in the background. `wait_written` must have returned for the previous save."""
@@ -69,7 +79,7 @@ class BackgroundSaves:
         self._thread.start()  # not a daemon thread: a script must not end before its last save is written
 
     def wait_written(self, *, hurry: bool) -> None:
-        """Return when this rank's part is written. Raise the error if that failed.
+        """Return when this rank's part of the latest save is written. Raise the error if the save failed.
 
         ``hurry``: do not wait for the parts of other ranks.
         """
@@ -85,7 +95,7 @@ class BackgroundSaves:
     def wait_complete(self) -> None:
         """Return when all parts and the manifest of the latest save are written.
 
-        Raise an error if parts are still missing after the time-out.
+        Raise an error if parts are still missing after the time-out of the ranks.
         """
         self.wait_written(hurry=False)
         newest, self._newest = self._newest, None
@@ -95,7 +105,7 @@ class BackgroundSaves:
         for _ in polls(self._store, self.participant.within_s):
             if self.participant.rank == 0:
                 lack = self._complete()
-            else:  # a later checkpoint may be complete by now, and this one deleted
+            else:  # rank 0 may have deleted this checkpoint after it completed a later one, so accept later ones too
                 done = any(at >= newest for at in records.complete(self._store.names()))
                 lack = None if done else "rank 0 has not completed it"
             if lack is None:
@@ -126,7 +136,11 @@ class BackgroundSaves:
             self._failure.__cause__ = error
 
     def _write(self, at: CheckpointId, snapshot: Snapshot) -> None:
-        """Write this rank's part: first its share, then the contents that it needs and no rank has written."""
+        """Write this rank's part.
+
+        First write the contents assigned to this rank. Then write, as a second file, the contents that this rank needs
+        and no rank has written.
+        """
         self.participant.check()
         snapshot.hash()
         ranks = self.participant.term.size
@@ -172,18 +186,20 @@ class BackgroundSaves:
             part = Part(rank, number, at.term, at.step, entries, where, {file: (size, hashed.hexdigest())})
             if store.create(key, part.dump()):
                 return part
-            store.delete(f"{at.folder}/{file}")  # an earlier process of this rank has written the part
+            # an earlier process of this rank has already written the part: use that one
+            store.delete(f"{at.folder}/{file}")
             return Part.load(store.get(key))
         except CheckpointError:
-            with suppress(CheckpointError):  # the checkpoint can no longer become complete: free its space
+            # without this part the checkpoint cannot become complete, so free its space
+            with suppress(CheckpointError):
                 store.delete(key)
                 store.delete(f"{at.folder}/{file}")
             raise
 
     def _complete(self) -> str | None:
-        """Complete checkpoints and drop older ones.
+        """Complete the checkpoints whose parts all exist, and delete older checkpoints.
 
-        Return what the newest incomplete one lacks; None: all are complete.
+        Return what the newest incomplete checkpoint still lacks; None: all checkpoints are complete.
         """
         lacks = {at: self._complete_one(at, self._incomplete[at]) for at in sorted(self._incomplete)}
         done = [at for at, lack in lacks.items() if lack is None]
@@ -221,7 +237,7 @@ class BackgroundSaves:
         return None
 
     def _clean(self) -> None:
-        """Delete obsolete checkpoints, manifest first, so that no reader loads a partial checkpoint."""
+        """Delete obsolete checkpoints. Delete the manifest first, so that no reader loads a half-deleted checkpoint."""
         store, term = self._store, self.participant.term.number
         keys = store.names()
         done, remains = records.to_delete(keys, store.folders(), term=term, keep=self._keep)

@@ -84,7 +84,7 @@ def checkpoint(
 
 
 class Checkpoint:
-    """The checkpoints of one training, opened by `checkpoint`. Not thread-safe."""
+    """The checkpoints of one training, opened by the function `checkpoint`. Not thread-safe."""
 
     def __init__(
         self,
@@ -123,10 +123,11 @@ class Checkpoint:
             now=time.monotonic(),
         )
         self._copies = CopyMemory()
-        self._only_in_memory = False  # whether the newest state is only in memory, not in the storage
+        self._only_in_memory = False  # True: the newest state is in memory but not in the storage
         self._in_memory = None if in_memory is None else opened(name, self._rank, self._world.size, *in_memory)
         self._begins = threading.Lock()
-        self._saves: BackgroundSaves | None = None  # None: this rank has no term yet
+        # None: this rank has not registered its run in the storage yet (`participant.begin`)
+        self._saves: BackgroundSaves | None = None
         self._announcements: Announcements | None = None
         self._timed = every_s is not None
         self._saved_at = time.monotonic()
@@ -171,7 +172,7 @@ class Checkpoint:
             saves.wait_complete()
         vote = ResumeVote(saves.participant, self._loads, lambda at: restore(self._store, at, self._rank, into))
         loaded = vote.run()
-        # only now, so that all ranks can repeat a load that failed, for example because a disk was full
+        # count the load only after it succeeded: all ranks can then repeat a load that failed (for example, disk full)
         self._loads += 1
         with self._lock:
             self._interval.resumed(loaded.step, time.monotonic())
@@ -310,21 +311,26 @@ class Checkpoint:
         return f"<checkpoints of {self.name!r} at {self._store.url}>"
 
     def _urgent(self) -> bool:
-        """Return whether a cloud will take back a machine of the ranks.
+        """Return whether a cloud will take back a machine of any rank.
 
-        At the same step, all ranks get the same answer.
+        All ranks get the same answer for the same step.
         """
         if self._world.size == 1:
             return stopping(everywhere=False)
-        return context.current() is not None and stopping(everywhere=True)  # outside of a task, steps are not counted
+        # `stopping` works only within a task, as it counts the steps of a rank
+        return context.current() is not None and stopping(everywhere=True)
 
     def _join(self) -> None:
-        """Report once that the ranks wait for each other. If one rank fails, the pool then ends the others soon."""
+        """Report to the pool, once, that this rank waits for other ranks.
+
+        If one rank fails, the pool then soon ends the others.
+        """
         task = self._task
         if self._has_joined or self._world.size == 1 or task is None or task.log is None or not task.log.here:
             return
         self._has_joined = True
-        with suppress(OSError):  # no free descriptors, or the node ends: then the ranks wait for `timeout`
+        # If the report fails (no free descriptors, or the node ends), ranks wait for a failed rank until the time-out.
+        with suppress(OSError):
             task.log.tell(Joined(task.attempt))
 
     def _tell(self, step: int, size_bytes: int) -> None:
@@ -345,18 +351,18 @@ class Checkpoint:
             return self._begun_once()
 
     def _begin_later(self) -> None:
-        """Begin the world's term in the background.
+        """Begin this training's term (its numbered claim to the storage) in a background thread.
 
         A training that resumes from memory should not wait for the storage.
         """
-        with suppress(CheckpointError, SpecError):  # the next save raises the error
+        with suppress(CheckpointError, SpecError):  # the next save raises this error
             self._begun()
 
     def _begun_once(self) -> BackgroundSaves:
         if self._saves is None:
             participant = begin(self._store, self.name, self._world, self._rank, self._within_s)
             with self._lock:
-                if self._closed:  # closed while the term was begun in the background
+                if self._closed:  # the training closed the checkpoints while the background thread began the term
                     raise SpecError(f"{self!r} are closed: call checkpoint(...) again.")
                 if self._timed and self._world.size > 1:
                     self._announcements = Announcements(participant, self._interval, self._lock)
@@ -366,7 +372,7 @@ class Checkpoint:
 
 
 def _counted(step: SupportsIndex) -> int:
-    """Return a number of steps as an integer; integers of numpy and torch are accepted.
+    """Return a step number as an integer; integers of numpy and torch are accepted.
 
     Any other value would create a checkpoint name that no load finds.
     """
@@ -402,7 +408,7 @@ def _in_memory(memory: object, every: object, durable: object) -> tuple[int | No
 
 
 def _interval(every: object) -> tuple[int | None, float | None]:
-    """Return the two meanings of ``every``: (steps, seconds), at most one of them not None."""
+    """Convert ``every`` to (steps, seconds): a number of steps or a number of seconds. The other value is None."""
     if isinstance(every, int) and not isinstance(every, bool):
         if every < 1:
             raise SpecError(f"checkpoint: every takes at least 1 step, not {every}.")

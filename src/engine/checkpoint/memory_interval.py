@@ -1,8 +1,9 @@
 """Decide which steps a rank keeps in memory, and check how much memory that takes. No I/O, no clock.
 
-A save that would have to wait is skipped. After that, only every second step is saved, then every fourth, and so on,
-until no save must wait. A version is complete when every rank has kept that step, and each rank decides alone. So the
-steps are multiples of powers of two: the steps of the slowest rank are also steps of all other ranks.
+A save that would have to wait for the previous save is skipped. After that, only every second step is saved, then every
+fourth, and so on, until no save must wait. Each rank decides alone, but a training can resume only from a step that
+every rank has kept. So the steps are multiples of powers of two: the steps of the slowest rank are also steps of all
+other ranks.
 
 KEEP-1: the steps that a rank keeps are multiples of ``every`` times a power of two, or the first step after such a
     multiple.
@@ -31,7 +32,7 @@ class MemoryInterval:
         return number // self.stride > self._last // self.stride
 
     def done(self, step: int, *, kept: bool) -> None:
-        """Note that a due step was kept, or was skipped because the previous save is still running."""
+        """Record that a due step was kept, or was skipped because the previous save is still running."""
         self._last = step // self._every
         self._in_row = self._in_row + 1 if kept else 0
         if not kept:
@@ -42,11 +43,17 @@ class MemoryInterval:
 
 
 def too_much(state_bytes: int, *, copies: int, ranks_here: int, ranks: int, memory_bytes: int) -> str:
-    """Return the reason why a rank's states cannot be kept in memory; "": they can.
+    """Return the reason why the ranks' states do not fit into memory; "": they fit.
 
-    A rank has two slots, and its node needs two for each copy of another rank's part. ``ranks_here``: how many of
-    ``ranks`` run on this computer, whose nodes share the memory of a copy. All together may take half of the computer's
-    memory.
+    Each state needs two slots of memory on its rank's node and on each other node that holds a copy. All states
+    together may use half of the computer's memory.
+
+    Args:
+        state_bytes: The size of one rank's state.
+        copies: The number of nodes that keep each state.
+        ranks_here: How many of the ranks run on this computer. If all do, their nodes share one copy in memory.
+        ranks: The number of ranks.
+        memory_bytes: The memory of this computer.
     """
     each = 2 * state_bytes * (1 if ranks_here == ranks else copies)
     if ranks_here * each <= memory_bytes // 2:

@@ -1,5 +1,6 @@
-"""A rank's states in its node's memory: the training copies a state, a thread hands it to the node, and ranks resume
-from it.
+"""The states of a rank in its node's memory.
+
+The training copies a state, a thread hands the copy to the node, and ranks resume from it.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from ..node.context import TaskContext
     from ..node.log_sender import LogSender
 
-SLOTS = 2  # one slot for the newest complete state, and one to write to
-LOOKS_S = 0.005  # longest pause between two checks whether a state was copied, in seconds
+SLOTS = 2  # one slot for the newest complete state, and one for the state that is being written
+LOOKS_S = 0.005  # longest pause, in seconds, between two checks whether the other nodes have a state
 
 
 def opened(run: str, rank: int, ranks: int, every: int | None, copies: int) -> MemorySaves | None:
-    """Return the object that keeps a rank's states in memory; None outside of a rank's own process."""
+    """Return the object that keeps a rank's states in memory; None: this process is not the main process of a rank."""
     task = context.current()
     if task is None or task.log is None or not task.log.here or ranks == 1:
         return None
@@ -41,14 +42,14 @@ def opened(run: str, rank: int, ranks: int, every: int | None, copies: int) -> M
 
 
 class MemorySaves:
-    """Keeps the states of one rank in memory. Only the rank's training thread calls it."""
+    """The states of one rank that are kept in memory. Only the rank's training thread calls this."""
 
     def __init__(
         self, run: str, rank: int, ranks: int, task: TaskContext, node: LogSender, *, every: int | None, copies: int
     ) -> None:
-        """Create it.
+        """Create the memory saves of a rank.
 
-        ``every``: keep each state after this many steps; None: as many states as possible without a wait.
+        ``every``: keep a state in memory once in this number of steps; None: as often as possible without a wait.
         """
         self._run, self._rank, self._ranks = run, rank, ranks
         self._task, self._node = task, node
@@ -58,31 +59,32 @@ class MemorySaves:
         self._interval = MemoryInterval(every or 1)
         self._waits = None if every is None else MemoryWaits(run, every)
         self._slots = [Slot(self._ranks_here) for _ in range(SLOTS)]
-        self._last: Slot | None = None  # the slot with the previous state
-        # states that are copied, for the node; None: the end
+        self._last: Slot | None = None  # the slot with the newest copied state
+        # copied states for the thread that hands them to the node; None: the thread ends
         self._copied: SimpleQueue[tuple[Slot, Snapshot, int, int] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None  # hands copied states to the node
+        self._thread: threading.Thread | None = None  # the thread that hands copied states to the node
         self._handing_over = False
         self._again, self._step = 0, -1
-        # (blob, its bytes, step) of the resumed state, until a newer one exists
+        # (blob name, size in bytes, step) of the state that this rank resumed from
         self._resumed_from: tuple[str, int, int] | None = None
         self._newest: tuple[Slot, int, int] | None = None  # (slot, bytes, step) of the newest state
-        self._storing: Counter[int] = Counter()  # step -> value of `_again` when its save to the storage began
+        # step -> number of repeated steps (`_again`) when this step's save to the storage began
+        self._storing: Counter[int] = Counter()
         self._off = False
 
     def load(self, into: object) -> Loaded | None:
-        """Return the state from which all ranks of this generation resume; None: it is not in memory.
+        """Return the state from which all ranks of this generation resume; None: no such state is in memory.
 
         Raises:
-            CheckpointError: the state has other shards than ``into``.
-            SerializationError: the state cannot be unpickled here.
+            CheckpointError: The saved state is sharded differently from ``into``.
+            SerializationError: The state cannot be unpickled here.
         """
         offer = self._offer()
         if offer is None:
             return None
         name, fields = offer
         try:
-            # the caller wants the whole state, but the other shards are on other nodes
+            # the caller wants whole tensors, but the other shards are on other nodes
             if fields["sharded"] and into is None:
                 return None
             state = restored(blobs.lent_mapping(name), fields["size_bytes"], into)
@@ -108,13 +110,18 @@ class MemorySaves:
         return not self._off and self._node.here and self._interval.due(step)
 
     def save(self, step: int, state: object, *, hurry: bool = False) -> bool:
-        """Keep ``state`` in memory if that is due. Return whether it is kept.
+        """Keep ``state`` in memory if this step is due. Return whether it is kept.
 
-        With ``every``, wait until the previous state is on its nodes, for the time that `MemoryWaits` allows; with
-        ``hurry``, do not wait. Without ``every``, skip a step that would have to wait.
+        With ``every``, wait until the requested nodes have the previous state, but no longer than `MemoryWaits` allows.
+        Without ``every``, skip this step if it would have to wait.
+
+        Args:
+            step: The number of completed training steps.
+            state: The state.
+            hurry: True: do not wait.
 
         Raises:
-            SerializationError: the state cannot be pickled.
+            SerializationError: The state cannot be pickled.
         """
         self._again += step <= self._step
         self._step = step
@@ -136,7 +143,7 @@ class MemorySaves:
         return True
 
     def _free_slot(self) -> Slot | None:
-        """Return a slot for the next state; None: the previous state is not on its nodes yet."""
+        """Return a slot for the next state; None: some requested node does not have the previous state yet."""
         if self._handing_over:
             return None
         waits = self._waits is not None and not self._waits.is_abandoned
@@ -156,14 +163,14 @@ class MemorySaves:
         return slot
 
     def _tell(self, warning: str) -> None:
-        if warning and not self._rank:  # only rank 0 warns, as all ranks wait in the same way
+        if warning and not self._rank:  # only rank 0 warns, as every rank waits equally long
             warnings.warn(warning, RuntimeWarning, stacklevel=5)
 
     def newest(self) -> tuple[int, KeptSnapshot] | None:
-        """Return the step and state that this rank kept last, or resumed from.
+        """Return (step, state) that this rank kept last, or resumed from; None: no state that all ranks are sure to
+        have.
 
-        None: ranks may have different newest states. This happens if saves never wait (no ``every``), as each rank
-        skips steps on its own.
+        If saves never wait (no ``every``), each rank skips steps on its own, so the ranks' newest states may differ.
         """
         self._end_thread()
         if self._waits is None and self._step >= 0:
@@ -179,11 +186,13 @@ class MemorySaves:
         return None
 
     def storing(self, step: int) -> None:
-        """Note that a save of this step to the storage begins."""
+        """Record that a save of this step to the storage begins."""
         self._storing[step] = self._again
 
     def stored(self, step: int) -> None:
-        """Note that a checkpoint is complete in the storage: later generations resume from nothing older."""
+        """Report to the node that a checkpoint is complete in the storage: it need not keep older states for later
+        generations.
+        """
         if self._node.here:
             with suppress(OSError):
                 self._node.tell(Stored(self._task.attempt, self._run, self._storing.pop(step, self._again), step))
@@ -212,7 +221,7 @@ class MemorySaves:
                 self._hand_over(*copied)
             finally:
                 self._handing_over = False
-            del copied  # otherwise the state would live until the next one arrives
+            del copied  # without this, the variable would keep the state's memory in use until the next state arrives
 
     def _hand_over(self, slot: Slot, snapshot: Snapshot, again: int, step: int) -> None:
         """Hand a copied state to the node. If there is not enough memory, stop keeping states in memory."""

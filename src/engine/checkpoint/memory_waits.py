@@ -1,7 +1,7 @@
-"""The waits of saves until the previous state is on its nodes, and the warnings about them. No I/O, no clock.
+"""How long saves wait for the previous state to reach other nodes, and the warnings about such waits. No I/O, no clock.
 
-A rank that must keep each due step has room for one state that is not on all its nodes yet, so the next save waits for
-that state. So at most one step whose `save` has returned is not on all requested nodes.
+With ``every``, a rank has room for only one state that is still on its way to other nodes, so the next save waits for
+that state. Thus at most one step whose `save` has returned is missing on some requested node.
 
 WAIT-1: a save waits for at most `WAIT_S`. After one save has waited that long, no later save of this generation waits:
     a client that is suspended for an hour costs the training one wait, and ranks wait for each other once.
@@ -12,8 +12,8 @@ from __future__ import annotations
 from math import ceil
 
 WAIT_S = 30.0
-SAVES = 50  # number of saves for one sum of the waiting time
-SHARE = 0.1  # share of the training time spent waiting from which on the user is warned
+SAVES = 50  # number of saves over which the waiting time is summed, to compare it with SHARE
+SHARE = 0.1  # warn the user if the training spends at least this share of its time in such waits
 
 
 class MemoryWaits:
@@ -25,11 +25,11 @@ class MemoryWaits:
         self._since: float | None = None
 
     def rest_s(self, began: float, now: float) -> float:
-        """Return how many seconds a save that began to wait at ``began`` may still wait."""
+        """Return how many more seconds a save may wait if its wait began at ``began``."""
         return 0.0 if self.is_abandoned else began + WAIT_S - now
 
     def gave_up(self) -> str:
-        """Note that a save has waited for the whole `WAIT_S`. Return a warning for the user."""
+        """Record that a save has waited for the whole `WAIT_S` in vain. Return a warning for the user."""
         self.is_abandoned = True
         return (
             f"A state of {self._run!r} was not on its nodes within {WAIT_S:g} s. From now on no save waits for that, "
@@ -38,7 +38,7 @@ class MemoryWaits:
         )
 
     def waited(self, began: float, now: float) -> str:
-        """Note a successful wait, even one of no time. Return a warning for the user, usually empty."""
+        """Record a wait that succeeded, even a wait of 0 s. Return a warning for the user; "": no warning."""
         if self._since is None:
             self._since = began
         self._saves += 1

@@ -42,7 +42,7 @@ class ObjectStore:
             try:
                 obstore.put(self._store, key, data, mode="create", use_multipart=False)
             except exceptions.AlreadyExistsError:
-                # obstore repeats a request if its answer was lost, so this call may have written the object
+                # obstore retries a request whose answer was lost, so the existing object may be from this very call
                 return self.get(key) == data
         return True
 
@@ -73,7 +73,7 @@ class ObjectStore:
             with self._translated("deleted"):
                 try:
                     obstore.delete(self._store, keys)
-                except FileNotFoundError:  # another rank is removing the objects at the same time
+                except FileNotFoundError:  # another rank is deleting the objects at the same time
                     for key in keys:
                         self.delete(key)
 

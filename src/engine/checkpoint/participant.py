@@ -1,4 +1,7 @@
-"""The role of a process in a run: its world, rank and term, with a check whether a later term has begun."""
+"""The role of a process in a run: its rank, its world (the ranks that save together) and the world's term.
+
+The term is a number: a world with a higher number fences this world, so that it may not save any more.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Participant:
     within_s: float  # how long to wait for other ranks, in seconds
 
     def check(self) -> None:
-        """Raise a CheckpointFenced if a later term has begun."""
+        """Raise a CheckpointFenced if a world with a higher term has begun, which fences this one."""
         newest = max(term_numbers(self.store.names("terms")), default=0)
         if newest > self.term.number:
             try:
@@ -40,7 +43,7 @@ def this_world() -> tuple[World, int]:
     if info.pool:
         attempt = info.attempt if info.world_size == 1 else 0
         return World(info.pool, info.job, info.generation, attempt, info.world_size), info.rank
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # nothing distinguishes several runs of such processes
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # outside a pool, nothing tells two starts of the same ranks apart
         raise SpecError(
             f"checkpoint() outside a pool is for one process, and WORLD_SIZE is {os.environ['WORLD_SIZE']} here: "
             "run the function by pool.broadcast."
@@ -49,11 +52,12 @@ def this_world() -> tuple[World, int]:
 
 
 def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> Participant:
-    """Return the participant with the term of ``world``. Rank 0 begins the term, other ranks wait for that.
+    """Return the participant for ``rank``, with the term of ``world``. Rank 0 creates the term; other ranks wait for
+    it.
 
     Raises:
-        CheckpointFenced: another world has taken over.
-        CheckpointError: rank 0 did not begin the term within ``within_s`` seconds.
+        CheckpointFenced: A newer run has taken over the checkpoints of ``run``.
+        CheckpointError: Rank 0 did not create the term within ``within_s`` seconds.
     """
     known: dict[int, Term] = {}
     damaged: dict[int, str] = {}
@@ -61,9 +65,10 @@ def begin(store: Store, run: str, world: World, rank: int, within_s: float) -> P
         for number in term_numbers(store.names("terms")) - known.keys():
             try:
                 known[number] = Term.load(store.get(term_key(number)))
-            except FileNotFoundError:  # an old term that another rank just removed
+            except FileNotFoundError:  # the file of an old term that another rank has just deleted
                 continue
-            except Damaged as damage:  # read it again at the next poll, unless this rank begins the next term
+            # a later poll reads the file again, unless this rank's new term makes it obsolete
+            except Damaged as damage:
                 damaged[number] = str(damage)
         unknown = [Term.unknown(number) for number in damaged.keys() - known.keys()]
         term = admission(world, rank, [*known.values(), *unknown])

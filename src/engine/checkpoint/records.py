@@ -1,5 +1,7 @@
 """The records in a run's storage, as readable JSON, and decisions that need only these records. No I/O, no clock.
 
+A world is a group of processes that save together. Its term is its number: a new world fences those with lower numbers.
+
 The files of a run::
 
     terms/00000007.json                   world 7 has begun: worlds with lower numbers may complete no checkpoint
@@ -8,7 +10,7 @@ The files of a run::
     step-000000001200.term-00000007/      one checkpoint (with ``.again-1`` if world 7 saved that step once before):
         rank-00003-5f2a91c0.distcp        data that rank 3 wrote
         rank-00003.0.json                 the entries of rank 3, and the places of their data: a `Part`
-        rank-00003.1.json                 the places of data that rank 3 wrote later, as no rank had
+        rank-00003.1.json                 the places of data that rank 3 wrote later, because no other rank had done so
         .metadata                         the index of tensors for torch.distributed.checkpoint
         manifest.json                     the list of files; written last, it makes the checkpoint complete
 
@@ -47,11 +49,11 @@ class Damaged(Exception):
 
 
 class CheckpointId(NamedTuple):
-    """The identity of one checkpoint. The greater one is newer: first by world, then by step."""
+    """The identity of one checkpoint. Of two, the greater is newer: the world's number decides, then the step."""
 
     term: int
     step: int
-    again: int = 0  # number of earlier saves of that step in the same world
+    again: int = 0  # number of earlier saves of this step in the same world
 
     @property
     def folder(self) -> str:
@@ -66,7 +68,7 @@ class CheckpointId(NamedTuple):
 
     @classmethod
     def of(cls, key: str) -> CheckpointId | None:
-        """Return the checkpoint that the file ``key`` belongs to; None for other files."""
+        """Return the checkpoint that the file ``key`` belongs to; None: the file belongs to no checkpoint."""
         match = _FOLDER.fullmatch(key.partition("/")[0])
         return None if match is None else cls(int(match[2]), int(match[1]), int(match[3] or 0))
 
@@ -84,7 +86,7 @@ def is_part(name: str) -> bool:
 
 
 def digest(data: Piece) -> str:
-    """Return the digest that ``b2sum --length=256`` prints."""
+    """Return the same digest as the command ``b2sum --length=256``."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
@@ -98,7 +100,7 @@ class Record:
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """Parse JSON. Raise `Damaged` if it is not such a record."""
+        """Parse a record of this class from JSON. Raise `Damaged` if the data is not a valid record."""
         try:
             facts = json.loads(data)
             return cls(**{each.name: facts[each.name] for each in fields(cls)})  # type: ignore[arg-type]
@@ -113,9 +115,9 @@ class World(Record):
     pool: str
     job: int
     generation: int
-    attempt: int  # 0 if there are several ranks: a rank that is restarted alone stays in its world
+    attempt: int  # 0 if the world has several ranks: a single restarted rank (a new attempt) then joins the same world
     size: int
-    nonce: str = ""  # distinguishes worlds outside a pool, whose other fields are all equal
+    nonce: str = ""  # random; outside a pool, only this field differs between worlds
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Term(World):
 
     @classmethod
     def unknown(cls, number: int) -> Term:
-        """Return a stand-in for a term whose file is damaged. It matches no world, and the next term fences it."""
+        """Return a stand-in for a term whose file is damaged. It equals no world's term; the next term fences it."""
         return cls("", 0, 0, 0, 0, "damaged", number=number)
 
     @property
@@ -167,7 +169,7 @@ class Entry(NamedTuple):
 
     @property
     def vacant(self) -> bool:
-        """Return whether this rank's shard is empty, because there were more ranks than shards."""
+        """Return whether this rank has no elements of the tensor, because there were more ranks than shards."""
         return self.sharded and 0 in self.extent
 
 
@@ -179,15 +181,18 @@ class ByteRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part(Record):
-    """The entries of one rank (only in number 0), and the places of its written data (number 0, perhaps 1)."""
+    """A file of one rank in a checkpoint: the places of the data that it wrote, and in number 0 also its entries.
+
+    A rank writes part 0, and perhaps part 1 with data that no rank wrote before.
+    """
 
     rank: int
     number: int
     term: int
     step: int
     entries: list[Entry]
-    where: Mapping[str, ByteRange]  # digest of the content -> its place
-    files: Mapping[str, tuple[int, str]]  # name -> (size, digest) of a file that this rank wrote
+    where: Mapping[str, ByteRange]  # digest of a content -> the place of its bytes
+    files: Mapping[str, tuple[int, str]]  # name -> (size, digest) of each data file that this rank wrote
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", [Entry(*each[:5], *map(tuple, each[5:])) for each in self.entries])
@@ -206,31 +211,38 @@ class Manifest(Record):
     generation: int
     pool: str
     world_size: int
-    written: str  # an ISO time in UTC
+    written: str  # the time of writing: an ISO time in UTC
     files: Mapping[str, tuple[int, str]]
     format: int = field(default=FORMAT)
 
 
 def checked(data: bytes, name: str, wanted: tuple[int, str]) -> bytes:
-    """Return ``data``. Raise `Damaged` if its size or digest is not the wanted one."""
+    """Return ``data``. Raise `Damaged` if its size or digest is not the expected one."""
     if (len(data), digest(data)) != tuple(wanted):
         raise Damaged(f"{name} is not what was written")
     return data
 
 
 def complete(keys: Iterable[str]) -> list[CheckpointId]:
-    """Return the complete checkpoints among the files of a run, newest first."""
+    """Return the complete checkpoints, newest first, given the file names of a run."""
     result = {at for key in keys if key.endswith(f"/{MANIFEST}") and (at := CheckpointId.of(key)) is not None}
     return sorted(result, reverse=True)
 
 
 def admission(world: World, rank: int, terms: Sequence[Term]) -> Term | None:
-    """Return the term that holds the run when a rank of ``world`` starts, given the existing ``terms``.
+    """Decide which term owns the run's storage when a rank of ``world`` starts.
 
-    A term of another world means that ``world`` is fenced. A term of ``world`` itself is one of ``terms``; on rank 0 it
-    may be a new one, which rank 0 must create. None: rank 0 has not created it yet. Within one broadcast (or task), the
-    later generation (or attempt) wins, whichever starts first. Between different ones, the last to start wins, as
-    nothing else orders them.
+    Of two worlds of one broadcast (or task), the later generation (or attempt) owns it, whichever starts first. Of
+    worlds of different broadcasts, the last to start owns it, as nothing else orders them.
+
+    Args:
+        world: The world that starts.
+        rank: The rank of this process.
+        terms: The existing terms.
+
+    Returns:
+        A term of another world: it has fenced ``world``. A term of ``world``: if it is not among ``terms`` (only on
+        rank 0), rank 0 must create it. None: rank 0 has not created the term yet.
     """
     newest_first = sorted(terms, key=lambda term: term.number, reverse=True)
     for term in newest_first:
@@ -245,10 +257,11 @@ def admission(world: World, rank: int, terms: Sequence[Term]) -> Term | None:
 
 
 def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
-    """Choose the rank that writes each entry, so that ranks write about equally many bytes; -1: all ranks write it.
+    """Return for each entry the rank that writes it, so that ranks write about equally many bytes; -1: all ranks write
+    it.
 
-    Every rank writes its own pickle. The ranks' states may differ: contents that no rank wrote are found by their
-    digests, and written in a second part.
+    Each rank writes its own pickle. Ranks' states may differ, so a content may be missing in the assigned rank's state:
+    the ranks find such contents by their digests, and write them in their second parts.
     """
     writers = [-1] * len(entries)
     loads = [0] * ranks
@@ -260,12 +273,12 @@ def shares(entries: Sequence[Entry], ranks: int) -> list[int]:
 
 
 def first_parts(parts: Iterable[Part]) -> dict[int, Part]:
-    """Return the parts with ranks' entries (number 0), by rank."""
+    """Return, by rank, the parts number 0, which hold the ranks' entries."""
     return {part.rank: part for part in parts if part.number == 0}
 
 
 def places(parts: Iterable[Part]) -> dict[str, ByteRange]:
-    """Return the places of all written contents, by digest."""
+    """Return the places of all written contents: digest -> place."""
     return {name: place for part in parts for name, place in part.where.items()}
 
 
@@ -287,11 +300,19 @@ def listed(ranks: Sequence[int]) -> str:
 def to_delete(
     keys: Sequence[str], folders: Sequence[str] = (), *, term: int, keep: int
 ) -> tuple[list[CheckpointId], list[CheckpointId]]:
-    """Return (complete checkpoints, remains of incomplete ones) that the world of ``term`` may delete.
+    """Choose the checkpoints that the world of ``term`` may delete.
 
-    Only the newest world deletes anything. It keeps the newest ``keep`` complete checkpoints (CKPT-2). It also keeps
-    everything of its own after its last complete checkpoint, as that may still become complete. ``folders``: the
-    folders of the run, including those that a save left empty, so that no key is in them.
+    Only the newest world deletes anything. It keeps the newest ``keep`` complete checkpoints (CKPT-2), and its own
+    incomplete checkpoints after its last complete one, as they may still become complete.
+
+    Args:
+        keys: The files of the run.
+        folders: The folders of the run, including folders that a failed save left empty.
+        term: The number of the world that deletes.
+        keep: The number of complete checkpoints to keep.
+
+    Returns:
+        (complete checkpoints, incomplete checkpoints).
     """
     if any(number > term for number in term_numbers(keys)):
         return [], []
@@ -309,9 +330,9 @@ def old_terms(keys: Iterable[str], term: int) -> list[int]:
 
 
 def verdict(votes: Mapping[int, str], ranks: int) -> str | None:
-    """Count the ranks' votes. A vote is the defect of a checkpoint, or "".
+    """Evaluate the ranks' votes. A vote is "" if the rank could read the checkpoint, otherwise the defect.
 
-    Return the defects, "" if every rank has read the checkpoint (CKPT-4), or None while votes are missing.
+    Return the defects; "": every rank has read the checkpoint (CKPT-4). None: votes are missing.
     """
     if against := [f"rank {rank}: {reason}" for rank, reason in sorted(votes.items()) if reason]:
         return "; ".join(against)

@@ -29,7 +29,7 @@ class Loaded(NamedTuple):
 
 
 class ResumeVote:
-    """The vote for the ``number``-th load of a world.
+    """The vote of a world's ranks on the checkpoint for the world's ``number``-th load.
 
     ``read`` returns this rank's state of a checkpoint, or raises `Damaged`.
     """
@@ -48,7 +48,7 @@ class ResumeVote:
             CheckpointError: every checkpoint is damaged, or another rank did not answer in time.
         """
         loaded = self._run()
-        if loaded is None and self._damage:  # training must not silently start from step 0
+        if loaded is None and self._damage:  # training must not silently start again from step 0
             raise self._error(f"all of them are damaged ({'; '.join(self._damage)}); to begin anew take another name")
         return loaded or Loaded(0, None)
 
@@ -69,7 +69,7 @@ class ResumeVote:
         return None
 
     def _late(self, decided: list[CheckpointId]) -> Loaded | None:
-        """Load the newest checkpoint that this world has completed, or else the one that it resumed from."""
+        """Load the newest checkpoint that this world has completed, or else the checkpoint that the vote chose."""
         own = [at for at in complete(self._store.names()) if at.term == self._participant.term.number]
         return self._first([*own, *decided])
 
@@ -92,9 +92,9 @@ class ResumeVote:
         return loaded
 
     def _propose(self, number: int, candidates: list[CheckpointId]) -> CheckpointId | None:
-        """Propose the first candidate, unless an earlier process of this rank has made this proposal.
+        """Propose the first candidate, unless an earlier process of this rank has already made this proposal.
 
-        Return the proposal.
+        Return the proposal that is in the storage.
         """
         at = candidates[0] if candidates else None
         name = f"proposal-{number:03}"
@@ -143,7 +143,7 @@ class ResumeVote:
         return loaded, damage
 
     def _chosen(self, name: str) -> list[CheckpointId] | None:
-        """Return the checkpoint of a proposal or decision as a list, [] for none; None: rank 0 has not written it
+        """Read a proposal or decision. Return [its checkpoint], or [] if it names none; None: rank 0 has not written it
         yet.
         """
         key = f"{self._folder}/{name}.json"

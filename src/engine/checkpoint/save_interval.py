@@ -1,9 +1,9 @@
 """The save interval: a step is saved every n steps, every n seconds, or because a machine will be taken back.
 
-`SaveInterval` decides, without clock or I/O. All ranks must save the same steps, but their clocks differ. So each rank
-decides alone about saves by steps. For saves by time, rank 0 announces a step a little ahead, and each rank saves at
-its first step at or after that one. A rank that has passed the announced step when it reads the announcement requests
-another one, further ahead. `Announcements` exchanges them through the storage.
+`SaveInterval` decides, without clock or I/O. All ranks must save the same steps, but their clocks differ. For saves by
+steps, each rank decides alone. For saves by time, rank 0 announces a step that lies a little ahead, and each rank saves
+at its first step at or after the announced step. A rank that has already passed that step when it reads the
+announcement requests a later step. `Announcements` sends announcements and requests through the storage.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from ..api.errors import CheckpointError
 from .participant import Participant
 
 _RATE_OVER = 32  # steps over which the speed of training is measured
-# time between exchanges, in multiples of the storage's `poll_s`, as object storage bills each request
+# time between two exchanges, as a multiple of the storage's `poll_s`: object storage bills each request
 EXCHANGE_POLLS = 2
 
 
 class SaveInterval:
-    """The save interval of one rank. Times are seconds of any clock, but the same clock for all calls."""
+    """The save interval of one rank. Times are in seconds; every call must use the same clock."""
 
     def __init__(
         self, *, steps: int | None, seconds: float | None, alone: bool, leads: bool, lead_s: float, now: float
     ) -> None:
-        """Create it. ``lead_s``: seconds until all ranks have read an announced step."""
+        """Create the interval. ``lead_s``: how many seconds it takes until all ranks have read an announced step."""
         self._steps, self._seconds = steps, seconds
         self._alone, self._leads = alone, leads
         self._lead_s = lead_s
         self._recent_steps: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
         self._announced: set[int] = set()
-        self.urgent = False  # value of `urgent` at the last step that `due` was called for
+        # whether the step of the latest `due` call must be saved because a machine will be taken back
+        self.urgent = False
         self.resumed(0, now)
 
     def resumed(self, step: int, now: float) -> None:
@@ -67,16 +68,16 @@ class SaveInterval:
         return self._answer
 
     def saved(self, step: int, now: float) -> None:
-        """Note that ``step`` was saved, due or not, so that it is not due again."""
+        """Record that ``step`` was saved, due or not, so that it is not due again."""
         self._last, self._last_at = step, now
         if self._recent_steps and self._recent_steps[-1][1] == step:
             self._answer = False
 
     def next_announcement(self) -> int | None:
-        """Return the step that rank 0 must announce; None: nothing to announce."""
+        """Return the step that rank 0 must announce; None: no announcement is needed."""
         if (
             not self._wants_announcement or len(self._recent_steps) < 2
-        ):  # two steps are needed to measure the speed of training
+        ):  # the speed of training is known only after two steps
             return None
         (then, first), (now, step) = self._recent_steps[0], self._recent_steps[-1]
         rate = (step - first) / (now - then) if now > then else 0.0
@@ -92,9 +93,9 @@ class SaveInterval:
 
 
 class Announcements(threading.Thread):
-    """A thread on each rank that writes and reads the announced steps.
+    """The thread on each rank that writes and reads announced steps.
 
-    ``lock``: guards the interval, which training also uses.
+    ``lock``: guards the save interval, which the training's thread uses too.
     """
 
     def __init__(self, participant: Participant, interval: SaveInterval, lock: threading.Lock) -> None:
@@ -130,14 +131,16 @@ class Announcements(threading.Thread):
 
 
 def lead_s(poll_s: float) -> float:
-    """Return the seconds until every rank has read an announced step: one exchange to write, one to read, one in
-    reserve.
+    """Return the seconds until every rank has read an announced step.
+
+    This is the time of three exchanges with the storage: one to write, one to read, one in reserve.
     """
     return 3 * EXCHANGE_POLLS * poll_s
 
 
 def spread_s(rank: int, ranks: int, since_last_s: float) -> float:
-    """Return the seconds that a rank waits before it writes: ranks spread over a tenth of the time between saves, at
-    most 5 s.
+    """Return the seconds that a rank waits before it writes its save, so that ranks do not write all at once.
+
+    The ranks' writes begin within a tenth of the time between two saves, at most within 5 s.
     """
     return min(5.0, since_last_s / 10) * rank / ranks

@@ -1,12 +1,13 @@
 """A slot: shared memory into which a rank copies its state, and which its node keeps after the rank's end.
 
-    byte 0                  0: it may be written. The node sets this when no rank will resume from its content
-    byte 1                  1: it is safe. The node sets this when each rank's state of that step is on all its nodes
+    byte 0                  0: the slot may be written. The node sets this when no rank will resume from its content
+    byte 1                  1: the state is safe. The node sets this when all requested nodes have that step of all
+    ranks
     from byte 64            the contents of the state's entries, each at a multiple of 64 bytes
-    after them              their record: a `Part` as JSON, whose contents are named by their numbers
+    after the contents      their record: a `Part` as JSON, in which numbers, not digests, name the contents
     the last 16 bytes       the record's offset and length
 
-A rank that is killed while it writes leaves nothing: its node receives the slot only when it is complete.
+A rank that is killed while it writes leaves nothing behind: its node receives the slot only when it is complete.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ from .snapshot import CopyMemory, Snapshot, unpickled
 
 ALIGN_BYTES = 64
 SLACK_BYTES = 1 << 16  # spare room for a state that grows a little
-PIECE_BYTES = 1 << 19  # size of a copied piece: small enough that the digest reads it from the processor's cache
-_TAKEN = b"\x01\x00"  # taken, and not safe yet
+PIECE_BYTES = 1 << 19  # bytes copied at a time: few enough that the digest reads them from the processor's cache
+_TAKEN = b"\x01\x00"  # bytes 0 and 1 of a slot that the node uses and whose state is not safe yet
 _TRAILER = struct.Struct("<QQ")
 
 
 class Slot(CopyMemory):
     def __init__(self, ranks: int = 0) -> None:
-        """Create it. ``ranks``: number of the training's ranks on this computer, which all save at the same moment."""
+        """Create a slot. ``ranks``: number of the training's ranks on this computer, which all save at once."""
         super().__init__()
         self._ranks = ranks
         self.fd = -1
         self._mapping: mmap.mmap | None = None
-        self._at = HEAD_BYTES  # offset of the next content
-        self._reserved: dict[int, int] = {}  # entry -> requested offset, if it fits
-        self._places: dict[int, int] = {}  # entry -> offset in the slot
+        self._at = HEAD_BYTES  # offset for the next content
+        # entry -> offset in the slot that the entry would have if the slot were large enough
+        self._reserved: dict[int, int] = {}
+        self._places: dict[int, int] = {}  # entry -> offset in the slot at which the entry is
         self._blocks: dict[int, tuple[int, int, memoryview]] = {}  # entry -> (offset, size, memory)
-        self._sums: Sums | None = None  # digest of the copied contents so far
-        self._recorded: tuple[object, bytes] = None, b""  # the latest record, with the entries that it was made from
+        self._sums: Sums | None = None  # digest of the contents copied so far
+        self._recorded: tuple[object, bytes] = None, b""  # (entries, their encoded record) of the latest state
 
     @property
     def free(self) -> bool:
@@ -51,7 +53,7 @@ class Slot(CopyMemory):
 
     @property
     def safe(self) -> bool:
-        """Return whether the slot's state is on all requested nodes, or is not needed any more."""
+        """Return whether all requested nodes have the slot's state, or no rank needs it any more."""
         return self.free or (self._mapping is not None and self._mapping[1:2] == SAFE)
 
     @property
@@ -59,14 +61,14 @@ class Slot(CopyMemory):
         return 0 if self._mapping is None else len(self._mapping)
 
     def begin(self) -> None:
-        """Begin to write another state."""
+        """Begin to write another state to this slot."""
         self._at, self._reserved, self._places = HEAD_BYTES, {}, {}
         self._sums = None
         if self._mapping is not None and "numpy" in sys.modules and cores_are_busy(self._ranks):
             self._sums = Sums(self._mapping)
 
     def block(self, index: int, size_bytes: int) -> memoryview | None:
-        """Return the memory for an entry; None: there is no room, and `finish` must make room."""
+        """Return the slot's memory for an entry; None: the slot is too small, and `finish` will enlarge it."""
         at = self._reserved.setdefault(index, self._at)
         self._at = at + size_bytes + -size_bytes % ALIGN_BYTES
         if self._mapping is None or self._at + SLACK_BYTES // 2 > len(self._mapping):
@@ -78,10 +80,11 @@ class Slot(CopyMemory):
         return known[2]
 
     def fill(self, copies: list[tuple[memoryview, Any, Any]]) -> None:
-        """Copy into blocks.
+        """Copy tensors and buffers into the slot: (memory in the slot, tensor in that memory or None, source).
 
-        If no core is free, add each piece to the digest at once, as it costs twice as much to read it from main memory
-        later. Otherwise the thread that hands the state over computes the digest, and training does not wait for it.
+        If no core is free, add each copied piece to the digest at once, as reading the piece again from main memory
+        takes twice as long. Otherwise the thread that hands the state to the node computes the digest, and training
+        does not wait for it.
         """
         torch: Any = sys.modules.get("torch")
         in_pieces = self._sums is not None and torch is not None and torch.get_num_threads() == 1
@@ -89,7 +92,7 @@ class Slot(CopyMemory):
             for (block, placed, source), at in zip(copies, self._places.values(), strict=True):
                 if placed is None:
                     self._copy_bytes(block, source, at)
-                elif not in_pieces:  # as a whole, perhaps by several threads or a GPU
+                elif not in_pieces:  # copy the whole tensor at once: several threads or a GPU may do it
                     placed.copy_(source)
                 elif len(block) > PIECE_BYTES and source.is_cpu and source.is_contiguous():
                     self._copy_pieces(placed, source, at)
@@ -110,18 +113,20 @@ class Slot(CopyMemory):
             self._copied(at)
 
     def _copied(self, end: int) -> None:
-        """Extend the digest up to ``end``, unless content before it was copied long ago: the thread handles that
-        content.
+        """Extend the digest of the slot to offset ``end``, unless much content before ``end`` is missing in it.
+
+        In that case, the thread that hands the state to the node computes the digest.
         """
         if self._sums is not None and BLOCK_BYTES <= end - self._sums.end <= 4 * PIECE_BYTES:
             self._sums.take(end)
 
     def finish(self, snapshot: Snapshot, rank: int) -> tuple[int, int]:
-        """Write the snapshot's contents that are in other memory, and the record.
-
-        Return the part's size in bytes and digest.
+        """Write the state's record, and the contents that are not in this slot yet.
 
         It may take long, so do not call it in the training's thread. Raise an OSError if there is not enough memory.
+
+        Returns:
+            (size, digest) of the complete content of the slot.
         """
         at = max((start + snapshot.entries[index].size for index, start in self._places.items()), default=HEAD_BYTES)
         starts = dict(self._places)
@@ -143,7 +148,10 @@ class Slot(CopyMemory):
         )
 
     def _record(self, rank: int, entries: list[Entry], starts: dict[int, int]) -> bytes:
-        """Return the record of the entries. Usually it is the previous one, as encoding takes a while."""
+        """Return the encoded record of the entries.
+
+        Usually this is the record of the previous state, which is kept because encoding takes a while.
+        """
         of = rank, entries, starts
         if self._recorded[0] != of:
             named = [entry._replace(digest=str(index)) for index, entry in enumerate(entries)]
@@ -152,10 +160,14 @@ class Slot(CopyMemory):
         return self._recorded[1]
 
     def reserve(self, size_bytes: int, *, keep: bool = False) -> None:
-        """Make room for a state; ``keep``: preserve the slot's contents. Raise an OSError if there is no room."""
+        """Get memory for a state. Raise an OSError if there is not enough.
+
+        ``keep``: True: preserve the slot's contents.
+        """
         fd = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(fd, 0, size_bytes)  # without this, a missing page would later end the process by SIGBUS
+            # reserve the pages now: a page that is missing later would end the process by SIGBUS
+            os.posix_fallocate(fd, 0, size_bytes)
             if keep and self._mapping is not None:
                 _write(fd, memoryview(self._mapping), 0)
             mapping = mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
@@ -166,13 +178,11 @@ class Slot(CopyMemory):
         self.fd, self._mapping = fd, mapping
 
     def snapshot(self, size_bytes: int) -> KeptSnapshot | None:
-        """Return the state of ``size_bytes`` bytes that `finish` completed here; None: the slot has no memory any
-        more.
-        """
+        """Return the state of ``size_bytes`` bytes in this slot, completed by `finish`; None: the slot was closed."""
         return None if self._mapping is None else KeptSnapshot(self._mapping, size_bytes)
 
     def take(self) -> int:
-        """Mark the slot as taken, and return a descriptor of it for the node."""
+        """Mark the slot as in use by the node, and return a file descriptor of the slot for the node."""
         os.pwrite(self.fd, _TAKEN, 0)
         return os.dup(self.fd)
 
@@ -185,11 +195,13 @@ class Slot(CopyMemory):
             os.close(self.fd)
         self.fd, self._mapping, self._sums = -1, None, None
         self._blocks.clear()
-        self.known.clear()  # arrays may still use the memory, which is freed with the last of them
+        self.known.clear()  # this frees the memory, unless arrays still use it: then the last array frees it
 
 
 class Sums:
-    """A part's digest, computed with NumPy while the part is written: the sums of the blocks before ``end``."""
+    """The digest of a slot's content, computed with NumPy while ranks copy: sums of all blocks before the offset
+    ``end``.
+    """
 
     def __init__(self, content: mmap.mmap) -> None:
         self._numpy: Any = sys.modules["numpy"]
@@ -200,14 +212,14 @@ class Sums:
         self.end = HEAD_BYTES
 
     def take(self, end: int) -> None:
-        """Add the whole blocks before ``end``, without holding the GIL."""
+        """Add the complete blocks before offset ``end`` to the digest, without holding the GIL."""
         first, behind = (self.end - HEAD_BYTES) // BLOCK_BYTES, (end - HEAD_BYTES) // BLOCK_BYTES
         if first < behind:
             self._numpy.add.reduce(self._blocks[first:behind], axis=1, out=self._sums[first:behind])
             self.end = HEAD_BYTES + behind * BLOCK_BYTES
 
     def digest(self, size_bytes: int) -> int:
-        """Return `node.replicas.digest` of the whole part."""
+        """Return `node.replicas.digest` of the first ``size_bytes`` bytes of the slot."""
         self.take(size_bytes)
         with memoryview(self._content) as view:
             sums = self._sums[: (self.end - HEAD_BYTES) // BLOCK_BYTES]
@@ -215,10 +227,10 @@ class Sums:
 
 
 class KeptSnapshot(Snapshot):
-    """A state in a slot's memory, in a form that can be written to the storage. It refers to that memory."""
+    """A state in a slot's memory, in a form that can be written to the storage. It keeps that memory in use."""
 
     def __init__(self, content: mmap.mmap, size_bytes: int) -> None:
-        """Read the state's record. Raise `Damaged` if the memory has no state."""
+        """Read the state's record. Raise `Damaged` if the memory holds no complete state."""
         view = memoryview(content)
         try:
             own = _recorded(view, size_bytes)
@@ -247,9 +259,10 @@ def _recorded(view: memoryview, size_bytes: int) -> Part:
 
 
 def cores_are_busy(ranks: int = 0) -> bool:
-    """Return whether no core is free for a thread beside each of ``ranks`` ranks.
+    """Return whether this computer is busy, so that a second thread of each rank would find no free core.
 
-    This is also true if, in the last minute, more processes were ready to run than this process has cores.
+    It is busy if this process may use fewer than two cores for each of the ``ranks`` ranks here. It is also busy if, in
+    the last minute, more processes were ready to run than this process has cores.
     """
     cores = len(os.sched_getaffinity(0))
     return 2 * ranks > cores or os.getloadavg()[0] >= cores
@@ -261,7 +274,7 @@ def quick_digest(content: mmap.mmap, size_bytes: int) -> int:
 
 
 def _write(fd: int, content: Piece, at: int) -> None:
-    """Write without holding the GIL."""
+    """Write ``content`` at offset ``at``. The GIL is not held meanwhile."""
     with memoryview(content).cast("B") as view:
         done = 0
         while done < len(view):
@@ -269,12 +282,13 @@ def _write(fd: int, content: Piece, at: int) -> None:
 
 
 def restored(content: mmap.mmap, size_bytes: int, into: object = None) -> Any:
-    """Return the state in a slot's memory, which must belong to this process: arrays and tensors use it and are
-    writable.
+    """Return the state in a slot's memory. Its arrays and tensors use that memory directly and are writable.
+
+    The memory must belong to this process.
 
     Raises:
-        CheckpointError: the memory has no such state, or other shards than ``into``.
-        SerializationError: the state cannot be unpickled here.
+        CheckpointError: The memory holds no complete state, or the state is sharded differently from ``into``.
+        SerializationError: The state cannot be unpickled here.
     """
     view = memoryview(content)
     try:

@@ -1,4 +1,7 @@
-"""A rank's state in its stored form: a pickle, with large buffers and tensors beside it. Load it again, verified."""
+"""A rank's state in its stored form: a pickle, with large buffers and tensors beside it.
+
+It is verified when it is loaded.
+"""
 
 from __future__ import annotations
 
@@ -20,40 +23,46 @@ IN_BAND_BYTES = 4096  # smaller buffers stay in the pickle
 
 
 class CopyMemory:
-    """The memory for the copies of a snapshot.
+    """The memory for the copies that a snapshot makes.
 
-    It is reused for the next snapshot, as new pages cost more time than the copy.
+    The next snapshot reuses it, as new memory pages cost more time than the copy.
     """
 
     def __init__(self) -> None:
         self.kept: dict[int, Any] = {}  # entry -> its memory: a bytearray or a tensor
-        self.known: dict[int, Any] = {}  # entry -> facts that `tensors` keeps about the previous tensor at this place
+        # entry -> what `tensors` knows about the tensor that the previous snapshot had as this entry
+        self.known: dict[int, Any] = {}
 
     def block(self, index: int, size_bytes: int) -> memoryview | None:
-        """Return memory for an entry that must be in one block with the others; None: any memory will do.
+        """Return memory for an entry, if this object keeps all entries in one block; None: the caller allocates memory
+        itself.
 
-        An entry at the same place as in the previous snapshot gets the same object.
+        An entry with the same number and size as in the previous snapshot gets the same memory object.
         """
         del index, size_bytes
         return None
 
     def fill(self, copies: list[tuple[memoryview, Any, Any]]) -> None:
-        """Copy into blocks: a list of (block, tensor in the block or None, source)."""
+        """Copy each source into its memory. ``copies``: items (memory, tensor in that memory or None, source)."""
         assert not copies, "there are no blocks here"
 
 
 class Snapshot:
-    """A copy of a rank's whole state, as training continues and changes arrays in place while the copy is written."""
+    """A copy of a rank's whole state. Training continues, and changes its arrays in place, while the copy is
+    written.
+    """
 
     def __init__(self, state: object, memory: CopyMemory) -> None:
         """Copy ``state``. Raise a `SerializationError` if it cannot be pickled."""
         self.entries: list[Entry] = []
-        self.writers: dict[int, bool] = {}  # entry -> whether this rank writes it, if the rank knows
-        self.streams: set[Any] = set()  # streams of GPUs that are still copying, concurrently
-        self.copies: list[tuple[memoryview, Any, Any]] = []  # copies into blocks of the memory that remain to be made
+        # entry -> whether this rank writes it to the storage, for entries whose writer is already decided
+        self.writers: dict[int, bool] = {}
+        self.streams: set[Any] = set()  # CUDA streams of GPUs that may still be copying
+        # copies that `memory` still has to make: (memory, tensor in it, source)
+        self.copies: list[tuple[memoryview, Any, Any]] = []
         self._contents: list[Any] = []  # contents of the entries: bytes, or a tensor in main memory
         file = io.BytesIO()
-        self.add(Entry("", "pickle", 0), b"")  # always the first entry
+        self.add(Entry("", "pickle", 0), b"")  # the pickle is always the first entry; `_contents` gets its bytes below
         try:
             _Pickler(file, state, self, memory).dump(state)
         except Exception as error:
@@ -99,7 +108,9 @@ class Snapshot:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
-    """Cloudpickle, which pickles code of ``__main__`` as a copy, because another program may load the checkpoint."""
+    """A Cloudpickle pickler that copies code of ``__main__`` into the pickle, as another program may load the
+    pickle.
+    """
 
     def __init__(self, file: io.BytesIO, state: object, snapshot: Snapshot, memory: CopyMemory) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._buffer)
@@ -107,7 +118,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
         self._memory = memory
         self._seen: dict[int, tuple[object, tuple[Any, ...]]] = {}
         torch = sys.modules.get("torch")
-        # if torch is not loaded: no object is an instance of ()
+        # without torch: the empty tuple, as ``isinstance(x, ())`` is False for every object
         self._tensor: Any = () if torch is None else torch.Tensor
         self._paths: dict[int, list[str | int]] = {}
         if torch is not None:
@@ -142,12 +153,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
             known = self._add_tensor(obj, self._paths.get(number), self._snapshot, self._memory)
             if known is None:
                 return None
-            self._seen[number] = seen = obj, known  # keeps the object alive, so that its id is not reused
+            # keep the object alive here, so that no other object gets the same id
+            self._seen[number] = seen = obj, known
         return seen[1]
 
 
 def _explained(state: object, error: Exception) -> Exception:
-    """Return the error with the path of the object that cannot be pickled, if the path can be found."""
+    """Convert ``error`` to an error that names the path of the object that cannot be pickled, if a path is found."""
     from ..serialization.pickling_errors import pickling_error
     from ..wire import values
 
@@ -199,7 +211,7 @@ def restore(store: Store, at: CheckpointId, rank: int, into: object = None) -> A
             raise Damaged(f"{place.file} is gone") from None
         if (
             entry.kind != "tensor" and records.digest(data) != entry.digest
-        ):  # a tensor's digest is checked when the tensor is loaded
+        ):  # the digest of a tensor is checked when that tensor is loaded
             raise Damaged(f"{place.file} is not what was written")
         return data
 
@@ -236,7 +248,7 @@ def unpickled(entries: list[Entry], read: Callable[[Entry], Piece], load_tensor:
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, buffers: Iterator[Any], load_tensor: Callable[..., Any] | None) -> None:
         super().__init__(file, buffers=buffers)
-        # load each tensor once, so that shared tensors stay shared
+        # cache the loaded tensors: objects that shared a tensor share it again
         self._load_tensor = None if load_tensor is None else cache(load_tensor)
 
     def persistent_load(self, pid: Any) -> Any:

@@ -26,12 +26,14 @@ VARIABLE = "OUTRIDER_CHECKPOINTS"  # environment variable of tasks with the root
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]*(/[A-Za-z0-9][A-Za-z0-9._=-]*)*")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 _UNFINISHED = ".unfinished-"
-_AGAIN = 100  # attempts to create a file; each fails only if another rank removes the folder at that very moment
+_AGAIN = 100  # attempts to create a file; an attempt fails only if another rank removes its folder at that very moment
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 class Store(Protocol):
-    """The storage of one run. Keys are relative paths with slashes. Failures raise `CheckpointError`, unless noted."""
+    """The storage of one run. Keys are relative paths with slashes. Failures raise `CheckpointError`, except where
+    noted.
+    """
 
     url: str
     poll_s: float  # shortest pause in seconds between two polls for files of other ranks
@@ -41,7 +43,10 @@ class Store(Protocol):
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a file unless it exists. Return False if it exists with other content: of several writers, one wins."""
+        """Write a file unless it exists. If several ranks write the same file, the first one wins.
+
+        Return False if the file exists with other content.
+        """
         ...
 
     def get(self, key: str) -> bytes:
@@ -122,7 +127,7 @@ def checked_root(name: str, root: object) -> str:
 
 
 class FileStore:
-    """A `Store` in a folder. A file is written under a temporary name, flushed to the disk, and renamed."""
+    """A `Store` in a folder. Each file is written under a temporary name, flushed to the disk, and then renamed."""
 
     poll_s = 0.1
 
@@ -155,7 +160,7 @@ class FileStore:
     def names(self, folder: str = "") -> list[str]:
         """Return the keys of all files.
 
-        Raise an error rather than omit a key, as that file would count as never saved.
+        Raise an error rather than omit a key: a checkpoint with an omitted file would count as never saved.
         """
         with self._translated("listed"):
             try:
@@ -173,7 +178,9 @@ class FileStore:
         return []
 
     def delete(self, key: str) -> None:
-        """Delete a file, and its folder if that is empty then. A rank that writes to the folder creates it again."""
+        """Delete a file, and also its folder if the folder is empty then. A rank that writes there creates the folder
+        again.
+        """
         path = self._folder / key
         with self._translated("deleted"):
             path.unlink(missing_ok=True)
@@ -186,7 +193,7 @@ class FileStore:
 
     @contextmanager
     def _written(self, key: str, pieces: Iterable[Piece]) -> Iterator[tuple[Path, Path]]:
-        """Write ``pieces`` to a temporary file. Yield (its path, its final path)."""
+        """Write ``pieces`` to a temporary file. Yield (path of the temporary file, final path)."""
         path = self._folder / key
         written = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
         try:
@@ -196,7 +203,7 @@ class FileStore:
                 file.flush()
                 os.fsync(file.fileno())
             yield written, path
-            flush(path.parent)  # the new name must survive a power cut, too, not only the content
+            flush(path.parent)  # after a power cut, the new name must exist too, not only the content
         finally:
             with suppress(OSError):
                 written.unlink(missing_ok=True)
@@ -238,9 +245,9 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _begun(path: Path) -> BufferedWriter:
-    """Open a new file and create its folder.
+    """Open a new file for writing, and create its folder if needed.
 
-    A rank whose save failed may remove the folder at any time while it is empty.
+    It tries several times, as a rank whose save failed may remove the folder while the folder is empty.
     """
     for _ in range(_AGAIN):
         path.parent.mkdir(parents=True, exist_ok=True)

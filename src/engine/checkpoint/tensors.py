@@ -1,4 +1,4 @@
-"""Tensors of a state: copied to main memory, written one by one in the format of ``torch.save``, and loaded."""
+"""The tensors of a state: copies in main memory, files in the format of ``torch.save``, and loading."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _PLAIN = torch.Tensor, torch.nn.Parameter
 
 def add_tensor(
     source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: CopyMemory
-) -> tuple[Any, ...] | None:  # returns the persistent id
-    """Add a tensor to a snapshot; None: it must pickle itself, like sparse tensors and subclasses."""
+) -> tuple[Any, ...] | None:  # the persistent id for the pickle
+    """Add a tensor to a snapshot, outside of its pickle. None: put it into the pickle, as for sparse tensors and
+    subclasses.
+    """
     if (again := _added_again(source, path, snapshot, memory)) is not None:
         return again
     is_parameter = type(source) is torch.nn.Parameter
@@ -59,8 +61,9 @@ def add_tensor(
 def _added_again(
     source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: CopyMemory
 ) -> tuple[Any, ...] | None:
-    """Add a tensor with the facts of the previous tensor at its place, if both are alike, as most saves repeat the
-    last one.
+    """Add a tensor with the facts about the tensor at the same place in the previous snapshot.
+
+    None: these facts do not fit. Usually they fit, as each save of a training has the same tensors.
     """
     index = len(snapshot.entries)
     known = memory.known.get(index)
@@ -71,7 +74,7 @@ def _added_again(
     if not like or source.layout is not torch.strided or source.is_meta:
         return None
     block = memory.block(index, entry.size)
-    if block is None or block is not its_block:  # without a block, `add_tensor` requests it again
+    if block is None or block is not its_block:  # no facts that fit; `add_tensor` will request the memory again
         return None
     snapshot.copies.append((block, kept, source))
     snapshot.add(entry, kept)
@@ -79,8 +82,11 @@ def _added_again(
 
 
 def _copied(source: Any, snapshot: Snapshot, memory: CopyMemory) -> tuple[Any, memoryview | None]:
-    """Return a copy in main memory and None; or, if it must be in a block, a tensor in the block, still to be filled,
-    and the block. The copy of a GPU's tensor is pinned, and its stream may still be copying.
+    """Copy a tensor to main memory, or plan the copy.
+
+    Returns:
+        (the copy, None). A copy of a GPU's tensor is in pinned memory, and its stream may still be copying. If the
+        memory of the snapshot is one block: (a tensor in the block that is filled later, its memory in the block).
     """
     index, pinned = len(snapshot.entries), source.is_cuda
     block = memory.block(index, source.numel() * source.element_size()) if source.numel() else None
@@ -102,7 +108,7 @@ def _is_plain(source: Any) -> bool:
 
 
 def _writes(source: Any, path: list[str | int]) -> bool:
-    """Return whether this rank writes its shard. Of the ranks with the same shard, one does."""
+    """Return whether this rank writes its shard to the storage. If several ranks have the same shard, only one does."""
     coordinate = source.device_mesh.get_coordinate()
     if coordinate is None:
         return False
@@ -130,7 +136,7 @@ def raw(content: Any) -> Piece:
 
 
 def lying_in(block: memoryview, entry: Entry) -> Any:
-    """Return an entry's tensor that uses the memory of ``block``, and changes with it."""
+    """Return a tensor that uses the memory of ``block`` without a copy, with the dtype and shape of ``entry``."""
     dtype = getattr(torch, entry.dtype)
     return torch.frombuffer(block, dtype=dtype).view(entry.extent) if block else torch.empty(entry.extent, dtype=dtype)
 
@@ -142,7 +148,7 @@ def _name(dtype: Any) -> str:
 def located(state: object) -> list[tuple[Any, list[str | int]]]:
     """Return (tensor, path) for each tensor in nested dicts and sequences.
 
-    A tensor in several places has its first path.
+    A tensor that occurs at several paths is returned with the first path only.
     """
     result: dict[int, tuple[Any, list[str | int]]] = {}
     names: set[str] = set()
@@ -166,14 +172,15 @@ def located(state: object) -> list[tuple[Any, list[str | int]]]:
 
 
 class TensorLoader:
-    """Loads the tensors of a state: new ones in main memory, or those of ``into``, filled in place.
+    """Loads the tensors of a state: as new tensors in main memory, or into the tensors of ``into``.
 
     Args:
-        into: A state whose tensors are filled.
+        into: A state whose tensors are filled in place.
         parts: The saved part of each rank.
         own: This rank's part.
         read: Returns the bytes of an entry.
-        lying_in: Converts an entry's bytes to a tensor; None: the bytes are in the format of `saved`, and are verified.
+        lying_in: Converts an entry's bytes to a tensor. None: the bytes have the format that `saved` writes, and are
+            verified.
     """
 
     def __init__(
@@ -230,7 +237,9 @@ class TensorLoader:
                 self._copy_shards(entry, local, chunk.offsets)
 
     def _copy_shards(self, entry: Entry, target: Any, offset: Sequence[int]) -> None:
-        """Fill ``target``, the box at ``offset`` of a whole tensor, from the saved shards of that tensor."""
+        """Fill ``target`` from the saved shards of a tensor. ``target`` is the box of that tensor that begins at
+        ``offset``.
+        """
         filled = 0
         for shard in self._shards(entry):
             overlap = [
@@ -246,7 +255,7 @@ class TensorLoader:
             raise Damaged(f"{entry.name} has only {filled} of {target.numel()} elements")
 
     def _shards(self, entry: Entry) -> list[Entry]:
-        """Return the shards of a tensor. If several ranks saved the same shard, prefer this rank's."""
+        """Return the shards of a tensor. If several ranks saved the same shard, prefer the one that this rank saved."""
         if not entry.sharded:
             return [entry]
         by_offset: dict[tuple[int, ...], Entry] = {}
@@ -264,7 +273,7 @@ class TensorLoader:
             content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             if tuple(content.shape) == entry.extent and tensor_digest(content) == entry.digest:
                 return content
-        except Exception as error:  # torch raises various errors for bytes that it did not write
+        except Exception as error:  # torch raises errors of many types for bytes that it did not write
             raise Damaged(f"the tensor {entry.name or ''} cannot be read: {type(error).__name__}") from error
         raise Damaged(f"the tensor {entry.name or ''} is not what was written")
 
@@ -274,10 +283,10 @@ def _box(bounds: Sequence[tuple[int, int]], offset: Sequence[int]) -> tuple[slic
 
 
 def dcp_metadata(parts: Sequence[Part]) -> bytes:
-    """Return the file by which torch.distributed.checkpoint (DCP) finds a checkpoint's tensors.
+    """Return the content of the file by which torch.distributed.checkpoint (DCP) finds a checkpoint's tensors.
 
-    If ranks have different tensors with the same name that are not shards of one tensor, it describes the lowest
-    rank's.
+    If ranks have different tensors of the same name that are not shards of one tensor, describe the tensor of the
+    lowest rank.
     """
     from torch.distributed.checkpoint import metadata as dcp
     from torch.distributed.checkpoint.filesystem import _StorageInfo

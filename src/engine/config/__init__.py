@@ -1,4 +1,4 @@
-"""Pools in files: `outrider.toml`, `pyproject.toml` and the header of a script.
+"""Pools that are defined in files: `outrider.toml`, `pyproject.toml` and the header of a script.
 
 `files` finds the configuration file, `tables` converts its tables to options of `Pool`, `check` checks a whole file.
 

@@ -1,4 +1,4 @@
-"""Check of a whole configuration file: all errors of its pools and trackers, and their settings."""
+"""Check of a whole configuration file: the errors of its pools and trackers, and the pools' settings."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .tracker_tables import named_table, tracker_of
 if TYPE_CHECKING:
     from ..pool_options import PoolOptions
 
-_IN_PLACE = "\N{BULLET}"  # stands for a missing secret, so that the other settings can still be checked
+_IN_PLACE = "\N{BULLET}"  # the value that replaces a missing secret, so that the other settings can be checked
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPool:
-    """One pool of a file.
+    """The result of checking one pool of a configuration file.
 
-    ``settings``: all settings including defaults, without secrets; empty if there are ``problems``.
+    ``settings``: all its settings including defaults, without secrets; {}: there are ``problems``.
     """
 
     name: str
@@ -42,14 +42,14 @@ class CheckedPool:
 
 
 def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
-    """Check one pool of a file.
+    """Check one pool of a configuration file.
 
-    Each problem is a sentence that names the key; as many problems as possible are found.
+    Find as many problems as possible. Each problem is a sentence that names the key.
     """
     table = file.pools[name]
     missing = _missing(table)
     problems = [*missing.values()]
-    known: dict[str, Any] = {}  # the keys whose values are valid on their own
+    known: dict[str, Any] = {}  # key -> value, for keys whose values were found valid
     for key in sorted(table, key=lambda each: each not in _PROVIDERS):
         try:
             check_known("a pool", [key], POOL_KEYS | RUN_KEYS)
@@ -70,7 +70,7 @@ def checked_pool(file: ConfigFile, name: str) -> CheckedPool:
 
 
 def checked_tracker(file: ConfigFile, name: str) -> tuple[str, ...]:
-    """Check one tracker of a file, and return the problems.
+    """Check one tracker of a configuration file, and return the problems.
 
     A tracker that no pool names is checked, too, because `outrider run --track` may name it.
     """
@@ -83,11 +83,11 @@ def checked_tracker(file: ConfigFile, name: str) -> tuple[str, ...]:
     return tuple(missing.values())
 
 
-_PROVIDERS = ("provider", "specs")  # checked first, because they determine which other keys are allowed
+_PROVIDERS = ("provider", "specs")  # keys to check first, because they determine which other keys are allowed
 
 
 def _settings(table: Table) -> dict[str, Any]:
-    """Return the settings of a pool with these options.
+    """Return the settings of the pool that the table defines.
 
     Raises:
         SpecError
@@ -101,7 +101,7 @@ def _settings(table: Table) -> dict[str, Any]:
 
 
 def _missing(table: Table) -> dict[str, str]:
-    """Return the environment variables of secrets that are not set, each with an error message."""
+    """Return environment variables that should contain secrets but are not set: name -> error message."""
     names = [name for name in sorted(set(_secrets(table))) if not os.environ.get(name)]
     return {
         name: f"{name} is {'empty' if name in os.environ else 'not set'}, and a secret is to come from it"
@@ -121,7 +121,7 @@ def _message(error: SpecError) -> str:
 
 
 def _secrets(value: Any) -> Iterator[str]:
-    """Yield the environment variables that secrets are read from."""
+    """Yield the names of the environment variables from which a table reads secrets."""
     match value:
         case {"secret": str(name), **more} if not more:
             yield name
@@ -136,7 +136,7 @@ def _secrets(value: Any) -> Iterator[str]:
 
 
 def _without(value: Any, missing: Container[str]) -> Any:
-    """Return a value with a text in place of each missing secret."""
+    """Return ``value`` with each secret whose variable is ``missing`` replaced by a placeholder."""
     match value:
         case {"secret": str(name), **more} if not more:
             return _IN_PLACE if name in missing else value

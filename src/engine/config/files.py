@@ -1,5 +1,6 @@
-"""Search and parsing of ``outrider.toml``, or of ``[tool.outrider]`` in a ``pyproject.toml``, which define
-named pools.
+"""Search and parsing of the configuration file, which defines named pools.
+
+The file is ``outrider.toml``, or the table ``[tool.outrider]`` of a ``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from .tables import POOL_KEYS, RUN_KEYS, Table, at, pool_options, tracker_at
 from .tracker_tables import with_tables
 
 OWN, SHARED = "outrider.toml", "pyproject.toml"
-DEFAULT = "default"  # the name of the pool that is used if a program names none
+DEFAULT = "default"  # the pool that is used if a program names no pool
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file that exists and was parsed. ``pools``: the tables of pools by name, with absolute paths."""
+    """A configuration file that was parsed. ``pools``: name -> table of the pool, with absolute paths."""
 
     path: Path
-    prefix: str  # prefix of the names of its tables
+    prefix: str  # text before the names of the file's tables: "tool.outrider." in a pyproject.toml, otherwise ""
     pools: Mapping[str, Table]
-    trackers: Mapping[str, Table]  # the tables of trackers, by the names that pools use for them
+    trackers: Mapping[str, Table]  # name that pools use for the tracker -> its table
 
     def where(self, name: str, of: Literal["pools", "trackers"] = "pools") -> str:
         return f"{self.path} [{self.prefix}{of}.{name}]"
 
     def pool(self, name: str) -> Table:
-        """Return the table of a pool.
+        """Return the table of the pool ``name``.
 
         Raises:
-            SpecError: the file has no pool of this name.
+            SpecError: The file has no pool of this name.
         """
         if name not in self.pools:
             close = closest(name, self.pools)
@@ -52,10 +53,9 @@ class ConfigFile:
 
 
 def find(start: Path) -> ConfigFile | None:
-    """Return the configuration file for programs that run in ``start``: the nearest, in that folder or a folder above
-    it.
+    """Return the configuration file for programs that run in the folder ``start``; None: there is none.
 
-    In the same folder, ``outrider.toml`` takes precedence. None: no file was found.
+    It is the nearest file, in that folder or in a folder above it. In one folder, ``outrider.toml`` takes precedence.
     """
     for folder in (start, *start.parents):
         if _is_file(own := folder / OWN):
@@ -68,16 +68,18 @@ def find(start: Path) -> ConfigFile | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether this is a file that the user may see.
+    """Return whether ``path`` is a file that the user may see.
 
-    Folders above the working directory may belong to other users.
+    Folders above the working directory may belong to other users, so errors of access count as False.
     """
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises a PermissionError
 
 
 def _check_owner(file: Path) -> None:
-    """Refuse a file that was found by search if another user may have written it, as is possible in a shared folder
-    such as /tmp. The file determines which machines get the program's files and secrets.
+    """Raise an error if another user may have written a file that was found by search.
+
+    This can happen in a shared folder such as /tmp. The file determines which machines get the program's files and
+    secrets.
     """
     status, users = file.stat(), (os.geteuid(), 0)
     mode = stat.S_IMODE(status.st_mode)
@@ -106,10 +108,10 @@ def _group_name(gid: int) -> str:
 
 
 def read(path: str | os.PathLike[str]) -> ConfigFile:
-    """Read a file of either kind.
+    """Read an ``outrider.toml`` or a ``pyproject.toml``.
 
     Raises:
-        SpecError: the file cannot be read, is no TOML, or has unknown keys.
+        SpecError: The file cannot be read, is not TOML, or has unknown keys.
     """
     if not isinstance(path, str | os.PathLike):
         refuse(f"the file of pools is a path, not {shown(path)}.")
@@ -134,7 +136,8 @@ def _parsed(path: Path) -> Table:
         return tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}.") from None
-    except (OSError, ValueError, RecursionError) as error:  # unreadable, no valid TOML, or nested too deeply
+    # the file cannot be read, is not UTF-8, or is nested too deeply
+    except (OSError, ValueError, RecursionError) as error:
         raise SpecError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
@@ -147,7 +150,7 @@ def _table(table: Table, key: str, where: str) -> Table:
 
 
 def _refuse_key(where: str, key: str, value: object, prefix: str) -> NoReturn:
-    """Refuse a key outside of the tables for pools and trackers. The error names the right place for the key."""
+    """Raise an error for a key that is not in a table of a pool or tracker. The error names the right place for it."""
     if isinstance(value, Mapping):
         inner = (
             [*value]
@@ -166,12 +169,15 @@ def _refuse_key(where: str, key: str, value: object, prefix: str) -> NoReturn:
 def pool_of(
     name: str, file: str | os.PathLike[str] | None, *, besides: Container[str]
 ) -> tuple[tuple[Spec, ...], PoolOptions, str]:
-    """Return the specs and options of a pool in a file, and the name of its table for errors.
+    """Return the specs and options of a pool in a configuration file, and the name of its table for errors.
 
-    ``file``: None: the file for the working directory. ``besides``: names of options to leave out.
+    Args:
+        name: The name of the pool.
+        file: The configuration file; None: search from the working directory.
+        besides: Names of options to leave out.
 
     Raises:
-        SpecError: there is no file, or it has a value that is not valid.
+        SpecError: There is no file, or the file has a value that is not valid.
     """
     if not isinstance(name, str):
         refuse(f"Pool.from_config takes the name of a pool in the file, not {shown(name)}.")

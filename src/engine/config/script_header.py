@@ -13,7 +13,7 @@ from ..api.checks import refuse
 from ..api.errors import SpecError
 from .tables import Table
 
-# The regular expression of PEP 723, "Reference implementation".
+# the regular expression in "Reference implementation" of PEP 723
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 
@@ -21,10 +21,10 @@ _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)
 class ScriptHeader:
     dependencies: tuple[str, ...] = ()
     requires_python: str = ""
-    options: Table = field(default_factory=dict)  # the keys of [tool.outrider]
+    options: Table = field(default_factory=dict)  # the keys of the header's table [tool.outrider]
 
     def check_python(self, name: str) -> None:
-        """Refuse a script that does not support this Python's version, which its ranks have, too.
+        """Raise an error if the script does not support the version of this Python, with which its ranks run too.
 
         Raises:
             SpecError
@@ -44,10 +44,12 @@ class ScriptHeader:
 
 
 def header_of(text: str, name: str) -> ScriptHeader:
-    """Return the contents of a script's header; empty if it has none. ``name``: the script's name, for errors.
+    """Parse the header of a script. Without a header, all fields of the result are empty.
+
+    ``name``: the script's name, for errors.
 
     Raises:
-        SpecError: the header is not valid, or there are two headers.
+        SpecError: The header is not valid, or there are two headers.
     """
     blocks = [match for match in _BLOCK.finditer(text) if match["type"] == "script"]
     if not blocks:

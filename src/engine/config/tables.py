@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 Table = Mapping[str, Any]
 
 POOL_KEYS = frozenset({*PoolOptions.__annotations__, "specs"})
-# options of `outrider run` that are not options of a pool
+# Options of the command `outrider run` that are not options of a pool.
 RUN_KEYS = frozenset({"ranks_per_node", "max_restarts", "grace"})
-GRACE_S, MOST_GRACE_S = 30.0, 3600.0  # default and maximum; the default is torchrun's
-_IN_IMAGE = ("requirements", "lock")  # options of an image that are paths of files
+GRACE_S, MOST_GRACE_S = 30.0, 3600.0  # default (as in torchrun) and maximum, in seconds
+_IN_IMAGE = ("requirements", "lock")  # options of an image whose values are paths of files
 
 
 def pool_options(table: Table, where: str) -> tuple[tuple[Spec, ...], PoolOptions]:
-    """Return the specs and options of a table, as `Pool` takes them. ``where``: the table's name, for errors.
+    """Return the specs and options in a pool's table, as `Pool` takes them. ``where``: the table's name, for errors.
 
     Raises:
-        SpecError: a key or a value is not valid.
+        SpecError: A key or a value is not valid.
     """
     with telling(where):
         check_known("a pool", table, POOL_KEYS)
@@ -45,7 +45,7 @@ def pool_options(table: Table, where: str) -> tuple[tuple[Spec, ...], PoolOption
 
 @contextmanager
 def telling(where: str) -> Iterator[None]:
-    """Add the name of the table to each error of the block."""
+    """Add the name of a table to each error that the ``with`` block raises."""
     try:
         yield
     except (SpecError, ValueError, TypeError) as error:
@@ -53,10 +53,10 @@ def telling(where: str) -> Iterator[None]:
 
 
 def merged(*tables: Table) -> dict[str, Any]:
-    """Merge tables; keys of later tables override those of earlier ones.
+    """Merge tables. A key of a later table overrides the same key of earlier tables.
 
-    Images are merged key by key, environment variables name by name, and provider tables key by key if both are for the
-    same provider.
+    Three values are merged instead: images key by key, the images' environment variables name by name, and tables for
+    the same provider key by key.
     """
     whole: dict[str, Any] = {}
     for table in tables:
@@ -83,7 +83,7 @@ def _one_provider(before: object, after: object) -> object:
 
 
 def at(table: Table, folder: Path) -> dict[str, Any]:
-    """Return the table with relative paths made absolute, starting at ``folder``."""
+    """Return a pool's table with its relative paths made absolute, as if ``folder`` were the current folder."""
     moved = dict(table)
     image = table.get("image")
     if isinstance(image, Mapping):
@@ -91,7 +91,7 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
             **image,
             **{key: _path(image[key], folder) for key in _IN_IMAGE if isinstance(image.get(key), str)},
         }
-        # a text that is not a file in the folder is the name of a module
+        # a text that is not a file in ``folder`` is the name of a module, and stays as it is
         if isinstance(includes := image.get("includes"), list):
             moved["image"]["includes"] = [_path_if_there(each, folder) for each in includes]
     checkpoints = table.get("checkpoints")
@@ -103,9 +103,9 @@ def at(table: Table, folder: Path) -> dict[str, Any]:
 
 
 def tracker_at(table: Table, folder: Path) -> Table:
-    """Return a tracker's table with its relative folder made absolute, starting at ``folder``.
+    """Return a tracker's table with the path in ``folder`` made absolute, if it is relative.
 
-    For a tracker class of the user's own, the option is left unchanged, because it may mean something else.
+    For a tracker class of the user's own, leave the option as it is, because it may have another meaning.
     """
     text = table.get("folder")
     if not isinstance(text, str) or not text or "://" in text or ":" in str(table.get("kind", "")):
@@ -141,7 +141,7 @@ def restarts_of(table: Mapping[str, Any]) -> int:
 
 
 def grace_of(table: Mapping[str, Any]) -> float:
-    """Return how many seconds ranks that handle SIGTERM have to save when the run is ended."""
+    """Return how many seconds ranks that handle SIGTERM have to save their state when the run is ended."""
     grace = table.get("grace", GRACE_S)
     if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace <= MOST_GRACE_S:
         refuse(f"grace takes seconds, from 0 to {MOST_GRACE_S:,.0f}, not {shown(grace)}.")
@@ -152,7 +152,7 @@ def grace_of(table: Mapping[str, Any]) -> float:
 
 
 def _as_it_is(value: Any) -> Any:
-    return value  # `Pool` checks the value
+    return value  # unchanged: `Pool` itself checks the value
 
 
 def _provider(value: object) -> object:
@@ -162,7 +162,7 @@ def _provider(value: object) -> object:
     one_of("provider", table["name"], [*PROVIDERS])
     options = {key: each for key, each in table.items() if key != "name"}
     if table["name"] == "ssh":
-        if "hosts" not in options:  # hosts may be given under another name
+        if "hosts" not in options:  # the user may have given the hosts under a wrong name: report that name
             check_known("SSH", options, list(inspect.signature(provider_class("ssh")).parameters))
         options["hosts"] = _hosts(options.get("hosts"))
     return _build(provider_class(table["name"]), options)
@@ -219,7 +219,10 @@ def _image(value: object) -> Image:
 
 
 def _secret(value: object) -> Any:
-    """Return the secret for ``{ secret = "HF_TOKEN" }``: the value of that environment variable of this process."""
+    """Convert ``{ secret = "HF_TOKEN" }`` to the secret in that environment variable of this process.
+
+    Return other values unchanged.
+    """
     match value:
         case {"secret": str(name), **more} if not more:
             return Secret.env(name)

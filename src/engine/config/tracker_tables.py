@@ -1,4 +1,6 @@
-"""Trackers in configuration files: the tables ``[trackers.NAME]``, and a pool's ``trackers = [...]``."""
+"""Trackers (destinations of runs) in configuration files: tables ``[trackers.NAME]``, and ``trackers = [...]`` of
+a pool.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 def with_tables(trackers: object, tables: Tables) -> object:
-    """Return a pool's ``trackers`` with each name replaced by its table, if the file has a table of that name."""
+    """Return a pool's ``trackers``. A name for which the file has a table is replaced by that table."""
     if not isinstance(trackers, list):
         return trackers
     return [named_table(each, tables) if isinstance(each, str) and each in tables else each for each in trackers]
 
 
 def named_table(name: str, tables: Tables) -> Mapping[str, Any]:
-    """Return the table of a tracker. The tracker's name is ``name``, unless the table has another one."""
+    """Return the table of the tracker ``name``. That is also the tracker's name, unless the table gives another one."""
     return {"name": name, **tables[name]}
 
 
 def trackers_of(value: object) -> list[Tracker]:
-    """Return the trackers of ``trackers = ["mlflow", { kind = "webhook", url = ... }]``.
+    """Create the trackers of a pool, such as ``trackers = ["mlflow", { kind = "webhook", url = ... }]``.
 
     Raises:
         SpecError
@@ -38,7 +40,9 @@ def trackers_of(value: object) -> list[Tracker]:
 
 
 def tracker_of(value: object) -> Tracker:
-    """Return a tracker from the name of its kind, or from a table with ``kind`` (or with ``name``, if that is a kind).
+    """Create a tracker.
+
+    ``value``: the name of its kind, or a table with ``kind`` (or with ``name``, if that is a kind).
 
     Raises:
         SpecError

@@ -1,6 +1,7 @@
-"""A profile of several ranks as one trace for https://ui.perfetto.dev, and the table of stragglers.
+"""A profile of several ranks as one trace for https://ui.perfetto.dev, and the table that shows stragglers (slow
+ranks).
 
-The record has the parts as the tasks sent them. The command that shows a profile merges them in its own process:
+The record has one trace file from each rank. The command that shows a profile merges the files in its own process:
 merging takes seconds, which would block the pool's event loop.
 """
 
@@ -22,36 +23,43 @@ from ..runs.log_writer import ARTIFACTS
 from .stragglers import RankTimes, Table, table_of
 from .traces import Whose, read_head, read_trace
 
-PROFILES = "profiles"  # folder in a record
-# text in the lines of this event; lines without the text, which are many, are not parsed
+PROFILES = "profiles"  # folder in a run's record
+# The lines of such events contain this text. The many lines without it are not parsed.
 _MARK = f'"{ev.ProfileTaken.name}"'.encode()
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 _COMPRESSION = 5
-_PROCESSES = 1000  # number of process ids that are reserved for each rank in the trace
+_PROCESSES = 1000  # the merged trace reserves this many process ids for each rank
 
 
 class Missing(NamedTuple):
-    """A task whose trace is missing or incomplete, and the reason."""
+    """A rank or task whose trace is missing or incomplete. ``reason``: why."""
 
     whose: str
     reason: str
 
 
 class Merged(NamedTuple):
-    """A profile. ``trace``: path of the trace; None: no trace exists. ``table``: None outside of broadcasts."""
+    """A merged profile.
+
+    ``trace``: path of the merged trace; None: there is none. ``table``: the comparison of ranks; None: outside of
+    broadcasts.
+    """
 
     name: str
     function: str
     trace: Path | None
     table: Table | None
     steps_by: str
-    # largest difference between two nodes' clocks in the trace; None: unknown for some nodes
+    # largest error of the clock offsets between nodes in the trace, in seconds; None: unknown for some nodes
     clock_error_s: float | None
     missing: Sequence[Missing]
 
 
 def profiles_in(directory: Path) -> dict[str, list[ev.ProfileTaken]]:
-    """Return a record's profiles by name, the newest last. A rank that ran again has only its newest part."""
+    """Return the profiles in a record: name -> the events that report the rank's traces. The newest profile is last.
+
+    If a rank ran again, only its newest trace is included.
+    """
     try:
         content = (directory / EVENTS).read_bytes()
     except FileNotFoundError:
@@ -69,10 +77,10 @@ def profiles_in(directory: Path) -> dict[str, list[ev.ProfileTaken]]:
 
 
 def merge(directory: Path, name: str, parts: Sequence[ev.ProfileTaken]) -> Merged:
-    """Merge the parts of a profile, and write the trace and its facts into the record.
+    """Merge the traces of a profile, and write the merged trace and its facts into the record.
 
     Raises:
-        OSError: the record cannot be written.
+        OSError: The record cannot be written.
     """
     missing = [Missing(_whose(part).name, part.said) for part in parts if part.said or not part.artifact]
     usable, since_ns = list[tuple[Path, Whose]](), list[int]()
@@ -118,7 +126,7 @@ def trace_path(directory: Path, name: str) -> Path:
 
 
 def facts(merged: Merged) -> dict[str, Any]:
-    """Return a profile as JSON values."""
+    """Return the facts about a merged profile as JSON values."""
     table = merged.table
     return {
         "name": merged.name,
@@ -136,7 +144,7 @@ def facts(merged: Merged) -> dict[str, Any]:
 
 
 def merged_profiles(directory: Path) -> list[dict[str, Any]]:
-    """Return the facts of the profiles that were merged into a record, the oldest first."""
+    """Return the facts about each merged profile in the record, the oldest first."""
     result = []
     with suppress(FileNotFoundError):
         for path in sorted((directory / PROFILES).glob("*.json"), key=lambda each: each.stat().st_mtime):
@@ -148,7 +156,7 @@ def merged_profiles(directory: Path) -> list[dict[str, Any]]:
 
 
 def lines_of(merged: Merged) -> list[str]:
-    """Return the summary of a profile, as lines of text."""
+    """Return the summary of a merged profile, as lines of text."""
     lines = [f"profile {merged.name} of {merged.function or 'nothing'}{_counted(merged)}"]
     if merged.table is not None and merged.table.rows:
         lines += _rows(merged.table)
@@ -160,7 +168,7 @@ def lines_of(merged: Merged) -> list[str]:
 
 
 def verdict(merged: Merged) -> str:
-    """Return a sentence that names the stragglers, or why there are none."""
+    """Return a sentence that names the stragglers, or says why none are named."""
     table = merged.table
     if table is None or len(table.rows) < 2:
         return "No straggler can be told of less than two ranks."
@@ -237,7 +245,7 @@ def _write_trace(file: IO[bytes], events: Iterator[dict[str, Any]]) -> None:
 
 
 def _write(target: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file completely or not at all; only the user can read it."""
+    """Write a file completely or not at all. Only the user can read it."""
     target.parent.mkdir(mode=0o700, exist_ok=True)
     new = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:

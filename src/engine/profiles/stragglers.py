@@ -1,7 +1,8 @@
-"""Detection of stragglers: the ranks for which the others wait, by their time outside of collectives. No I/O.
+"""Detection of stragglers: the slow ranks of a broadcast, for which the other ranks wait. No I/O.
 
-If steps end with a collective, all ranks of a broadcast have the same step time, however slow one of them is: the
-other ranks wait for the slow one inside the collective. Only the time outside of collectives shows the slow rank.
+A collective is an operation of all ranks, such as all-reduce. If steps end with a collective, all ranks have the same
+step time, however slow one of them is: the other ranks wait for the slow rank inside the collective. Only the time
+outside of collectives shows the slow rank.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-LEAST_S = 0.001  # smallest excess time outside of collectives that makes a rank a straggler
-LEAST_PART = 0.1  # smallest excess as a part of a step; both limits must be reached
-ROUNDS = 3  # fewest steps for a decision
-AGREEING = 0.8  # part of the steps that must agree
-PIECES = 6  # number of equal pieces of the time in which all ranks were profiled, if no steps are known
+# a straggler's time outside of collectives exceeds that of other ranks by at least this many seconds per step
+LEAST_S = 0.001
+LEAST_PART = 0.1  # ... and by at least this fraction of the step
+ROUNDS = 3  # with fewer compared steps, no rank is called a straggler
+AGREEING = 0.8  # the fraction of the steps in which a straggler must be slower than the other ranks
+PIECES = 6  # if the tasks report no steps, the common profiled time is divided into at most this many equal pieces
 LEAST_PIECE_S = 0.05
 
 
@@ -28,7 +30,10 @@ class Interval(NamedTuple):
 
 
 class RankTimes(NamedTuple):
-    """The times of a rank, in seconds on a common clock. ``steps`` are in order; ``collectives`` may overlap."""
+    """The times of one rank, in seconds on a clock common to all ranks.
+
+    ``seen``: the profiled time. ``steps`` are in order; ``collectives`` may overlap.
+    """
 
     rank: int
     node: int
@@ -38,7 +43,10 @@ class RankTimes(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A rank's usual step, as medians. ``before``: time until its first collective; None: it has no collectives."""
+    """The medians of a rank's steps: time of a step, time outside of and inside of collectives.
+
+    ``before_s``: time until the step's first collective; None: the rank has no collectives.
+    """
 
     rank: int
     node: int
@@ -49,12 +57,15 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The comparison of ranks.
+    """The comparison of the ranks.
 
-    ``steps``: how many steps were compared; 0: the ranks were not profiled at the same time, and each row covers a
-    rank's own whole time. ``by_steps``: the steps are the tasks' own steps, else equal pieces of time. ``stragglers``:
-    the ranks for which the others wait, possibly none. ``excess_s``: how much longer the stragglers are outside of
-    collectives than all other ranks, in the median step.
+    Attributes:
+        rows: One row for each rank.
+        steps: How many steps were compared. 0: the ranks were not profiled at the same time, and each row covers a
+            rank's whole profiled time.
+        by_steps: True: the steps are those that the tasks reported; False: equal pieces of time.
+        stragglers: The slow ranks, for which the others wait; possibly none.
+        excess_s: How much longer the stragglers are outside of collectives than all other ranks, in the median step.
     """
 
     rows: Sequence[Row]
@@ -65,7 +76,10 @@ class Table(NamedTuple):
 
 
 def table_of(ranks: Sequence[RankTimes]) -> Table:
-    """Return the table of a broadcast's ranks; with fewer than two, or without collectives, it has no stragglers."""
+    """Return the comparison of a broadcast's ranks.
+
+    With fewer than two ranks, or without collectives, none is a straggler.
+    """
     by_steps = all(rank.steps for rank in ranks) and bool(ranks)
     rounds = _steps(ranks) if by_steps else _pieces(ranks)
     parts = [[_measured(rank, each) for rank, each in zip(ranks, round_, strict=True)] for round_ in rounds]
@@ -86,9 +100,9 @@ class _Measured(NamedTuple):
 
 
 def _steps(ranks: Sequence[RankTimes]) -> list[list[Interval]]:
-    """Match the steps of all ranks: each step with the step of another rank with which it shares the most time.
+    """Match the steps of all ranks: a step of one rank with the step of each other rank that overlaps it most.
 
-    Independent ranks may run their steps at different times: such steps are matched in order.
+    If independent ranks run their steps at different times, match the steps by their order instead.
     """
     leader = min(ranks, key=lambda rank: len(rank.steps))
     rounds = []
@@ -116,7 +130,7 @@ def _measured(rank: RankTimes, step: Interval) -> _Measured:
 
 
 def _together_s(intervals: Sequence[Interval], within: Interval) -> float:
-    """Return how much of ``within`` the intervals cover."""
+    """Return how many seconds of the interval ``within`` the other intervals cover."""
     seconds, until = 0.0, within.began
     for began, ended in sorted(intervals):
         covered = min(ended, within.ended) - max(began, until)
@@ -139,9 +153,9 @@ def _row(rank: RankTimes, parts: Sequence[_Measured]) -> Row:
 
 
 def _stragglers(ranks: Sequence[RankTimes], parts: Sequence[Sequence[_Measured]]) -> tuple[list[int], float]:
-    """Return the ranks that are outside of collectives longer than all others in most steps, and by how much.
+    """Return the ranks that are outside of collectives longer than all others in most steps, and by how many seconds.
 
-    Ranks are sorted by their usual time outside of collectives; the widest gap separates the slow ranks from the
+    Ranks are sorted by their median time outside of collectives; the widest gap separates the slow ranks from the
     others.
     """
     if len(ranks) < 2 or len(parts) < ROUNDS or not all(each.collectives for each in ranks):

@@ -1,4 +1,4 @@
-"""One rank's part of a profile, sent by its task (`node/task_profile.py`), converted to the clock of the client."""
+"""The trace of one rank, as its task sent it (`node/task_profile.py`), converted to the clock of the client."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from typing import Any, NamedTuple
 
 from .stragglers import Interval, RankTimes
 
-COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl|hccl):")  # names of collectives among torch.distributed's events
-KERNEL = re.compile(r"(?i)(nccl|rccl)")  # names of NCCL's kernels on a GPU
-STEPS, PYTHON = "steps", "Python functions (sampled)"  # Outrider's own tracks, shown in place of threads
-MOST_BYTES = 1100 << 20  # size of one rank's largest decompressed trace: no node sends a larger one
+# beginning of the names of collectives among the events of torch.distributed
+COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl|hccl):")
+KERNEL = re.compile(r"(?i)(nccl|rccl)")  # beginning of the names of NCCL's and RCCL's kernels on GPUs
+# names of Outrider's own rows in the trace, which the viewer shows like threads
+STEPS, PYTHON = "steps", "Python functions (sampled)"
+MOST_BYTES = 1100 << 20  # largest decompressed size of one rank's trace; nodes send no larger traces
 
 
 class Whose(NamedTuple):
-    """The task or rank of a trace. ``clock_offset_s``: how far its node's clock is ahead; None: unknown, taken as 0."""
+    """The rank or task whose trace this is.
+
+    ``clock_offset_s``: by how many seconds its node's clock is ahead of the client's; None: unknown, taken as 0.
+    """
 
     rank: int
     ranks: int
@@ -39,9 +44,9 @@ class Whose(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The measurements of the task itself, in nanoseconds of its node's clock.
+    """What Outrider itself measured in the task, in nanoseconds of the node's clock.
 
-    ``python``: (number of a name, begin since ``began_ns``, duration).
+    ``python``: sampled functions: (index in ``names``, begin relative to ``began_ns``, duration).
     """
 
     began_ns: int
@@ -53,7 +58,7 @@ class Head(NamedTuple):
 
 
 class Trace:
-    """A rank's trace. ``torch``: the unchanged events of torch's profiler; empty if that profiler did not run."""
+    """The trace of one rank. ``torch``: the unchanged events of torch's profiler; empty: that profiler did not run."""
 
     def __init__(self, whose: Whose, head: Head, torch: Sequence[Mapping[str, Any]], base_ns: int) -> None:
         self.whose, self.head, self.torch = whose, head, torch
@@ -61,7 +66,7 @@ class Trace:
         self._own_ns, self._torch_ns = -offset_ns, base_ns - offset_ns
 
     def times(self, since_ns: int) -> RankTimes:
-        """Return the rank's times for the comparison, in seconds since ``since_ns`` on the client's clock."""
+        """Return the times of the rank for the comparison, in seconds since ``since_ns`` on the client's clock."""
         head, whose = self.head, self.whose
 
         def at(ns: int) -> float:
@@ -77,9 +82,9 @@ class Trace:
         return RankTimes(whose.rank, whose.node, Interval(at(head.began_ns), at(head.ended_ns)), steps, collectives)
 
     def events(self, since_ns: int, first: int) -> Iterator[dict[str, Any]]:
-        """Yield the events of the merged trace, in microseconds since ``since_ns`` on the client's clock.
+        """Yield the rank's events for the merged trace, in microseconds since ``since_ns`` on the client's clock.
 
-        Processes are numbered from ``first``, which is the rank itself.
+        ``first``: the process id of the rank itself; its other processes get the ids that follow.
         """
         name, own = self.whose.name, first
         pids: dict[Any, int] = {}
@@ -113,7 +118,7 @@ class Trace:
 
 
 def collectives_of(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the events of running collectives: on GPUs, if there are any, else on the CPU.
+    """Return the events that show when collectives ran: those of GPUs or, if there are none, those of the CPU.
 
     On a GPU, a collective waits for the other ranks in an NCCL kernel; the CPU only queues the kernel.
     """
@@ -125,10 +130,10 @@ def collectives_of(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 
 def read_trace(path: Path, whose: Whose) -> Trace:
-    """Read the trace sent by a task.
+    """Read the trace file that a task has sent.
 
     Raises:
-        ValueError: the file is not such a trace, or is cut off.
+        ValueError: The file is not a trace, or is incomplete.
     """
     try:
         with gzip.open(path) as file:
@@ -141,7 +146,7 @@ def read_trace(path: Path, whose: Whose) -> Trace:
 
 
 def read_head(path: Path, whose: Whose) -> Head:
-    """Read only the first line. Raises `ValueError` as `read_trace` does."""
+    """Read only the first line of a trace file. Raise a `ValueError` as `read_trace` does."""
     try:
         with gzip.open(path) as file:
             return _head(file.readline(MOST_BYTES))
@@ -169,7 +174,10 @@ def _head(line: bytes) -> Head:
 
 
 def _moved(event: Mapping[str, Any], shift_us: float, pids: Mapping[Any, int], whose: Whose) -> dict[str, Any] | None:
-    """Convert an event of torch's profiler for the merged trace: its clock, its process numbers, and unique ids."""
+    """Convert an event of torch's profiler for the merged trace; None: leave the event out.
+
+    This changes its time to the client's clock, its process id, and its id, so that ids are unique among all ranks.
+    """
     pid = pids.get(event.get("pid"))
     if pid is None or event.get("name") in ("process_name", "process_labels", "process_sort_index"):
         return None

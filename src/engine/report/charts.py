@@ -1,4 +1,4 @@
-"""Metrics and samples as charts: the curves of each chart, and its summary in words. No I/O."""
+"""Charts of metrics and samples: the curves of each chart, and the figures for its summary in words. No I/O."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from ...lazy_dataclass import dataclass
 from ..runs.metrics import Point, Series
 from .series import Band, band, thinned
 
-MOST_CURVES = 12  # most curves of a chart; more curves are drawn as a band
-FAR = 3  # most curves drawn in addition to their band, the farthest from its middle first
-FAR_FROM = 1.5  # such a curve is at least this many times as far from the band's middle as the typical curve
-BUCKETS, LEAST_BUCKETS = 500, 40  # most and fewest buckets of a curve: a chart is some 600 pixels wide
-BUDGET = 24_000  # most points on a page
+MOST_CURVES = 12  # most curves that a chart draws; more curves are drawn as a band, which shows their range
+FAR = 3  # besides a band, draw at most this many single curves: those farthest from the band's middle
+FAR_FROM = 1.5  # such a curve is at least this many times as far from the middle as the median curve
+# most and fewest buckets to which the points of a curve are reduced; a chart is some 600 pixels wide
+BUCKETS, LEAST_BUCKETS = 500, 40
+BUDGET = 24_000  # most points of all curves on a page
 BAND_BUCKETS = 240
-SAMPLES = 40_000  # most samples, of all nodes together, that a report reads: reading one takes some 10 us
+SAMPLES = 40_000  # most samples that a report uses, of all nodes together: each takes some 10 us
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve.
+    """A curve of a chart.
 
-    ``steps``: None: no steps. ``at_s``: since the run's beginning. ``faint``: a part that was repeated later.
+    ``steps``: the steps of the points; None: the points have no steps. ``at_s``: their times in seconds since the run's
+    beginning. ``faint``: True: a later generation has repeated these steps, so the curve is drawn faintly.
     """
 
     label: str
@@ -36,7 +38,7 @@ class Curve:
     ys: Sequence[float]
     faint: bool = False
     generation: int = 0
-    dots: bool = False  # whether the points are drawn without lines: each is from a call of its own
+    dots: bool = False  # True: draw dots without lines, as each point is from another call
 
     @property
     def xs(self) -> Sequence[float]:
@@ -44,7 +46,10 @@ class Curve:
 
 
 class Facts(NamedTuple):
-    """The figures of one curve. ``odd``: number of values that are nan or infinite; ``odd_at``: the x of the first."""
+    """The figures of one curve.
+
+    ``odd``: how many values are nan or infinite. ``odd_at``: the x of the first such value.
+    """
 
     label: str
     points: int
@@ -58,10 +63,13 @@ class Facts(NamedTuple):
 
 @dataclass(slots=True)
 class Chart:
-    """A chart. ``count``: its number of curves; more than `MOST_CURVES` curves are drawn as a ``band``."""
+    """A chart.
+
+    ``count``: its number of curves. If there are more than `MOST_CURVES`, they are drawn as a ``band``.
+    """
 
     name: str
-    of: str  # the function, or the quantity that a sample measures
+    of: str  # the function whose metric this is, or "node" for samples
     by_step: bool
     curves: list[Curve] = field(default_factory=list)
     facts: list[Facts] = field(default_factory=list)
@@ -69,17 +77,17 @@ class Chart:
     count: int = 0
     unit: str = ""
     thinned: bool = False
-    redone: int = 0  # number of points that a later generation has replaced
-    stride: int = 1  # one of this many samples of a node is used
+    redone: int = 0  # number of points that a later generation has repeated
+    stride: int = 1  # of this many samples of a node, only one is used
 
 
 Logged = Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]
 
 
 def metric_charts(logged: Logged, began_at: float) -> list[Chart]:
-    """Return a chart for each metric of each function, in the order in which their names first appear in the record.
+    """Return a chart for each metric of each function, in the order in which the metrics first appear in the record.
 
-    ``logged``: for each series, its points and the points that later generations have replaced.
+    ``logged``: series -> (points, older points that later generations have repeated).
     """
     by_chart: dict[tuple[str, str], list[Series]] = defaultdict(list)
     for series in logged:
@@ -88,12 +96,12 @@ def metric_charts(logged: Logged, began_at: float) -> list[Chart]:
 
 
 def metric_chart(function: str, name: str, all_series: Sequence[Series], logged: Logged, began_at: float) -> Chart:
-    """Return the chart of one metric of one function, with all points."""
+    """Return the chart of one metric of one function, with all its points."""
     by_step = all(point.step is not None for series in all_series for point in logged[series][0])
     chart = Chart(name, function or "the program", by_step)
     if len(all_series) > MOST_CURVES and all(series.rank is None for series in all_series):
         longest = max(len(logged[series][0]) for series in all_series)
-        if longest <= 2:  # too short for a line, for example in a map
+        if longest <= 2:  # too few points per call for a line, as for example in a map
             points = sorted((point for series in all_series for point in logged[series][0]), key=lambda each: each.at)
             calls = _curve(f"{len(all_series):,} calls", points, by_step=False, began_at=began_at, dots=True)
             chart.by_step, chart.curves, chart.facts, chart.count = False, [calls], [facts(calls)], 1
@@ -123,7 +131,10 @@ def label_of(series: Series, *, several_jobs: bool) -> str:
 
 
 class Measured(NamedTuple):
-    """A kind of measurement: its name, its unit, and how to read it from a sample (None: the sample has none)."""
+    """A kind of measurement.
+
+    ``name`` and ``unit``: shown in the chart. ``read``: returns the value in a sample; None: the sample lacks it.
+    """
 
     name: str
     unit: str
@@ -147,7 +158,10 @@ MEASURED = (
 
 
 def sample_charts(samples: Sequence[NodeSampled], began_at: float) -> list[Chart]:
-    """Return a chart for each kind of measurement, with a curve for each node; very many samples are thinned."""
+    """Return a chart for each kind of measurement, with a curve for each node.
+
+    If there are too many samples, skip some.
+    """
     by_kind: list[dict[int, tuple[list[float], list[float]]]] = [defaultdict(lambda: ([], [])) for _ in MEASURED]
     stride = 1 + len(samples) // SAMPLES
     seen: Counter[int] = Counter()
@@ -208,7 +222,9 @@ def _fill(chart: Chart, solid: Sequence[Curve], faint: Mapping[str, Sequence[Cur
 
 
 def _facts_of_all(curves: Sequence[Curve], spread: Band) -> Facts:
-    """Return the figures of a band: the first and last values of its middle, and the smallest and largest values."""
+    """Return the figures of a band: first and last value of its middle curve, smallest and largest value of all
+    curves.
+    """
     odd = [(x, y) for curve in curves for x, y in zip(curve.xs, curve.ys, strict=True) if not math.isfinite(y)]
     points = sum(len(curve.ys) for curve in curves)
     first, last = (spread.middle[0], spread.middle[-1]) if spread.middle else (math.nan, math.nan)
@@ -240,7 +256,10 @@ def _curve(label: str, points: Sequence[Point], *, by_step: bool, began_at: floa
 
 
 def thin(charts: list[Chart], beside: int = 0) -> list[Chart]:
-    """Thin each curve to the points that the page has room for. ``beside``: the number of other curves on the page."""
+    """Reduce each curve to as many points as the page has room for.
+
+    ``beside``: the number of curves on the page that are not in ``charts``.
+    """
     count = sum(len(chart.curves) for chart in charts) + beside
     buckets = max(LEAST_BUCKETS, min(BUCKETS, BUDGET // max(1, 3 * count)))
     for chart in charts:

@@ -1,4 +1,4 @@
-"""The contents of a run's record, in the form that a report needs. Missing and damaged files are left out."""
+"""The contents of a run's record, in the form that a report needs. Missing and damaged files are skipped."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ STACK_BUDGET_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The contents of a record.
+    """The contents of a run's record.
 
-    ``owner``: the owner of a run that has not ended. ``logs_left``: logs left out for space.
+    ``owner``: whether the program that writes the record is alive; None: the run has ended. ``logs_left``: titles of
+    the logs for which the page has no room.
     """
 
     run: Run
     owner: Owned | None
-    now: float  # unix time
+    now: float  # unix time at which the record was read
     about: Mapping[str, Any]
     result: Mapping[str, Any]
     events: Sequence[ev.Event]
     checkpoints: Sequence[SavedCheckpoint]
-    # (present points, replaced points) of each series
+    # series -> (points to show, older points that later generations have repeated)
     metrics: Mapping[Series, tuple[Sequence[Point], Sequence[Point]]]
     samples: Sequence[ev.NodeSampled]
     params: Mapping[str, Any]
@@ -47,9 +48,9 @@ class Contents:
     artifacts: Sequence[Mapping[str, Any]]
     logs: Sequence[Excerpt]
     logs_left: Sequence[str]
-    stacks: Sequence[tuple[str, str]]  # (name, text) of each stack file
+    stacks: Sequence[tuple[str, str]]  # (file name, text) of each file with stacks
     profiles: Sequence[Mapping[str, Any]]  # in the form that `profiles.merged` writes
-    files: Sequence[tuple[str, int]]  # (path, bytes)
+    files: Sequence[tuple[str, int]]  # (path, size in bytes) of files and folders
 
     @property
     def began(self) -> float:
@@ -60,7 +61,10 @@ class Contents:
 
     @property
     def ended(self) -> float:
-        """Return when the run ended; for an open run: now, or the time at which its record last changed."""
+        """Return the unix time of the run's end.
+
+        For a run that has not ended: now if its program is alive, otherwise the time at which the record last changed.
+        """
         status = self.run.status
         if isinstance(status.get("ended"), int | float):
             return float(status["ended"])
@@ -72,7 +76,7 @@ class Contents:
 
 
 def read_contents(run: Run) -> Contents:
-    """Read the record of ``run``; for an open run, in its present state."""
+    """Read the record of ``run``. If the run has not ended, read what the record has so far."""
     folder = run.directory
     owner = None if run.ended else run.owner
     content = content_of(folder / EVENTS)
@@ -108,9 +112,9 @@ def content_of(path: Path) -> bytes:
 
 
 def logs_of(folder: Path, events: Sequence[ev.Event], result: Mapping[str, Any]) -> list[list[str]]:
-    """Return each log as a list of its parts' names.
+    """Return the logs, each as a list of the names of its files.
 
-    The first failed rank comes first, then other failed ones, then the rest.
+    The log of the rank that failed first comes first, then the logs of other failed ranks, then all other logs.
     """
     try:
         logs = logs_in(os.listdir(folder))  # noqa: PTH208  names
@@ -136,7 +140,7 @@ def stacks_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def files_in(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield the files at the top of the record, and its folders with the total size of their files."""
+    """Yield (path, size) for each file at the top of the record, and for each of its folders with all files in it."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -155,7 +159,7 @@ def _size(folder: str) -> int:
 
 
 def first_failed(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts of the rank that failed first; empty if no broadcast failed."""
+    """Return the facts about the rank that failed first; {}: no broadcast failed."""
     error = result.get("error")
     first = error.get("first") if isinstance(error, dict) else None
     return first if isinstance(first, dict) else {}

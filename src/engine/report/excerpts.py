@@ -1,4 +1,4 @@
-"""Excerpts of a run's logs, as long as a page has room for: the beginning and the end of each log."""
+"""Excerpts of a run's logs: as much of the beginning and the end of each log as a page has room for."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from pathlib import Path
 from ...lazy_dataclass import dataclass
 from ..runs.lines import LogLine, parsed_log
 
-BUDGET_BYTES = 512 * 1024  # most bytes of all logs together
-LEAST_BYTES = 4 * 1024  # fewest bytes of a log that is shown
-HEAD = 4  # a fourth of the shown bytes is from the log's beginning
+BUDGET_BYTES = 512 * 1024  # most bytes of all excerpts together
+LEAST_BYTES = 4 * 1024  # a log is left out if its excerpt would have fewer bytes than this
+HEAD = 4  # one part in this many of an excerpt's bytes is from the log's beginning
 LINE_CHARS = 2000
 _LOG = re.compile(r"(rank|node)-(\d+)(?:\.(\d+))?\.log")
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A log whose parts are the files ``names``. ``left_out_bytes``: number of bytes between ``head`` and ``tail``."""
+    """An excerpt of one log.
+
+    ``names``: the log's files, in order. ``head`` and ``tail``: its first and last lines. ``left_out_bytes``: the
+    number of bytes between them.
+    """
 
     names: Sequence[str]
     size_bytes: int
@@ -33,7 +37,10 @@ class Excerpt:
 
 
 def logs_in(names: Sequence[str]) -> list[list[str]]:
-    """Group the names of log files by log, the parts of each in order; the logs of ranks come first, by number."""
+    """Group the file names of logs: one list for each log, with its parts in order.
+
+    The logs of ranks come first, then those of nodes, each by number.
+    """
     logs: dict[tuple[bool, int], list[tuple[int, str]]] = {}
     for name in names:
         if match := _LOG.fullmatch(name):
@@ -52,9 +59,13 @@ def excerpts(
     budget_bytes: int = BUDGET_BYTES,
     read: Mapping[str, int] | None = None,
 ) -> tuple[list[Excerpt], list[str]]:
-    """Return excerpts of the logs in ``folder``, and the titles of logs left out for space: the last ones of ``logs``.
+    """Return excerpts of the logs in ``folder``, and the titles of the logs for which there is no room.
 
-    ``read``: how many bytes of each file to use, if the caller shows later bytes in another way.
+    Args:
+        folder: The folder of the logs.
+        logs: The file names of each log, the most important log first.
+        budget_bytes: The most bytes of all excerpts together.
+        read: File name -> number of bytes to use, if the caller shows later bytes itself; None: use whole files.
     """
     shown = [_sizes(folder, names) for names in logs[: max(1, budget_bytes // LEAST_BYTES)]]
     if read is not None:
@@ -68,7 +79,7 @@ def excerpts(
 
 
 def shares(sizes: Sequence[int], budget: int) -> list[int]:
-    """Divide ``budget`` among the sizes: equal shares, plus, for large sizes, the bytes that small ones do not need."""
+    """Divide ``budget`` among the sizes: equally, but what small sizes do not need goes to the larger ones."""
     result = [0] * len(sizes)
     left = budget
     for number, place in enumerate(sorted(range(len(sizes)), key=lambda each: sizes[each])):
@@ -97,13 +108,13 @@ def _sizes(folder: Path, names: Sequence[str]) -> dict[str, int]:
 
 
 def _content(folder: Path, parts: Mapping[str, int], begin: int, end: int) -> bytes:
-    """Return the bytes from ``begin`` to ``end`` of the concatenated parts."""
+    """Return the bytes from ``begin`` to ``end`` of a log, given its files and their sizes."""
     pieces, at = [], 0
     for name, size in parts.items():
         first, last = max(begin - at, 0), min(end - at, size)
         at += size
         if first < last:
-            # an open run removes old parts of its logs
+            # the file may be missing: an open run deletes old files of its logs
             with suppress(OSError), (folder / name).open("rb", buffering=0) as file:
                 file.seek(first)
                 pieces.append(file.read(last - first))

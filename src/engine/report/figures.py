@@ -1,4 +1,4 @@
-"""Charts as figures of a page: a place for the curves, a summary in words and a table; and the points as JSON."""
+"""Charts as HTML figures: a place for the curves, a summary in words and a table. Their points are stored as JSON."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from typing import Any
 from .charts import Chart, Facts
 from .markup import fold, number, size_text, table, text
 
-DIGITS = 5  # significant digits of a value
+DIGITS = 5  # significant digits of each value in the page's data
 
 
 class Arrays:
-    """The arrays of a page's data, with equal arrays stored once: ranks that log together share their steps."""
+    """The arrays in a page's JSON data.
+
+    Equal arrays are stored once, as ranks that log together have the same steps.
+    """
 
     def __init__(self) -> None:
         self.all: list[Any] = []
         self._places: dict[tuple[Any, ...], int] = {}
 
     def whole(self, values: Sequence[int]) -> int:
-        """Store a series of whole numbers, and return its index.
+        """Store a series of integers. Return the index of its array.
 
-        Evenly spaced numbers are stored as (first, difference, count), others as differences.
+        Evenly spaced integers are stored as (first, difference, count), others as differences.
         """
         steps = [after - before for before, after in pairwise(values)]
         if len(values) > 2 and len(set(steps)) == 1:
@@ -31,7 +34,7 @@ class Arrays:
         return self._add(("d", *values), {"d": [*values[:1], *steps]})
 
     def numbers(self, values: Sequence[float]) -> int:
-        """Add numbers, rounded; nan and infinities become gaps."""
+        """Store a series of rounded numbers, with nan and infinities as gaps. Return the index of its array."""
         rounded = [short(value) for value in values]
         return self._add(("f", *rounded), rounded)
 
@@ -50,7 +53,7 @@ def short(value: float) -> float | int | None:
 
 
 def figure(chart: Chart, place: str) -> str:
-    """Return a chart's figure. ``place``: the chart's key in the data of the page."""
+    """Return the HTML figure of a chart. ``place``: the chart's key in the page's data."""
     words = summary(chart)
     name = f"{chart.name} of {chart.of}" if chart.of != "node" else chart.name
     return (
@@ -63,7 +66,7 @@ def figure(chart: Chart, place: str) -> str:
 
 
 def summary(chart: Chart) -> str:
-    """Return a chart in words."""
+    """Describe a chart in words."""
     numbers = [each for each in chart.facts if math.isfinite(each.last)]
     parts = []
     if chart.band is not None and chart.band.xs:
@@ -102,7 +105,7 @@ def summary(chart: Chart) -> str:
 
 
 def data(metrics: Sequence[Chart], system: Sequence[Chart], seconds: float) -> dict[str, Any]:
-    """Return the points of all charts."""
+    """Return the points of all charts as JSON values."""
     arrays = Arrays()
     charts = {
         f"{kind}{number}": _chart(chart, kind, arrays)
@@ -113,7 +116,7 @@ def data(metrics: Sequence[Chart], system: Sequence[Chart], seconds: float) -> d
 
 
 def chart_data(chart: Chart, kind: str) -> dict[str, Any]:
-    """Return the points of one chart, with arrays of its own. ``kind``: "m" for a metric, "s" for samples."""
+    """Return the points of one chart as JSON values. ``kind``: "m" for a metric, "s" for samples."""
     arrays = Arrays()
     return {"chart": _chart(chart, kind, arrays), "arrays": arrays.all}
 

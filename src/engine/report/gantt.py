@@ -1,7 +1,7 @@
-"""A timeline as HTML and SVG: a bar for each node and generation, and the work of each node below its bar.
+"""The timeline as HTML and SVG: a bar for each node and generation, and below a node's bar the work of that node.
 
 All positions are percentages of the width, so that the timeline fits every screen, and the markup contains no style. A
-page with a script zooms it by the times in the attributes ``data-a`` and ``data-b``.
+page with a script can zoom the timeline by the times in the attributes ``data-a`` and ``data-b``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from ..observe import descriptions
 from .markup import text
 from .timeline import SAVED, WORDS, Mark, Row, Span, Timeline, Work, counts, grouped, merged, work_kind
 
-# most rows of nodes; with more nodes, only eventful nodes get a row, and a chart shows the sum of all nodes
+# Most rows of nodes. If there are more nodes, only nodes with notable events get a row, and a chart sums up all nodes.
 MOST_ROWS = 40
 MOST_LANES = 24  # most rows of broadcasts
-ROW, BAR, WORK = 30, 16, 5  # heights of a row, its bar and its work
-MOST_MARKS = 150  # most marks of checkpoints on a row: marks that would touch are merged
+ROW, BAR, WORK = 30, 16, 5  # heights in pixels: of a row, of the bar in it, of the strip of work below the bar
+MOST_MARKS = 150  # most marks of checkpoints on a row: checkpoints whose marks would touch share one mark
 STRIP_BUDGET = 6000  # most spans of work on a page
-# width of one letter on a small screen, as a part of the whole width; labels too long for their bar are left out
+# Width of one letter on a small screen, as a fraction of the timeline's width. A label that is longer than its bar is
+# left out.
 LABEL_PART = 0.012
 FATES = {
     "lost": "lost a node",
@@ -55,14 +56,14 @@ TICKS_S = (
 
 
 class Shown(NamedTuple):
-    """The nodes that have a row of their own, and how many ``others`` there are."""
+    """The nodes that have their own rows, and the number of ``others``."""
 
     rows: Sequence[Row]
     others: int
 
 
 def shown_nodes(nodes: Sequence[Row], most: int = MOST_ROWS) -> Shown:
-    """Return all nodes if they are few; else the eventful nodes and the first ones."""
+    """Return the nodes that get a row: all nodes if they are few, otherwise nodes with notable events and some more."""
     if len(nodes) <= most:
         return Shown(nodes, 0)
     eventful = [place for place, row in enumerate(nodes) if row.eventful][: most - 2]
@@ -72,7 +73,7 @@ def shown_nodes(nodes: Sequence[Row], most: int = MOST_ROWS) -> Shown:
 
 
 def gantt(line: Timeline) -> str:
-    """Return the whole timeline."""
+    """Return the HTML of the whole timeline."""
     shown = shown_nodes(line.nodes)
     lanes = line.rows[: min(line.broadcasts, MOST_LANES)]
     least_s = line.seconds / max(60.0, STRIP_BUDGET / max(1, len(shown.rows)))
@@ -90,7 +91,7 @@ def gantt(line: Timeline) -> str:
 
 
 def key(line: Timeline) -> str:
-    """Return the legend of the colours that are used."""
+    """Return the legend with the colours that the timeline uses."""
     entries = [f'<li><i class="k-{kind}"></i>{WORDS[kind]}</li>' for kind in line.kinds]
     work = [span for row in line.nodes for span in row.work]
     if work:
@@ -109,23 +110,23 @@ def key(line: Timeline) -> str:
 
 
 def timed_words(span: Span) -> str:
-    """Return a span in words, with its times."""
+    """Describe a span in words, with its times."""
     return f"{span_words(span)}, {clock(span.begin_s)} to {clock(span.end_s)}"
 
 
 def span_words(span: Span) -> str:
-    """Return a span in words."""
+    """Describe a span in words."""
     what = f"{span.text}: {WORDS[span.kind]}" if span.text else WORDS[span.kind]
     return f"{what}, {FATES.get(span.fate, span.fate)}" if span.fate else what
 
 
 def clock(at_s: float) -> str:
-    """Return a time since the run's beginning as text."""
+    """Format a time in seconds since the run's beginning."""
     return descriptions.seconds(at_s, digits=2)
 
 
 def tick_s(seconds: float, most: int = 6) -> float:
-    """Return the time between two ticks of an axis with at most ``most`` ticks."""
+    """Return the seconds between two ticks of an axis with at most ``most`` ticks."""
     return next((step for step in TICKS_S if seconds <= most * step), TICKS_S[-1] * (int(seconds / 86400 / most) + 1))
 
 
@@ -149,7 +150,8 @@ def _row(row: Row, seconds: float, least_s: float) -> Iterator[str]:
     for span in row.spans:
         yield from _bar(span, seconds, top)
     yield from _work(row.work, seconds, top + BAR + 1, least_s)
-    for mark in sorted(marks, key=lambda each: each.kind != SAVED):  # losses are drawn last, above checkpoints
+    # draw losses last, so that they are above checkpoints
+    for mark in sorted(marks, key=lambda each: each.kind != SAVED):
         yield from _mark(mark, seconds, top)
     yield "</svg></div>"
 
@@ -182,7 +184,7 @@ def _bar(span: Span, seconds: float, top: int) -> Iterator[str]:
 
 
 def _work(spans: Sequence[Span], seconds: float, y: int, least_s: float) -> Iterator[str]:
-    """Draw the work of a node: one path for successful work, and one for failed work."""
+    """Draw the work of a node: one SVG path for each kind of outcome."""
     digits = 3 if seconds < 1000 else 0
     paths: dict[Work, str] = {"good": "", "void": "", "bad": ""}
     for begin_s, end_s, kind in merged(spans, least_s):
@@ -197,7 +199,7 @@ def _work(spans: Sequence[Span], seconds: float, y: int, least_s: float) -> Iter
 
 
 def _sum(nodes: Sequence[Row], seconds: float) -> str:
-    """Draw how many nodes were in each state, as stacked areas."""
+    """Draw how many nodes were in each state over time, as stacked areas."""
     buckets = 240
     by_kind = counts(nodes, seconds, buckets)
     order = [
@@ -225,7 +227,7 @@ def _sum(nodes: Sequence[Row], seconds: float) -> str:
 
 
 def _area(low: Sequence[int], high: Sequence[int], width: float, most: int) -> str:
-    """Return the path around an area with steps; y = 0 is at the bottom."""
+    """Return the SVG path around an area with stepped edges. ``low`` and ``high`` count from the bottom."""
     there = _stairs(enumerate(high), width, most)
     back = "".join(f"V{most - value}H{place * width:.3f}" for place, value in reversed(list(enumerate(low))))
     return f"M0 {most - high[0]}{there}{back}z"

@@ -1,4 +1,4 @@
-"""Text as HTML: everything is escaped, and characters that move, hide or reverse other characters are removed."""
+"""Escaping of text for HTML. Characters that move, hide or reverse other characters are removed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ..api.printable import lines, plain
 
 
 def text(value: object) -> str:
-    """Return a value escaped for any place in the page, also for a quoted attribute."""
+    """Escape a value for any place in the page, including quoted attributes."""
     return escape(plain(value if isinstance(value, str) else str(value)), quote=True)
 
 
 def line(value: object) -> str:
-    """Return a text as one line."""
+    """Escape a value, as one line of text."""
     return escape("; ".join(filter(None, lines(value if isinstance(value, str) else str(value)))), quote=True)
 
 
 def script_json(value: Any) -> str:
-    """Return JSON that cannot end the script element around it, whatever texts it contains."""
+    """Encode a value as JSON that cannot end the HTML script element around it, whatever texts it contains."""
     encoded = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, numbers: Sequence[int] = ()) -> str:
-    """Return a table.
+    """Return an HTML table.
 
-    ``rows``: cells that are HTML already; ``numbers``: indexes of the columns aligned to the right.
+    ``rows``: cells that are already HTML. ``numbers``: indexes of the columns that are aligned right.
     """
     kind = ["num" if place in numbers else "" for place in range(len(head))]
     heads = "".join(f'<th scope="col"{_class(kind[place])}>{text(each)}</th>' for place, each in enumerate(head))
@@ -46,20 +46,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, n
 
 
 def fold(summary: str, content: str, *, kind: str = "", opened: bool = False, note: str = "") -> str:
-    """Return content that the reader can unfold. ``summary`` and ``note`` are texts, ``content`` is HTML."""
+    """Return content that the reader can unfold. ``summary`` and ``note`` are plain text, ``content`` is HTML."""
     extra = f' <span class="note">{text(note)}</span>' if note else ""
     state = " open" if opened else ""
     return f"<details{_class(kind)}{state}><summary>{text(summary)}{extra}</summary>{content}</details>"
 
 
 def facts_list(pairs: Iterable[tuple[str, str]], kind: str = "facts") -> str:
-    """Return a list of facts. ``pairs``: (name as text, value as HTML)."""
+    """Return an HTML list of facts. ``pairs``: (name as plain text, value as HTML)."""
     rows = "".join(f"<div><dt>{text(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
     return f'<dl class="{kind}">{rows}</dl>'
 
 
 def number(value: float) -> str:
-    """Return a number as text, with no more digits than people compare."""
+    """Format a number with only as many digits as people compare."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else str(value)
     size = abs(value)

@@ -1,4 +1,4 @@
-"""The top of a report: how a run ended, its figures, and its failures. No I/O."""
+"""The top of a report: how the run ended, its key figures, and its failures. No I/O."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ WORDS: dict[State, str] = {
     "killed": "its program was killed",
     "unknown": "of another computer",
 }
-STOPPED_CODES = (129, 130, 143)  # exit codes after a closed terminal, Ctrl-C and SIGTERM
+STOPPED_CODES = (129, 130, 143)  # exit codes of a program ended by a closed terminal (SIGHUP), Ctrl-C and SIGTERM
 MOST_OTHERS = 20
 
 
 class Failed(NamedTuple):
-    """A failure: the function, the place, and the error in one line."""
+    """One or more equal failures of calls.
+
+    ``where``: the function and its rank or node. ``error``: the error as one line. ``times``: how often it occurred.
+    """
 
     where: str
     error: str
@@ -35,9 +38,9 @@ class Failed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed run.
+    """The failure of a run.
 
-    ``first``: the first failure. ``traceback``: of the first failure if known, else of the program's end.
+    ``first``: the call that failed first. ``traceback``: of the rank that failed first, or else of the program's error.
     """
 
     headline: str
@@ -74,7 +77,7 @@ def failure_of(contents: Contents) -> Failure | None:
 
 
 def summary(contents: Contents, state: State) -> str:
-    """Return two or three sentences about the run."""
+    """Return two or three sentences that describe the run."""
     status, events = contents.run.status, contents.events
     most = status.get("most_nodes") or 0
     provider = str(status.get("provider") or "")
@@ -96,7 +99,7 @@ def summary(contents: Contents, state: State) -> str:
 
 
 def figures(contents: Contents, state: State) -> list[tuple[str, str, str]]:
-    """Return (name, value, note) of each figure."""
+    """Return the key figures of the run: (name, value, note)."""
     status, events = contents.run.status, contents.events
     used = {event.node for event in events if isinstance(event, ev.NodeLaunching | ev.NodeReady)}
     lost = {event.node for event in events if isinstance(event, ev.NodeLost)}
@@ -141,7 +144,7 @@ def head(contents: Contents) -> str:
 
 
 def shown_command(words: object) -> str:
-    """Return the command line of a program, with the interpreter's name in place of its path."""
+    """Return the command line of a program, with only the file name of the interpreter, not its path."""
     if not isinstance(words, list) or not words:
         return ""
     return " ".join([str(words[0]).rpartition("/")[2], *map(str, words[1:])])
@@ -197,7 +200,7 @@ def _error(error: Mapping[str, object]) -> str:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """Return numbers as text, with consecutive ones joined: 0, 2-3."""
+    """Format numbers as text, with consecutive numbers joined: 0, 2-3."""
     groups: list[list[int]] = []
     for number in sorted(numbers):
         if groups and number == groups[-1][-1] + 1:
@@ -208,7 +211,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def program_facts(contents: Contents) -> str:
-    """Return the facts about the program, its computer and its user as HTML."""
+    """Return HTML with the facts about the program, its computer and its user."""
     about = contents.about
     owner = about.get("owner") if isinstance(about.get("owner"), dict) else {}
     assert isinstance(owner, dict)

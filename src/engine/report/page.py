@@ -1,4 +1,4 @@
-"""A run's record as one HTML file that loads no other file, and in which no text can be executed as code."""
+"""The report of a run as one HTML file. It loads no other file, and no text in it can be executed as code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .timeline import Timeline, timeline_of
 
 REPORT = "report.html"
 STYLES, SCRIPTS = ("uPlot.min.css", "page.css"), ("uPlot.iife.min.js", "page.js")
-LICENCE = "uPlot.LICENSE"  # the licence is included in every copy
+LICENCE = "uPlot.LICENSE"  # the licence requires this text in every copy
 OVERVIEW = "overview"
 ASKS = "connect-src 'self'; "
 CURVES_BY = "Curves: uPlot, Copyright (c) 2022 Leon Sorokin, MIT License."
@@ -54,10 +54,12 @@ _ICON = (
 
 
 def write_report(run: Run, path: Path | None = None) -> Path:
-    """Write the report of ``run``, by default into its record, and return its path.
+    """Write the report of ``run``. Return the report's path.
+
+    ``path``: the file to write; None: in the run's record.
 
     Raises:
-        OSError: the report cannot be written there.
+        OSError: The report cannot be written there.
     """
     target = run.directory / REPORT if path is None else path
     content = page(read_contents(run), _links(run.directory, target.parent)).encode(errors="replace")
@@ -76,13 +78,13 @@ def write_report(run: Run, path: Path | None = None) -> Path:
 
 
 def is_no_file_of_its_own(path: Path) -> bool:
-    """Return whether writing to ``path`` would destroy something: a link such as /dev/stdout, a device, a pipe."""
+    """Return whether ``path`` must not be replaced by a new file: a link such as /dev/stdout, a device, a pipe."""
     return path.is_symlink() or (path.exists() and not path.is_file())
 
 
 @dataclass(frozen=True, slots=True)
 class PageParts:
-    """The parts of a run's page. ``sections``: HTML by name, in their order; an empty one is left out."""
+    """The parts of a run's page. ``sections``: name -> HTML, in the order of the page; "": the section is left out."""
 
     sections: Mapping[str, str]
     metrics: Sequence[Chart]
@@ -91,7 +93,7 @@ class PageParts:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The points of all charts, as values of JSON."""
+        """The points of all charts, as JSON values."""
         return data(self.metrics[:MOST_FIGURES], self.system, self.seconds)
 
 
@@ -101,7 +103,14 @@ def parts_of(
     metrics: Sequence[Chart] | None = None,
     system: Sequence[Chart] | None = None,
 ) -> PageParts:
-    """Return the parts of a run's page. ``metrics`` and ``system``: the charts, if they exist already."""
+    """Return the parts of a run's page.
+
+    Args:
+        contents: The contents of the run's record.
+        link: Returns the address of a file of the record.
+        metrics: The charts of metrics; None: make them from ``contents``.
+        system: The charts of samples; None: make them from ``contents``.
+    """
     metrics = metric_charts(contents.metrics, contents.began) if metrics is None else metrics
     system = sample_charts(contents.samples, contents.began) if system is None else system
     line = timeline_of(contents.events, contents.began, contents.ended, contents.checkpoints)
@@ -110,7 +119,7 @@ def parts_of(
 
 
 class SectionSource(NamedTuple):
-    """The sources of a page's sections. ``line``: None if the timeline is not needed."""
+    """The data for the sections of a page. ``line``: the timeline; None: its section is not needed."""
 
     contents: Contents
     line: Timeline | None
@@ -120,7 +129,7 @@ class SectionSource(NamedTuple):
 
 
 def section_of(name: str, source: SectionSource) -> str:  # noqa: PLR0911  a table
-    """Return a section as HTML; empty if the record has no data for it."""
+    """Return the HTML of a section; "": the record has no data for it."""
     contents = source.contents
     match name:
         case "timeline":
@@ -141,7 +150,7 @@ def section_of(name: str, source: SectionSource) -> str:  # noqa: PLR0911  a tab
 
 
 def page(contents: Contents, link: Link = lambda path: path) -> str:
-    """Return the whole page. ``link``: returns the address of a file of the record."""
+    """Return the HTML of the whole report. ``link``: returns the address of a file of the record."""
     parts = parts_of(contents, link)
     producer = (
         f"Made by Outrider {text(version('outrider'))} from the record of "
@@ -164,10 +173,10 @@ def section_links(parts: PageParts) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A page. ``title`` is a text; ``main``, ``links``, ``buttons`` and ``footer`` are HTML.
+    """An HTML page. ``title`` is plain text; ``main``, ``links``, ``buttons`` and ``footer`` are HTML.
 
-    ``more_style`` and ``more_script``: added to the style and script that all pages have. ``connects``: the script may
-    send requests to the page's own server.
+    ``more_style`` and ``more_script``: added to the style and script of all pages. ``connects``: True: the script may
+    send requests to the server of the page.
     """
 
     title: str
@@ -183,7 +192,7 @@ class Document:
 
 
 def document(content: Document) -> str:
-    """Return a page as one file that loads no other file, and runs only its own script and style."""
+    """Return the HTML of a page. It loads no other file, and runs only its own script and style."""
     style = "\n".join([*map(asset, STYLES), *filter(None, [content.more_style])])
     script = "\n".join([f"/*!\n{asset(LICENCE)}*/", *map(asset, SCRIPTS), *filter(None, [content.more_script])])
     return (
@@ -208,9 +217,9 @@ def document(content: Document) -> str:
 
 
 def policy(style: str, script: str, *, connects: bool = False) -> str:
-    """Return the Content-Security-Policy that allows only this script and this style, and loading no other file.
+    """Return a Content-Security-Policy that allows only this script and this style, and no loading of other files.
 
-    ``connects``: the script may send requests to the server of the page, but to no other.
+    ``connects``: True: the script may send requests to the server of the page, but to no other server.
     """
     return (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "

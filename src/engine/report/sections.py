@@ -1,4 +1,6 @@
-"""The sections of a report as HTML: timeline, metrics, nodes, logs, stacks, profiles, and other data of the record."""
+"""The sections of a report as HTML: timeline, metrics, nodes, logs, stacks, profiles, and further data of the
+record.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ from .timeline import GOOD, Row, Timeline, grouped
 MOST_EVENTS, MOST_SPANS, MOST_FIGURES, MOST_TEXTS, MOST_ARTIFACTS, MOST_PARAMS = 400, 400, 60, 100, 300, 500
 MOST_LOGS, MOST_PROFILES = 16, 30
 TEXT_CHARS = 16 * 1024
-FILTER_FROM = 8  # number of charts from which the page has a filter
-OPEN = 16  # most nodes whose use is shown without unfolding
+FILTER_FROM = 8  # a page with at least this many charts has a filter field
+OPEN = 16  # the table with the nodes' use is unfolded if it has at most this many rows
 _ABSENT = re.compile(r"(^/|^~|(^|/)\.\.(/|$))")
 
-Link = Callable[[str], str | None]  # maps a path in the record to its address in the page; None: no address
+Link = Callable[[str], str | None]  # path in the record -> address for links; None: the page cannot link to it
 
 
 def timeline_section(line_: Timeline, events: Sequence[ev.Event]) -> str:
@@ -73,7 +75,10 @@ def metrics_section(charts: Sequence[Chart]) -> str:
 
 
 def system_section(charts: Sequence[Chart], use: Use) -> str:
-    """Return the charts of nodes. ``use``: the use of nodes by the provider's accounting."""
+    """Return the section with the charts of samples of nodes.
+
+    ``use``: how much of the nodes was used, by the provider's accounting.
+    """
     html = "".join(f'<p class="note">{line(each)}</p>' for each in use.sentences)
     if use.rows:
         rows = [tuple(map(line, row)) for row in use.rows]
@@ -95,7 +100,7 @@ def logs_section(contents: Contents) -> str:
         '<input type="search" id="search" placeholder="Search in logs" autocomplete="off"></label>'
         '<output id="found" class="note" for="search"></output></div>'
     )
-    # the only log, or the log of the first failed rank, which comes first
+    # unfold the first log if it is the only log, or the log of the rank that failed first
     alone = len(contents.logs) == 1 or bool(first_failed(contents.result))
     folds = [_log(each, contents.began, opened=alone and not place) for place, each in enumerate(contents.logs)]
     shown, left = "".join(folds[:MOST_LOGS]), ""
@@ -117,7 +122,7 @@ def stacks_section(contents: Contents) -> str:
 
 
 def profiles_section(contents: Contents, link: Link) -> str:
-    """Return the newest profiles; only the newest one is unfolded."""
+    """Return the section with the newest profiles. Only the newest profile is unfolded."""
     folds = []
     for place, each in enumerate(contents.profiles[: -MOST_PROFILES - 1 : -1]):
         name = str(each.get("name", ""))
@@ -204,7 +209,7 @@ def _spans(line_: Timeline) -> str:
 
 
 def _tasks(line_: Timeline) -> str:
-    """Return the durations of the recorded calls, by function."""
+    """Return a table of the durations of recorded calls, by function."""
     took: dict[str, list[float]] = {}
     bad: dict[str, int] = {}
     for span in (span for row in line_.nodes for span in row.work if span.kind == "task"):
@@ -239,7 +244,7 @@ def _log(each: Excerpt, began: float, *, opened: bool) -> str:
 
 
 def log_line(entry: LogLine, began: float) -> str:
-    """Return a line of a log as HTML, with its time since the beginning."""
+    """Return a line of a log as HTML. Its time is shown relative to the run's beginning."""
     at = f"<time>{_since(entry.at, began)}</time>"
     words = line(entry.text)
     if entry.stream == OURS:
@@ -288,7 +293,7 @@ def _origin(each: Mapping[str, Any]) -> str:
 
 
 def _linked(path: str, link: Link, name: str = "") -> str:
-    """Return a link to ``path`` if it is a file of the record, else its name."""
+    """Return an HTML link to ``path`` if the file is in the record, otherwise only its name."""
     where = None if _ABSENT.search(path) or not path else link(path)
     label = line(name or path)
     return f'<a href="{text(quote(where))}">{label}</a>' if where else f"<span>{label}</span>"

@@ -1,7 +1,9 @@
-"""Thinning of curves without visible change, and bands in place of many curves. No I/O.
+"""Reduction of curves to fewer points without visible change, and of many curves to a band. No I/O.
+
+The x axis is divided into buckets of equal width.
 
 SERIES-1: the least and the greatest value of each bucket are kept, and so are the first and the last point of the
-curve.
+    curve.
 SERIES-2: at most three points of each bucket and the two ends are kept; they keep their order, and no point is added.
 SERIES-3: nan and infinities stay gaps: they never count as numbers.
 """
@@ -16,7 +18,7 @@ from ...lazy_dataclass import dataclass
 
 
 def thinned(xs: Sequence[float], ys: Sequence[float], buckets: int) -> list[int]:
-    """Return the indices of the points to keep. ``xs`` never decreases; nan and infinities in ``ys`` are gaps."""
+    """Return the indexes of the points to keep. ``xs`` must not decrease; nan and infinities in ``ys`` are gaps."""
     if len(xs) <= 2 * buckets + 2:
         return list(range(len(xs)))
     least, span = xs[0], (xs[-1] - xs[0]) or 1.0
@@ -41,9 +43,10 @@ def thinned(xs: Sequence[float], ys: Sequence[float], buckets: int) -> list[int]
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A band of five curves in place of many. ``low`` and ``high`` are the outermost values.
+    """Five curves that show the range of many curves.
 
-    ``tenth``, ``middle`` and ``ninetieth`` are the 10th, 50th and 90th percentile of the curves' means.
+    ``low`` and ``high`` are the smallest and largest values. ``tenth``, ``middle`` and ``ninetieth`` are the 10th, 50th
+    and 90th percentile of the curves, each averaged over a bucket of the x axis.
     """
 
     xs: list[float]
@@ -54,11 +57,11 @@ class Band:
     high: list[float]
 
 
-Line = tuple[Sequence[float], Sequence[float]]  # xs and ys
+Line = tuple[Sequence[float], Sequence[float]]  # (xs, ys) of a curve
 
 
 def band(lines: Sequence[Line], buckets: int) -> tuple[Band, list[float]]:
-    """Return the band of the curves, and each curve's average distance from the middle of the band."""
+    """Return the band of the curves ``lines``, and each curve's average distance from the band's middle."""
     ends = [x for xs, _ in lines if xs for x in (xs[0], xs[-1])]
     if not ends:
         return Band([], [], [], [], [], []), [0.0] * len(lines)
@@ -84,7 +87,9 @@ def band(lines: Sequence[Line], buckets: int) -> tuple[Band, list[float]]:
 def _by_bucket(
     lines: Sequence[Line], least: float, span: float, buckets: int
 ) -> tuple[dict[int, dict[int, float]], dict[int, float], dict[int, float]]:
-    """Return, by bucket, each curve's mean, and the least and the greatest value of all curves."""
+    """Return three results, each by bucket: the mean of each curve, the least value, and the greatest value of
+    all curves.
+    """
     means: dict[int, dict[int, float]] = {}
     low: dict[int, float] = {}
     high: dict[int, float] = {}

@@ -1,4 +1,7 @@
-"""Events as rows of spans: the state of each node over time, its work, and the generations. No I/O."""
+"""Conversion of events to a timeline: rows with the states of each node, its work, and the generations. No I/O.
+
+A generation is one run of a broadcast with fixed ranks; after a loss, the next generation begins.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ WORDS = {
     "draining": "finishing",
     "runs": "a generation",
 }
-GOOD = ("", "returned")  # fates of spans that need no attention
-SAVED = "saved"  # kind of the mark for a checkpoint
-VOID = ("lost", "killed", "terminated", "unsent")  # fates of work that did not end by itself
+GOOD = ("", "returned")  # fates of spans that are no problem
+SAVED = "saved"  # kind of a mark that shows a saved checkpoint
+VOID = ("lost", "killed", "terminated", "unsent")  # fates of work that was ended from outside
 
 
 @dataclass(slots=True)
 class Span:
-    """A span on a row.
+    """A time span on a row.
 
-    ``fate``: how the work ended: "returned", "raised", "lost"...; empty: unknown, or not work but a state.
+    ``fate``: how the work ended, such as "returned", "raised" or "lost"; "": unknown, or the span is a state, not work.
     """
 
     kind: str
@@ -54,7 +57,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Row:
-    """A row of the timeline. ``work``: the tasks that ran on the node, in the order in which they began."""
+    """A row of the timeline. ``work``: spans of the tasks that ran on this node, in the order in which they began."""
 
     name: str
     spans: list[Span] = field(default_factory=list)
@@ -63,19 +66,21 @@ class Row:
 
     @property
     def eventful(self) -> bool:
-        """Return whether this row has an event worth showing."""
+        """Return whether this row has a problem to show: a loss, a failure, a late start, silence or a preemption
+        notice.
+        """
         is_marked = any(mark.kind != SAVED for mark in self.marks)
         return is_marked or any(span.kind in ("late", "suspect", "noticed") for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The rows of spans and marks. Times are seconds since the beginning."""
+    """The rows of spans and marks. Times are in seconds since the run's beginning."""
 
-    rows: Sequence[Row]  # first the generations of each broadcast, then the nodes by number
+    rows: Sequence[Row]  # first the rows of broadcasts with their generations, then the rows of nodes by number
     seconds: float
-    began_at: float = 0.0  # unix time
-    broadcasts: int = 0  # number of rows that belong to broadcasts
+    began_at: float = 0.0  # unix time of the run's beginning
+    broadcasts: int = 0  # number of rows of broadcasts
 
     @property
     def nodes(self) -> Sequence[Row]:
@@ -102,13 +107,16 @@ STATES: dict[type[Any], str] = {
 
 
 class Rows:
-    """The rows so far, which grow with each event. ``nodes`` and ``jobs``: number -> row."""
+    """The rows of a timeline while events are added.
+
+    ``nodes``: node -> its row. ``jobs``: job of a broadcast -> its row.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[int, Row] = {}
         self.jobs: dict[int, Row] = {}
         self._names: dict[int, str] = {}  # job -> name of its function
-        # (task, attempt) -> span of a task; (-job, node) -> span of a generation
+        # (task, attempt) -> open span of a task; (-job, node) -> open span of a generation
         self._running: dict[tuple[int, int], Span] = {}
 
     def node(self, number: int) -> Row:
@@ -145,14 +153,14 @@ class Rows:
                 pass
 
     def saved(self, checkpoint: SavedCheckpoint, at_s: float) -> None:
-        """Mark a checkpoint on the row of its broadcast, or of the node whose task saved it."""
+        """Add a mark for a checkpoint to the row of its broadcast, or of the node whose task saved it."""
         row = self.jobs.get(checkpoint.job) or self.nodes.get(checkpoint.node)
         if row is not None:
             text = f"{checkpoint.name}: step {checkpoint.step:,} is saved, {size(checkpoint.size_bytes)}"
             row.marks.append(Mark(SAVED, at_s, text))
 
     def end(self, at_s: float) -> list[Row]:
-        """End all open spans; return all rows, the rows of broadcasts first."""
+        """End all open spans. Return all rows, first those of broadcasts."""
         rows = [*self.jobs.values(), *(self.nodes[node] for node in sorted(self.nodes))]
         for row in rows:
             end(row, at_s)
@@ -161,7 +169,10 @@ class Rows:
         return rows
 
     def _queued(self, row: Row, reason: str, at_s: float) -> None:
-        """Begin a span for a node's wait in the queue, unless only the expected start has changed."""
+        """Begin a span for the time that a node waits in its provider's queue.
+
+        If only the expected start time has changed, do nothing.
+        """
         if not row.spans or (row.spans[-1].kind, row.spans[-1].text) != ("queued", reason):
             begin(row, "queued", at_s, reason)
 
@@ -209,7 +220,7 @@ def end(row: Row, at_s: float, fate: str = "") -> None:
 def timeline_of(
     events: Iterable[ev.Event], began_at: float, ended_at: float, checkpoints: Iterable[SavedCheckpoint] = ()
 ) -> Timeline:
-    """Return the rows of a run. Spans that are open at ``ended_at`` end there."""
+    """Return the timeline of a run. Spans that are open at ``ended_at`` (unix time) end there."""
     rows, closed_s = Rows(), 0.0
     for event in events:
         at_s = max(0.0, event.at - began_at)
@@ -227,7 +238,7 @@ def timeline_of(
 
 
 def packed(rows: Iterable[Row]) -> list[Row]:
-    """Merge rows of the same name into one row where their spans do not overlap."""
+    """Merge rows of the same name into one row if their spans do not overlap."""
     result: list[Row] = []
     for row in rows:
         if not row.spans:
@@ -251,7 +262,7 @@ def work_kind(span: Span) -> Work:
 
 
 def merged(spans: Sequence[Span], least_s: float) -> list[tuple[float, float, Work]]:
-    """Return (begin, end, kind) of spans; spans that begin less than ``least_s`` after the end of another are merged.
+    """Return (begin, end, kind of outcome) for spans of work. Spans with a gap of less than ``least_s`` are merged.
 
     Only spans of one kind are merged, so that one failure among a thousand stays visible.
     """
@@ -269,10 +280,9 @@ def merged(spans: Sequence[Span], least_s: float) -> list[tuple[float, float, Wo
 
 
 def grouped(marks: Sequence[Mark], least_s: float) -> list[Mark]:
-    """Return marks in the order of time.
+    """Return marks sorted by time, with marks of checkpoints merged.
 
-    Checkpoints within ``least_s`` of the first one share one mark, the last one's.
-
+    Checkpoints less than ``least_s`` after the first checkpoint of a group share one mark, at the time of the last.
     Other marks are never merged, so that every loss stays visible.
     """
     result: list[Mark] = []
@@ -298,7 +308,7 @@ def grouped(marks: Sequence[Mark], least_s: float) -> list[Mark]:
 
 
 def counts(rows: Sequence[Row], seconds: float, buckets: int) -> dict[str, list[int]]:
-    """Return how many rows are in each state at the middle of each of ``buckets`` equal parts of the time."""
+    """Return kind of state -> how many rows are in it, at the middle of each of ``buckets`` equal parts of the time."""
     result: dict[str, list[int]] = {}
     changes: dict[str, list[int]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The checkpoints that tasks saved, read from a record's events. No I/O."""
+"""The checkpoints that tasks saved, read from the events in a run's record. No I/O."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from ...lazy_named_tuple import NamedTuple
 from .lines import whole_lines
 
-SAVED = "checkpoint_saved"  # name of the event: a checkpoint is complete, on all ranks
-# text in the lines of such events; lines without the text, which are many, are not parsed
+SAVED = "checkpoint_saved"  # name of the event that a checkpoint is complete on all ranks
+# The lines of such events contain this text. The many lines without it are not parsed.
 _MARK = f'"{SAVED}"'.encode()
 
 
 class SavedCheckpoint(NamedTuple):
-    """A complete checkpoint. ``rank``: the rank that completed it; None outside of broadcasts."""
+    """A complete checkpoint. ``rank``: the rank that reported it; None outside of broadcasts."""
 
     at: float  # unix time
     name: str
     step: int
-    size_bytes: int  # size in the storage
+    size_bytes: int  # size of the checkpoint in the storage
     job: int
     node: int
     rank: int | None = None
 
 
 def saved_checkpoints(content: bytes) -> Iterator[SavedCheckpoint]:
-    """Yield the checkpoints in the lines of events. Damaged lines are left out."""
+    """Yield the checkpoints that the lines of `events.jsonl` report. Damaged lines are skipped."""
     for line in whole_lines(content):
         if _MARK in line and (saved := _saved(line)) is not None:
             yield saved

@@ -1,13 +1,14 @@
-"""Requests to the running owner of a record, through the record's unix socket `control`, which only its user may open.
+"""Requests to the owner of a run's record: the running program that writes the record.
 
-A request is one line of JSON, ``{"request": "stop"}``, with further fields for the request. The owner replies with one
-line, ``{"answer": {...}}`` or ``{"refused": "why"}``, and closes the connection. The owner handles requests on the
-event loop of its pool, so it does not reply while that loop is blocked.
+They go through the unix socket `control` in the record, which only the owner's user may open. A request is one line of
+JSON, ``{"request": "stop"}``, with further fields for the request. The owner replies with one line, ``{"answer":
+{...}}`` or ``{"refused": "why"}``, and closes the connection. The owner handles requests on the event loop of its pool,
+so it does not reply while that loop is blocked.
 
 To add a request, write a coroutine function in `client/run_requests.py` that takes the open pool and the request's
 fields, and add it to the table in that file; the function raises `Refused` to refuse a request. A command then calls
-``ask(run, "name", within_s=5.0, field=...)``. Answers are values of JSON; a large result is written into the record,
-and the answer has its path.
+``ask(run, "name", within_s=5.0, field=...)``. Answers are values of JSON. If a result is large, write it into the
+record, and return its path as the answer.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 CONTROL = "control"
 REQUEST_BYTES, ANSWER_BYTES = 64 * 1024, 16 * 1024 * 1024
 READ_S = 5.0  # time limit for a client to write its request
-CLOSE_S = 1.0  # time limit for replies to open requests when the pool has ended
-AGAIN_S = 1.0  # pause before the next connection is accepted, if no descriptor is free
-MAKING_S = 10.0  # longest time between the creation of a record and of its socket, on a busy computer
+CLOSE_S = 1.0  # at the pool's end: longest wait until open requests have their replies
+AGAIN_S = 1.0  # pause before the next connection is accepted, if no file descriptor is free
+MAKING_S = 10.0  # on a busy computer, a record may exist for this long before its socket does
 _PIECE = 64 * 1024
 
 Request = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
@@ -42,9 +43,9 @@ class Refused(Exception):
 
 
 class NoAnswer(Exception):
-    """No reply to a request; the message is the reason, and what to do.
+    """The error for a request without a reply. The message has the reason, and what the user can do.
 
-    ``busy``: the owner is alive, but does not reply.
+    ``busy``: True: the owner is alive, but does not reply.
     """
 
     def __init__(self, message: str, *, busy: bool = False) -> None:
@@ -53,7 +54,7 @@ class NoAnswer(Exception):
 
 
 class ControlSocket:
-    """The socket of a record whose owner is this process.
+    """The server socket of a run's record, used by the process that owns the record.
 
     ``requests``: name of a request -> function that handles it.
     """
@@ -62,7 +63,7 @@ class ControlSocket:
         """Accept requests on the running event loop from now on.
 
         Raises:
-            OSError: the socket cannot be created, for example because the record's disk does not support sockets.
+            OSError: The socket cannot be created, for example because the record's disk does not support sockets.
         """
         self._path, self._requests = directory / CONTROL, requests
         self._loop = asyncio.get_running_loop()
@@ -72,7 +73,7 @@ class ControlSocket:
         self._listen()
 
     async def close(self) -> None:
-        """Accept no more requests, and finish the open ones. Idempotent."""
+        """Accept no more requests, and finish the open requests. Idempotent."""
         if self._socket.fileno() < 0:
             return
         self._loop.remove_reader(self._socket)
@@ -93,7 +94,8 @@ class ControlSocket:
             connection, _ = self._socket.accept()
         except (BlockingIOError, ConnectionError):
             return
-        except OSError:  # no descriptor is free: the connection stays pending, so without a pause the loop would spin
+        # No file descriptor is free. The connection stays pending: without a pause, the loop would spin.
+        except OSError:
             self._loop.remove_reader(self._socket)
             self._loop.call_later(AGAIN_S, self._listen)
             return
@@ -103,7 +105,7 @@ class ControlSocket:
         task.add_done_callback(self._answering.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):  # the client was too slow (TimeoutError), or has disconnected
+        with connection, suppress(OSError):  # a TimeoutError (the client was too slow), or the client has disconnected
             async with asyncio.timeout(READ_S):
                 line = await self._line(connection)
             reply = await self._reply_to(line)
@@ -135,11 +137,11 @@ class ControlSocket:
 
 
 def ask(run: Run, request: str, *, within_s: float, **fields: Any) -> dict[str, Any]:
-    """Send a request to the owner of a run, and return the answer.
+    """Send a request to the owner of a run, and return its answer.
 
     Raises:
-        Refused: the owner refuses the request.
-        NoAnswer: the run's owner is dead, on another computer, or does not reply for ``within_s`` seconds.
+        Refused: The owner refuses the request.
+        NoAnswer: The owner is dead, on another computer, or does not reply within ``within_s`` seconds.
     """
     match run.owner:
         case "dead":
@@ -180,14 +182,14 @@ def _exchange(path: Path, line: bytes, within_s: float) -> bytes:
 
 
 def _connect(sock: socket.socket, path: Path, within_s: float) -> None:
-    """Connect; wait for a socket that does not exist yet because its record is new."""
+    """Connect to a record's socket. If the record is new, wait until its socket exists."""
     until = time.monotonic() + within_s
     while True:
         try:
             with short_name(path) as name:
                 sock.connect(name)
             return
-        # the owner creates the socket first, and listens a moment later
+        # the owner first creates the socket file, and listens a moment later
         except (FileNotFoundError, ConnectionRefusedError):
             if time.monotonic() > until:
                 raise
@@ -195,7 +197,7 @@ def _connect(sock: socket.socket, path: Path, within_s: float) -> None:
 
 
 def _owner(run: Run, what: str) -> str:
-    from .reader import read_json  # only clients need this import, not the owner
+    from .reader import read_json  # only clients of owners need this import
 
     owner = read_json(run.directory / "run.json").get("owner")
     return str(owner.get(what, "?")) if isinstance(owner, dict) else "?"

@@ -20,22 +20,24 @@ from ..api.secrets import HIDDEN, Secret
 if TYPE_CHECKING:
     from ..api.settings import Settings
 
-# Values of environment variables and credentials with such names are hidden even if they are not a `Secret`.
+# Values of environment variables, arguments and credentials with such a name are hidden, even if they are not a
+# `Secret`.
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE|(?<![A-Z])PAT(?![A-Z])", re.IGNORECASE)
-# fields that are no secrets in spite of their names: a path and a public key, which `outrider ssh` uses
+# (class, field) that are no secrets in spite of their names: a path, and a public key for `outrider ssh`
 _NO_SECRETS = {("Host", "key"), ("Host", "host_key")}
 _LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")  # the login in a URL: https://user:password@host
-# Assignments of a shell or of a URL's query: NAME=value, with quoted pieces. An unclosed quote extends to the end.
+# An assignment in a shell or in a URL's query: NAME=value. Parts of the value may be in quotes; an unclosed quote
+# extends to the end of the text.
 _ASSIGNED = re.compile(
     r"""(\b[A-Za-z_]\w*\+?=)((?:'[^']*(?:'|$)|"(?:\\.|[^"\\])*(?:"|\\?$)|\$\([^)]*(?:\)|$)|`[^`]*(?:`|$)|\\.|[^\s'"`;&|])+)""",
     re.DOTALL,
 )
 _METADATA = re.compile(r"outrider-([^-]+)\.dist-info")
-_REPEATED = {"provider"}  # field of `Settings` that is left out, because each spec contains its provider
+_REPEATED = {"provider"}  # fields of `Settings` that are left out, because each spec contains its provider
 
 
 def program_facts() -> dict[str, Any]:
-    """Return facts about this program. In its arguments, values that follow a secret's name are hidden."""
+    """Return facts about this program. Of its arguments, values of secrets are hidden."""
     system = os.uname()
     return {
         "argv": shown_arguments(sys.orig_argv),
@@ -48,7 +50,7 @@ def program_facts() -> dict[str, Any]:
 
 
 def shown_arguments(words: Sequence[str]) -> list[str]:
-    """Return the arguments without values that follow the name of a secret, as in ``--token=x`` and ``--token x``."""
+    """Return arguments with the values hidden that follow a secret's name, as in ``--token=x`` and ``--token x``."""
     shown: list[str] = []
     for word in words:
         name, equals, _ = word.partition("=")
@@ -63,14 +65,14 @@ def shown_arguments(words: Sequence[str]) -> list[str]:
 
 
 def spec_of(settings: Settings) -> dict[str, Any]:
-    """Return a pool's settings as JSON values."""
+    """Return the settings of a pool as JSON values."""
     return {
         each.name: described(getattr(settings, each.name)) for each in fields(settings) if each.name not in _REPEATED
     }
 
 
 def described(value: Any) -> Any:  # noqa: PLR0911  a table
-    """Return a setting as JSON values, with secrets hidden."""
+    """Return the value of a setting as JSON values, with secrets hidden."""
     match value:
         case None | bool() | int():
             return value
@@ -131,12 +133,14 @@ def _assigned(match: re.Match[str]) -> str:
 def _present_folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109  a text
-    except OSError:  # the folder or file was removed
+    except OSError:  # the working folder or the file was deleted
         return ""
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of Outrider and of each package with a version that the program has imported so far."""
+    """Return the version of Outrider, and of each package that the program has imported so far and that has a
+    version.
+    """
     versions = {"outrider": _own_version()}
     for name, module in sorted(sys.modules.items()):
         if "." in name or name.startswith("_") or name in sys.stdlib_module_names or type(module) is not ModuleType:
@@ -148,9 +152,9 @@ def _versions() -> dict[str, str]:
 
 
 def _own_version() -> str:
-    """Return Outrider's version, from the name of its metadata folder.
+    """Return Outrider's version, read from the name of its metadata folder.
 
-    Importing `importlib.metadata` takes 15 ms, and this function may run at the end of a program.
+    Importing `importlib.metadata` instead would take 15 ms, and this function may run at the end of a program.
     """
     for folder in sys.path:
         with suppress(OSError):
@@ -163,11 +167,11 @@ def _own_version() -> str:
 
 
 def _seeds() -> dict[str, Any]:
-    """Return the known seeds of this program. Tasks have seeds of their own."""
+    """Return the random seeds of this program, as far as known. Tasks have seeds of their own."""
     seeds: dict[str, Any] = {}
     if (hashes := os.environ.get("PYTHONHASHSEED")) is not None:
         seeds["PYTHONHASHSEED"] = hashes
-    # the function is missing while another thread imports torch
+    # while another thread imports torch, `initial_seed` does not exist yet
     initial = getattr(sys.modules.get("torch"), "initial_seed", None)
     if initial is not None:
         seeds["torch"] = int(initial())

@@ -1,4 +1,7 @@
-"""The error that ended a run, as texts. Errors raised while printing objects of a user's class are ignored."""
+"""The error that ended a run, as strings.
+
+Printing the error may call code of a user's class; errors raised there are ignored.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from ..api.errors import BroadcastFailed
 from ..api.language import is_own, worded
 from ..api.tracebacks import remote_traceback
 
-ERROR_CHARS = 256 * 1024  # longest traceback that is kept
+ERROR_CHARS = 256 * 1024  # from a longer traceback, only this many last characters are kept
 
 
 def error_texts(error: BaseException, clean: Callable[[str], str]) -> dict[str, Any]:
     """Return an error's type, message and traceback.
 
-    For a broadcast's error, ``first`` has the same fields for the rank that failed first, with its traceback there.
+    If a broadcast failed, ``first`` has the same fields for the error of the rank that failed first, with that rank's
+    traceback.
     """
     texts = _texts(error, clean)
     broadcast = _broadcast_in(error)
@@ -30,7 +34,10 @@ def error_texts(error: BaseException, clean: Callable[[str], str]) -> dict[str, 
 
 
 def _texts(error: BaseException, clean: Callable[[str], str], trace: str = "") -> dict[str, Any]:
-    """Return the texts of one error. ``trace``: the traceback, if the error was raised in another program."""
+    """Return the type, message and traceback of one error.
+
+    ``trace``: its traceback in the process where it was raised.
+    """
     texts: dict[str, Any] = {"type": type(error).__name__, "message": "", "traceback": ""}
     with suppress(Exception):
         message = clean(str(error))
@@ -42,7 +49,10 @@ def _texts(error: BaseException, clean: Callable[[str], str], trace: str = "") -
 
 
 def _broadcast_in(error: BaseException) -> BroadcastFailed | None:
-    """Return the error if a broadcast raised it, also as the only error in an exception group, as from a task group."""
+    """Return the error if a broadcast raised it; None: another error.
+
+    The error may be inside an exception group that has no other error, as task groups raise.
+    """
     while not isinstance(error, BroadcastFailed):
         if not isinstance(error, BaseExceptionGroup) or len(error.exceptions) != 1:
             return None

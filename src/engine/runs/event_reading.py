@@ -1,4 +1,4 @@
-"""Events from lines of `events.jsonl`."""
+"""Conversion of lines of `events.jsonl` to events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .lines import parsed_events
 
 
 def events_in(content: bytes) -> Iterator[ev.Event]:
-    """Yield the events of all whole lines. Damaged lines, and events unknown to this version, are left out."""
+    """Yield the events of all complete lines.
+
+    Damaged lines, and events that this version does not know, are skipped.
+    """
     for line_fields in parsed_events(content):
         event = event_in(line_fields)
         if event is not None:
@@ -21,7 +24,7 @@ def events_in(content: bytes) -> Iterator[ev.Event]:
 
 
 def event_in(fields: Mapping[str, Any]) -> ev.Event | None:
-    """Return the event of a line; None: the event is unknown, or its fields do not fit."""
+    """Return the event of a line; None: this version does not know the event, or its fields have wrong types."""
     kind = _kinds().get(str(fields.get("event")))
     if kind is None:
         return None
@@ -53,7 +56,7 @@ def _value(value: Any, hint: Any) -> Any:
     """Convert a JSON value to the type ``hint``.
 
     Raises:
-        TypeError, ValueError: the value has another type.
+        TypeError, ValueError: The value has another type.
     """
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
@@ -63,7 +66,7 @@ def _value(value: Any, hint: Any) -> Any:
         hints = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
         return tuple(_value(each, part) for each, part in zip(value, hints, strict=True))
     if hint is float and not isinstance(value, bool) and isinstance(value, int | float | str):
-        return float(value)  # numbers that JSON lacks (nan, infinities) are written as words
+        return float(value)  # numbers that JSON lacks (nan, infinities) are written as strings
     wanted = {int: int, str: str, bool: bool}.get(hint, Mapping if origin is not None else None)
     if wanted is None or not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
         raise TypeError(f"{value!r} is no {hint}")

@@ -1,4 +1,4 @@
-"""The files of one record, written under a lock that is released if the writer dies."""
+"""The files of one record, and the lock that the writing program holds. The kernel releases the lock if it dies."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from .lines import EVENTS, LOGS
 from .names import new_id
 
 TRIES = 8  # attempts to find an id that no other run has
-# space that stays free on the disk (on a small disk, a fiftieth): a record must not fill the disk
+# Space on the disk that records never use (on a small disk: 1/50 of the disk), so that they cannot fill the disk.
 KEEP_FREE_BYTES = 512 * 1024 * 1024
 
 
 class RecordFiles:
-    """An open record. Its writes never call fsync: the data that a power failure may lose is not worth the wait."""
+    """A record that this process writes.
+
+    It never calls fsync: the data that a power failure may lose is not worth the wait.
+    """
 
     def __init__(self, directory: Path, lock: Lock) -> None:
         self.directory, self._lock = directory, lock
 
     @classmethod
     def make(cls, folder: Path, name: str, began: float) -> RecordFiles:
-        """Create a new record in ``folder``.
+        """Create a new record in ``folder``, with a new id.
 
         Raises:
-            OSError: the folder cannot be written, or other users may write in it.
+            OSError: The folder cannot be written, or other users may write in it.
         """
         try:
             make_directory(folder)
@@ -52,10 +55,10 @@ class RecordFiles:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder / name))
 
     def append(self, text: Mapping[str, bytes]) -> None:
-        """Append to files, each in one write; an incomplete write is undone.
+        """Append to files, with one write for each file. If a write is incomplete, undo it.
 
         Raises:
-            OSError: the write failed, for example because the disk is nearly full.
+            OSError: The write failed, for example because the disk is nearly full.
         """
         if text:
             self._check_room()
@@ -63,7 +66,7 @@ class RecordFiles:
             self._append(self.directory / path, lines)
 
     def replace(self, path: str, content: Mapping[str, Any] | bytes) -> None:
-        """Replace a file atomically: a reader gets the old content or the new one."""
+        """Replace a file atomically: a reader gets either the old content or the new content."""
         raw = content if isinstance(content, bytes) else json.dumps(content, indent=1, default=str).encode() + b"\n"
         new = self.directory / f"{path}.new"
         new.unlink(missing_ok=True)
@@ -71,15 +74,15 @@ class RecordFiles:
         new.rename(self.directory / path)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files; missing ones are ignored."""
+        """Remove files of the record. Missing files are ignored."""
         for path in paths:
             (self.directory / path).unlink(missing_ok=True)
 
     def add(self, path: str, content: bytes | memoryview) -> None:
-        """Write a new file, and create its folder. For any thread.
+        """Write a new file, and create its folder. Any thread may call this.
 
         Raises:
-            OSError: the write failed, for example because the disk would be nearly full.
+            OSError: The write failed, for example because the disk would be nearly full.
         """
         self._check_room(len(content))
         (self.directory / path).parent.mkdir(mode=0o700, exist_ok=True)
@@ -97,7 +100,7 @@ class RecordFiles:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         try:
             file = os.open(path, flags, 0o600)
-        except FileNotFoundError:  # the first file in its folder
+        except FileNotFoundError:  # the folder does not exist yet
             path.parent.mkdir(mode=0o700)
             file = os.open(path, flags, 0o600)
         try:

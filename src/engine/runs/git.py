@@ -1,4 +1,4 @@
-"""The state of the git repository around a program: its commit, and the changes since that commit."""
+"""The state of the git repository that contains a program: its commit, and the changes since that commit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ...lazy_dataclass import dataclass
 
-DIFF_BYTES = 1024 * 1024  # most bytes of the changes that are kept; the rest is cut off
-PATIENCE_S = 10.0  # time limit of each git command: a repository may be large, or its disk slow
+DIFF_BYTES = 1024 * 1024  # most bytes of the diff that are kept
+PATIENCE_S = 10.0  # time limit of each git command, in seconds: a repository may be large, or its disk slow
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "diff.relative=false", "--no-pager")
 _STATE = ("rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
 _DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
@@ -18,17 +18,20 @@ _DIFF = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """A repository's state. ``diff``: changes of tracked files, for `git apply`; ``cut``: the diff is incomplete."""
+    """The state of a git repository.
+
+    ``diff``: the changes of tracked files, for `git apply`. ``cut``: True: the diff was too long, and is incomplete.
+    """
 
     folder: str
     commit: str
-    branch: str  # empty: HEAD is detached
+    branch: str  # "": HEAD is detached
     diff: bytes
     cut: bool
 
 
 def git_state(folder: Path) -> GitState | None:
-    """Return the state of the repository around ``folder``; None: no repository, no git, or no commit yet.
+    """Return the state of the git repository that contains ``folder``; None: no repository, no git, or no commit yet.
 
     Both git commands run at the same time, because the end of a run waits for them.
     """
@@ -42,15 +45,15 @@ def git_state(folder: Path) -> GitState | None:
 
 
 class _Command:
-    """A running git command. Leaving the block ends it.
+    """A running git command. The end of the ``with`` block kills it.
 
     Raises:
         OSError: git cannot be run.
-        RuntimeError: the system has no thread that could enforce the time limit.
+        RuntimeError: The system can start no further thread, which the time limit needs.
     """
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        # without locks, git only reads the repository
+        # git takes no locks, so that it does not write to the repository
         env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
         self._process = subprocess.Popen(  # noqa: S603  fixed arguments
             [*_GIT, "-C", str(folder), *arguments],
@@ -78,10 +81,10 @@ class _Command:
             pass
 
     def output(self) -> bytes:
-        """Return the command's output, or a little more than its first `DIFF_BYTES`.
+        """Return the command's output. If it is longer than `DIFF_BYTES`, the end is missing.
 
         Raises:
-            SubprocessError: the command failed, or took too long.
+            SubprocessError: The command failed, or took too long.
         """
         assert self._process.stdout is not None
         output = self._process.stdout.read(DIFF_BYTES + 1)

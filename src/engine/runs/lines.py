@@ -1,4 +1,4 @@
-"""The format of lines in a record's files: events as JSON, and the output of tasks. No I/O."""
+"""The format of the lines in a record's files: events as JSON, and the output of tasks. No I/O."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STACKS = "stacks"
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _NAMES: dict[type[ev.Event], tuple[str, ...]] = {}
 _SIMPLE = (int, bool, type(None))
-OURS = "outrider"  # written in place of the stream's name, for lines of a log that no task printed
+OURS = "outrider"  # stream name of log lines that no task printed
 
 
 class LogLine(NamedTuple):
-    """A line of a log: ``2026-11-25T03:24:48.123Z stdout loss 0.3``.
+    """A line of a log, such as ``2026-11-25T03:24:48.123Z stdout loss 0.3``.
 
-    ``at``: the first word; as text, it sorts by time.
+    ``at``: the first word, the time. As strings, times sort in the order of time.
     """
 
     at: str
@@ -36,7 +36,11 @@ class LogLine(NamedTuple):
 def event_line(event: ev.Event, at: float, function: str, clean: Callable[[str], str]) -> bytes:
     """Return an event as a line of JSON.
 
-    ``function``: used if the event has none. ``clean``: hides secrets in texts.
+    Args:
+        event: The event.
+        at: The unix time, if the event has none.
+        function: The function of the call, if the event has none.
+        clean: Hides secrets in a text.
     """
     fields: dict[str, Any] = {"event": event.name, "at": event.at or at}
     for name in _names(event):
@@ -48,12 +52,15 @@ def event_line(event: ev.Event, at: float, function: str, clean: Callable[[str],
 
 
 def dropped_line(count: int, at: float) -> bytes:
-    """Return the line in place of events that were dropped while the disk was slow."""
+    """Return the line that reports ``count`` dropped events: the disk was too slow to write them."""
     return _json_line({"event": "events_dropped", "at": at, "count": count})
 
 
 def left_out_line(count: int, at: float) -> bytes:
-    """Return the line in place of events that the record has no room for, ``count`` of them so far."""
+    """Return the line that reports that the record has no room for events.
+
+    ``count``: the number of such events so far.
+    """
     return _json_line({"event": "events_left_out", "at": at, "count": count})
 
 
@@ -62,13 +69,13 @@ def log_line(at: float, stream: str, text: str) -> bytes:
 
 
 def time_text(at: float) -> str:
-    """Return a unix time in UTC, with milliseconds."""
+    """Format a unix time as a UTC time with milliseconds."""
     whole = math.floor(at)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int((at - whole) * 1000):03}Z"
 
 
 def unix_time(text: str) -> float | None:
-    """Parse a text of `time_text` as a unix time; None: not a time (a person may have edited the file)."""
+    """Parse a time that `time_text` formatted; None: the text is not a time, as a person may have edited the file."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
@@ -76,17 +83,17 @@ def unix_time(text: str) -> float | None:
 
 
 def compact_time(at: float) -> str:
-    """Return a unix time in UTC, with milliseconds, for names of files."""
+    """Format a unix time as a UTC time with milliseconds, for file names."""
     return time_text(at).replace("-", "").replace(":", "")
 
 
 def whole_lines(content: bytes) -> list[bytes]:
-    """Return the complete lines. An incomplete last line is still being written, or its writer was killed."""
+    """Return the complete lines. If the last line is incomplete, its writer is still writing it, or was killed."""
     return content.split(b"\n")[:-1]
 
 
 def parsed_events(content: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the events of all whole lines that can be read."""
+    """Yield the event of each complete line that can be parsed, as a dict."""
     for line in whole_lines(content):
         try:
             fields = json.loads(line)
@@ -107,7 +114,7 @@ def _json_line(fields: Mapping[str, Any]) -> bytes:
 
 
 def _names(event: ev.Event) -> tuple[str, ...]:
-    """Return the names of an event's fields, except for its time."""
+    """Return the names of an event's fields, without its time."""
     kind = type(event)
     if kind not in _NAMES:
         _NAMES[kind] = tuple(each.name for each in fields(kind) if each.name != "at")

@@ -1,4 +1,7 @@
-"""The queue of the tasks' log records: any thread adds records, and the writer's thread writes them into the record."""
+"""The queue of log records: the metrics, texts, params and artifacts that tasks log.
+
+Any thread adds log records, and the writer's thread writes them into the record of the run.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,18 @@ from .files import RecordFiles
 from .logged import PARAMS, SLOW, Batch, LoggedPages, Origin
 from .tensorboard import TensorBoardFiles
 
-BACKLOG_BYTES = 16 * 1024 * 1024  # most bytes of log records that wait for the disk; further records are only counted
-TEXT_CHARS = 1024 * 1024  # characters that are appended in one write
-TENSORBOARD_S = 0.05  # time for TensorBoard's files in each `FLUSH_S`; the rest is written later
-TENSORBOARD_END_S = 1.0  # time for TensorBoard's files at the end of a run
+BACKLOG_BYTES = 16 * 1024 * 1024  # most bytes of log records that wait for the disk; more log records are only counted
+TEXT_CHARS = 1024 * 1024  # most characters that one write appends
+# longest time for TensorBoard's files within each `FLUSH_S`, in seconds; what does not fit is written later
+TENSORBOARD_S = 0.05
+TENSORBOARD_END_S = 1.0  # longest time for TensorBoard's files at the end of a run, in seconds
 ARTIFACTS = "artifacts"
 NAME_CHARS = 100  # longest name of an artifact's file
-Placed = tuple[Origin, Artifact, str]  # (task, artifact, path of the artifact's file)
+Placed = tuple[Origin, Artifact, str]  # (the task, the artifact, the path of its file)
 
 
 class LogWriter:
-    """The log records of one run. ``wake`` is called when there are records to write."""
+    """The log records of one run that wait for the disk. ``wake``: called when there are records to write."""
 
     def __init__(
         self, clean: Callable[[str], str], wake: Callable[[], object], limit: EventsLimit | None = None
@@ -36,19 +40,20 @@ class LogWriter:
         self._placed: deque[Placed] = deque()
         self._lost: deque[tuple[Origin, int, str, float]] = deque()
         self._lock = threading.Lock()
-        self.waiting_bytes = 0  # bytes of records that are not written yet
-        self._overflow = Counter[Origin]()  # number of records that were dropped because the queue was full
-        self._files: RecordFiles | None = None  # None unless the record is open
+        self.waiting_bytes = 0  # bytes of log records that are not written yet
+        # task -> number of its log records that were dropped because the queue was full
+        self._overflow = Counter[Origin]()
+        self._files: RecordFiles | None = None  # None: the run's record is not open
         self._tensorboard: TensorBoardFiles | None = None
-        self._names: dict[str, int] = {}  # name of an artifact's file -> how often it was used
-        self._taken: set[str] = set()  # used names in lower case, for disks that ignore case
+        self._names: dict[str, int] = {}  # wanted file name of an artifact -> how many artifacts wanted it
+        self._taken: set[str] = set()  # file names in use, in lower case, for disks that ignore case
 
     def opened(self, files: RecordFiles) -> None:
         self._files = files
         self._tensorboard = TensorBoardFiles(files.directory)
 
     def put(self, batch: Batch) -> None:
-        """Add records to the queue, without waiting."""
+        """Add log records to the queue, without waiting."""
         with self._lock:
             if self.waiting_bytes + len(batch.data) > BACKLOG_BYTES:
                 self._overflow[batch.origin] += count(batch.data) + batch.dropped
@@ -58,9 +63,9 @@ class LogWriter:
         self._wake()
 
     def put_artifact(self, batch: Batch, content: bytes | memoryview) -> None:
-        """Write an artifact and its record. The call waits for the disk, so it needs a thread of its own.
+        """Write an artifact's file and its log record. This waits for the disk, so call it in a thread of its own.
 
-        An error is written into the record, and not raised.
+        An error is not raised, but written into the record.
         """
         records = [each for each in unpacked(batch.data, batch.at) if isinstance(each, Artifact)]
         if len(records) != 1 or self._files is None:
@@ -78,17 +83,19 @@ class LogWriter:
         self._wake()
 
     def lose(self, origin: Origin, why: str, at: float) -> None:
-        """Note in the record that a log record was lost."""
+        """Write into the record that a log record was lost."""
         self._lost.append((origin, 1, why, at))
         self._wake()
 
-    # --- in the writer's thread -----------------------------------------------------------------------------------
+    # --- for the writer's thread only -------------------------------------------------------------------------------
 
     def write(self, files: RecordFiles) -> None:
-        """Append the waiting records. Release the GIL in between, as the event loop must not wait.
+        """Append the waiting log records to the files.
+
+        Release the GIL between batches, as the event loop must not wait.
 
         Raises:
-            OSError: the write failed, for example because the disk is nearly full.
+            OSError: The write failed, for example because the disk is nearly full.
         """
         for _ in range(len(self._batches)):
             batch = self._batches.popleft()
@@ -116,19 +123,19 @@ class LogWriter:
         self._write_tensorboard(TENSORBOARD_S)
 
     def end(self, files: RecordFiles) -> None:
-        """Write the remaining records, and accept no more."""
+        """Write the remaining log records. After this, no artifact is accepted."""
         self._files = None
         self.write(files)
         self._write_tensorboard(TENSORBOARD_END_S)
 
     def _write_tensorboard(self, within_s: float) -> None:
         if self._tensorboard is not None:
-            with suppress(OSError):  # TensorBoard's files can be written again from the record
+            with suppress(OSError):  # TensorBoard's files can later be made again from the record
                 if not self._tensorboard.catch_up(within_s):
                     self._wake()
 
     def _place(self, files: RecordFiles, name: str, content: bytes | memoryview) -> str:
-        """Write an artifact to a file of its own, and return its path."""
+        """Write an artifact to a new file, and return the file's path."""
         safe = re.sub(r"[^A-Za-z0-9._-]+", "-", self._clean(name)).strip("-.")[-NAME_CHARS:].lstrip("-.") or "artifact"
         with self._lock:
             path = f"{ARTIFACTS}/{self._free(safe)}"
@@ -136,9 +143,9 @@ class LogWriter:
         return path
 
     def _free(self, wanted: str) -> str:
-        """Return a free name: ``wanted``, or the name with a number: best.pt, best-2.pt.
+        """Return a free file name: ``wanted``, or the name with a number, such as best-2.pt.
 
-        Tasks may use such names, too.
+        A task may itself use names with numbers.
         """
         stem, dot, ending = wanted.partition(".")
         while True:

@@ -1,4 +1,4 @@
-"""The record's lines for the log records of tasks.
+"""The lines that a run's record gets for log records: the metrics, texts, params and artifacts that tasks log.
 
 No I/O: the writer's thread calls this module and appends the lines.
 """
@@ -19,9 +19,9 @@ from .lines import EVENTS, plain
 from .metrics import METRICS
 
 TEXTS, ARTIFACTS, PARAMS = "texts.jsonl", "artifacts.jsonl", "params.json"
-CLEANED_NAMES = 4096  # most names of metrics that are cached after secrets in them were hidden
-PARAMS_MOST = 10_000  # most names of params in a record
-# most characters of params, names and values together: all are rewritten when one changes
+CLEANED_NAMES = 4096  # most names of metrics in the cache of names whose secrets were hidden
+PARAMS_MOST = 10_000  # most params in a record
+# Most characters of all params (names and values) in a record. The whole file is written again when one param changes.
 PARAMS_CHARS = 4 * 1024 * 1024
 SLOW = "they came faster than they could be sent or written"
 NO_RECORD = "they are no records, or there is no room for more params"
@@ -30,7 +30,10 @@ _ENCODE = _ENCODER.encode
 
 
 class Origin(NamedTuple):
-    """The task that wrote a log record; empty fields: the program itself. ``rank``: None outside of broadcasts."""
+    """The task that wrote a log record.
+
+    Empty fields: the pool's program wrote it. ``rank``: None outside of broadcasts.
+    """
 
     function: str = ""
     job: int = 0
@@ -40,9 +43,9 @@ class Origin(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Records as they arrived.
+    """Log records of one task, as they arrived.
 
-    ``dropped``: the number of records lost before them. ``at``: their arrival, in unix time.
+    ``dropped``: the number of the task's records that were lost before these. ``at``: the unix time of arrival.
     """
 
     origin: Origin
@@ -52,19 +55,22 @@ class Batch(NamedTuple):
 
 
 class LoggedPages:
-    """The text to append to each file, and the params. Keys are paths within the record."""
+    """The text that must be appended to the record's files, and the params. Keys are paths within the record."""
 
     def __init__(self, clean: Callable[[str], str] = str, limit: EventsLimit | None = None) -> None:
-        """Create empty pages. ``clean``: hides secrets in each text. ``limit``: for the lines of events."""
+        """Create an object without text.
+
+        ``clean``: hides secrets in a text. ``limit``: the limit for the events of the record.
+        """
         self._clean, self._limit = clean, limit or EventsLimit()
-        # cached, because the same names of metrics are logged many times
+        # cached, as tasks log the same names of metrics many times
         self._clean_name = lru_cache(CLEANED_NAMES)(clean)
         self._text: dict[str, list[str]] = {}
-        self.size = 0  # characters that `taken` has not returned yet
-        self.empty: list[tuple[Origin, Artifact]] = []  # artifacts of 0 bytes, which need no transfer
+        self.size = 0  # number of characters that `taken` has not returned yet
+        self.empty: list[tuple[Origin, Artifact]] = []  # artifacts of 0 bytes: their content is not sent separately
         self._params: dict[str, Any] = {}
         self._params_chars: dict[str, int] = {}
-        self._params_size = 0  # characters of all params
+        self._params_size = 0  # number of characters of all params
         self._params_changed = False
         self._origin, self._origin_text = Origin(), _fields(Origin())
 
@@ -92,37 +98,38 @@ class LoggedPages:
                 case _:
                     unread += 1
         if lines:
-            self._append(METRICS, "".join(lines))  # not cleaned: numbers and keys contain no secrets
+            # values and field names need no cleaning, and names of metrics were cleaned above
+            self._append(METRICS, "".join(lines))
         if lost:
             self.lost(batch.origin, lost, SLOW, batch.at)
         if unread:
             self.lost(batch.origin, unread, NO_RECORD, batch.at)
 
     def lost(self, origin: Origin, count: int, why: str, at: float) -> None:
-        """Add the event that ``count`` records are lost, and why."""
+        """Add an event that ``count`` log records were lost, with the reason."""
         fields = {"count": count, "why": self._clean(why)}
         self._append_event(f'{{"event":"records_lost","at":{at!r},{self._of(origin)},{_inner(fields)}}}\n')
 
     def artifact(self, origin: Origin, artifact: Artifact, path: str) -> None:
-        """Add the line for an artifact whose file is at ``path`` in the record."""
+        """Add a line for an artifact. ``path``: the path of its file in the record."""
         at, name, size_bytes, sha256 = artifact
         fields = {"name": self._clean(name), "path": path, "size_bytes": size_bytes, "sha256": sha256}
         self._append(ARTIFACTS, f'{{"at":{at!r},{self._of(origin)},{_inner(fields)}}}\n')
 
     def taken(self) -> dict[str, bytes]:
-        """Return the text added since the last call."""
+        """Return the text that was added since the last call of this method."""
         text, self._text, self.size = self._text, {}, 0
         return {path: "".join(parts).encode(errors="replace") for path, parts in text.items()}
 
     def changed_params(self) -> dict[str, Any] | None:
-        """Return all params if some were added since the last call."""
+        """Return all params; None: no param has changed since the last call."""
         if not self._params_changed:
             return None
         self._params_changed = False
         return self._params
 
     def _set(self, values: Mapping[str, Any]) -> int:
-        """Set params; return how many were refused for lack of room."""
+        """Set params. Return how many were refused because the record has no room for them."""
         lost = 0
         for name, value in plain(values, self._clean).items():
             shown = self._clean(name)
@@ -156,12 +163,12 @@ def _fields(origin: Origin) -> str:
 
 
 def _inner(fields: Mapping[str, Any]) -> str:
-    """Return an object as JSON without its braces."""
+    """Encode a dict as JSON, without the braces."""
     return _ENCODE(fields)[1:-1]
 
 
 def _numbers(values: Mapping[str, float]) -> str:
     try:
         return _ENCODE(values)
-    except ValueError:  # JSON has only finite numbers
+    except ValueError:  # nan or infinity, which JSON does not have
         return _ENCODE(plain(values, str))

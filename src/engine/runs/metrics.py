@@ -1,4 +1,6 @@
-"""Read the metrics of a record, and choose the points to show: for a repeated step, the newest generation's points.
+"""Reading the metrics of a record, and the choice of the points to show.
+
+After a restart of a broadcast, its next generation repeats steps. Then the newest generation's points are shown.
 
 METRICS-1: for one function, job, rank, name and step, all points of the newest generation count.
 METRICS-2: points without a step are never repeated: all of them count.
@@ -16,15 +18,16 @@ from ..wire.log_records import number
 from .lines import whole_lines
 
 METRICS = "metrics.jsonl"
-_read_json = json.JSONDecoder().raw_decode  # skips the detection of other encodings, which a record never uses
+# faster than `json.loads`: it does not detect the encoding, which is always UTF-8 in a record
+_read_json = json.JSONDecoder().raw_decode
 CHUNK = 1024 * 1024  # bytes of a file that are read at a time
 
 
 class Logged(NamedTuple):
     """The values of one `log_metrics` call. ``rank``: None outside of broadcasts.
 
-    ``generation``: in a broadcast, its generation; in other calls, the number of the attempt. Metrics of the program
-    itself have no function (""), job (0) or node (None).
+    ``generation``: in a broadcast, its generation's number; in other calls, the number of the attempt. If the pool's
+    program itself logged the values, they have no function (""), job (0) or node (None).
     """
 
     at: float  # unix time
@@ -38,7 +41,10 @@ class Logged(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One curve: a metric of one rank of a broadcast, or of one other call. A map has a job for each task."""
+    """One curve: the values of one metric, logged by one rank of a broadcast or by one other call.
+
+    Each task of a map is a job of its own.
+    """
 
     function: str
     job: int
@@ -56,12 +62,15 @@ class Point(NamedTuple):
 
 
 def read_metrics(directory: Path) -> list[Logged]:
-    """Return all metrics of the record in ``directory``, in the order of writing, without an incomplete last line."""
+    """Return all metrics of the record in ``directory``, in the order of writing.
+
+    An incomplete last line is skipped.
+    """
     return list(metrics_in(_lines(directory / METRICS)))
 
 
 def metrics_in(lines: Iterable[bytes]) -> Iterator[Logged]:
-    """Yield the metrics of all readable lines."""
+    """Yield the metrics of all lines that can be parsed."""
     for line in lines:
         try:
             fields, end = _read_json(text := line.decode().strip())
@@ -83,22 +92,25 @@ def metrics_in(lines: Iterable[bytes]) -> Iterator[Logged]:
 
 
 def newest(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
-    """Return the points of each series that count: for a repeated step, the newest generation's points."""
+    """Return, by series, the points to show: of a repeated step, only the newest generation's points."""
     return {series: points for series, (points, _) in _divided(lines).items()}
 
 
 def divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Point]]]:
-    """Return the points of `newest` and of `replaced` for each series, in one pass."""
+    """Return, by series, (points to show, older points of repeated steps), in one pass over the lines."""
     return _divided(lines)
 
 
 def replaced(lines: Iterable[Logged]) -> dict[Series, list[Point]]:
-    """Return the points that `newest` leaves out, by series: a view may draw them faintly."""
+    """Return, by series, the older points of repeated steps, which `newest` leaves out.
+
+    A view may draw them faintly.
+    """
     return {series: older for series, (_, older) in _divided(lines).items() if older}
 
 
 def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Point]]]:
-    """Return, for each series, the points that count and the other points."""
+    """Return, by series, (points to show, older points of repeated steps)."""
     all_points: dict[Series, list[Point]] = {}
     for at, function, job, rank, _, generation, step, values in lines:
         for name, value in values.items():
@@ -110,8 +122,10 @@ def _divided(lines: Iterable[Logged]) -> dict[Series, tuple[list[Point], list[Po
 
 
 def counted(points: list[Point]) -> tuple[list[Point], list[Point]]:
-    """Divide the points of one series into points that count and points of a repeated step, both sorted by step."""
-    if len({point.generation for point in points}) == 1:  # no step was repeated
+    """Divide the points of one series into the points to show and the older points of repeated steps, both sorted
+    by step.
+    """
+    if len({point.generation for point in points}) == 1:  # no generation repeated a step
         return sorted(points, key=_place), []
     generations: dict[int | None, int] = {}
     for point in points:
@@ -126,7 +140,7 @@ def _place(point: Point) -> tuple[bool, int, float]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a file of any size; no lines if the file is missing."""
+    """Yield the complete lines of a file, which may be large. A missing file has no lines."""
     rest = b""
     try:
         with path.open("rb", buffering=0) as file:

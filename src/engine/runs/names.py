@@ -1,4 +1,4 @@
-"""The names of a program's runs, and the folder of their records."""
+"""The names of a program's runs, and the folder with the records of all runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from ...providers.private import state_root
 
 _ID = r"\d{8}-\d{6}-(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)-[0-9a-f]{4}"
-_NO_SCRIPT = {"", "-", "-c", "-m"}  # sys.argv[0] if Python runs no script file
+_NO_SCRIPT = {"", "-", "-c", "-m"}  # values of sys.argv[0] if Python does not run a script file
 
 
 def runs_folder() -> Path:
@@ -19,7 +19,10 @@ def runs_folder() -> Path:
 
 
 def new_id(name: str, at: float) -> str:
-    """Return an id for a run that begins ``at`` (unix time); for readers, the id contains the local time."""
+    """Return a new id for a run that begins at the unix time ``at``.
+
+    The id contains the local time, so that people can read it.
+    """
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(at))}-{name}-{os.urandom(2).hex()}"
 
 
@@ -30,20 +33,20 @@ def name_in(run: str) -> str | None:
 
 
 def usual_name() -> str:
-    """Return the name of this program's runs: the name of its script, or of the package that ``-m`` runs."""
+    """Return the default name of this program's runs: the name of its script, or of the package that ``-m`` runs."""
     script = sys.argv[0] if sys.argv else ""
     if script in _NO_SCRIPT:
         return "python"
     path = Path(script)
     stem = path.parent.name if path.stem == "__main__" else path.stem
-    if stem.endswith("kernel_launcher"):  # the script of Jupyter's or Colab's kernel
+    if stem.endswith("kernel_launcher"):  # Jupyter or Colab runs this script for a notebook
         return "notebook"
     return name_of(stem)
 
 
 def name_of(program: str) -> str:
-    """Make a name for a program's runs from ``program``: its letters, digits, and separators allowed in names."""
-    # imported only here: commands that read records do not need the settings of pools
+    """Convert ``program`` to a valid name for its runs: only letters, digits, and the characters ``._-``."""
+    # imported only here, as commands that read records do not need the settings of pools
     from ..api.settings import NAME_LENGTH
 
     return re.sub(r"[^A-Za-z0-9._-]+", "-", program).strip("-._")[:NAME_LENGTH] or "python"

@@ -1,4 +1,4 @@
-"""The present nodes of a run and of its ranks, from the events of its record. No I/O."""
+"""The present nodes of a run, and the node of each rank, computed from the events of its record. No I/O."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _UNSEATING = frozenset(kind.name for kind in UNSEATING)
 
 @dataclass(frozen=True, slots=True)
 class LivingNode:
-    """A node that was launched and is still in the pool. ``rank``: None if the node accepts no new work."""
+    """A node that was launched and is still in the pool. ``rank``: None: the node takes part in no new broadcast."""
 
     number: int
-    machine: str = ""  # the provider's name for the machine
+    machine: str = ""  # the name that the provider uses for the machine
     rank: int | None = None
     ready: bool = False
     hostname: str = ""
@@ -27,22 +27,26 @@ class LivingNode:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def is_known_as(self, name: str) -> bool:
-        """Return whether the pool uses this name for the node: its machine, or the host or address of its link."""
+        """Return whether the pool's program uses ``name`` for this node: as its machine, or as its host or address."""
         short = self.machine.rpartition("/")[2]
         host = short.rpartition("@")[2]
         host = host.partition(":")[0] if host.count(":") == 1 else host.rpartition("]:")[0].lstrip("[") or host
         return name in (self.machine, short, host) and name != ""
 
     def calls_itself(self, name: str) -> bool:
-        """Return whether the node itself reports this name or address. Another node may report the same."""
+        """Return whether the node itself reports ``name`` as its host name or address.
+
+        Several nodes may report the same name.
+        """
         return name in (self.hostname, self.address) and name != ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunNodes:
-    """The nodes of a run.
+    """The present nodes of a run.
 
-    ``ranks``: node of each rank of the newest broadcast; without a broadcast, of each node's rank.
+    ``nodes``: number -> node. ``ranks``: rank -> node, in the newest broadcast; without a broadcast, by the nodes' own
+    ranks.
     """
 
     nodes: Mapping[int, LivingNode]
@@ -50,7 +54,7 @@ class RunNodes:
 
 
 def nodes_now(events: Iterable[Mapping[str, Any]]) -> RunNodes:
-    """Return the nodes after these events. Malformed events are skipped: another program may have written them."""
+    """Return the nodes after ``events``. Malformed events are skipped, as another program may have written them."""
     nodes: dict[int, LivingNode] = {}
     ranks: dict[int, int] = {}
     seats = Seats()
@@ -89,7 +93,7 @@ def nodes_now(events: Iterable[Mapping[str, Any]]) -> RunNodes:
 
 
 def _placed(event: Mapping[str, Any]) -> dict[int, int]:
-    """Return the node of each rank of a generation: each of its nodes has the same number of consecutive ranks."""
+    """Return the node of each rank of a generation. Each node has the same number of consecutive ranks."""
     nodes, ranks = event.get("nodes"), event.get("ranks")
     if not isinstance(nodes, list) or not isinstance(ranks, list) or not nodes or len(ranks) % len(nodes):
         return {}

@@ -1,4 +1,7 @@
-"""The text that each event adds to a record's files, and to the run's status. No I/O: the writer appends the text."""
+"""The text that each event adds to a record's files, and the change of the run's status. No I/O.
+
+The writer's thread appends the text.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .status import RunStatus
 
 
 class Happened(NamedTuple):
-    """An event, its time (unix time), and the function of its call, in case the event itself lacks the function."""
+    """An event to record. ``at``: its unix time. ``function``: the function of its call, used if the event has none."""
 
     event: ev.Event
     at: float
@@ -29,23 +32,27 @@ class _Broadcast:
 
 
 class Pages:
-    """The text to append to each file. Keys are paths within the record."""
+    """The text that must be appended to the record's files. Keys are paths within the record."""
 
     def __init__(self, status: RunStatus, clean: Callable[[str], str] = str, limit: EventsLimit | None = None) -> None:
-        """Create empty pages. ``limit``: for the lines of events, shared with other writers."""
+        """Create an object without text.
+
+        ``clean``: hides secrets in a text. ``limit``: the limit for the events of the record, shared with other
+        writers.
+        """
         self.status = status
         self._limit = limit or EventsLimit()
         self._reported_left_out = 0
         self._clean = clean
         self._text: dict[str, list[bytes]] = {}
-        self._broadcasts: dict[int, _Broadcast] = {}  # job of a running broadcast -> its state
+        self._broadcasts: dict[int, _Broadcast] = {}  # job of a broadcast that runs -> its state
 
     def add(self, happened: Happened) -> None:
         event, at, function = happened
         self.status.apply(event, event.at or at)
         match event:
             case ev.UnfinishedLine():
-                return  # the whole line follows later
+                return  # the complete line follows as a TaskOutput
             case ev.TaskOutput():
                 self._printed(event, event.at or at)
                 return
@@ -73,14 +80,17 @@ class Pages:
             self._append(EVENTS, line)
 
     def left_out(self, at: float, *, last: bool = False) -> None:
-        """Note in the record that events are left out: once, and at the end (``last``) with their number."""
+        """Add a line to the record that events are left out, the first time and at the end of the run.
+
+        ``last``: True: the run has ended; the line then has the final number of such events.
+        """
         count = self._limit.left_out
         if count > self._reported_left_out and (last or not self._reported_left_out):
             self._reported_left_out = count
             self._append(EVENTS, left_out_line(count, at))
 
     def taken(self) -> dict[str, bytes]:
-        """Return the text added since the last call."""
+        """Return the text that was added since the last call of this method."""
         text, self._text = self._text, {}
         return {path: b"".join(parts) for path, parts in text.items()}
 
@@ -94,9 +104,10 @@ class Pages:
             self._append(path, log_line(at, event.stream, self._clean(f"{of}{line}")))
 
     def _generation(self, event: ev.GenerationStarted, at: float) -> None:
-        """Mark in the logs where a generation begins. Each of the generation's nodes has the same number of ranks."""
+        """Add a line to the log of each rank where a generation begins. All its nodes have equally many ranks."""
         broadcast = self._broadcasts.setdefault(event.job, _Broadcast(""))
-        broadcast.size = max(broadcast.size, len(event.ranks))  # the first generation runs all ranks
+        # a later generation may start fewer ranks; the first generation starts all
+        broadcast.size = max(broadcast.size, len(event.ranks))
         name, each = broadcast.function or f"broadcast {event.job}", broadcast.size // max(1, len(event.nodes))
         for rank in event.ranks:
             node = event.nodes[min(rank // max(1, each), len(event.nodes) - 1)]
@@ -108,12 +119,12 @@ class Pages:
 
 
 def log_path(*, rank: int | None = None, node: int | None = None) -> str:
-    """Return the path of the log of a broadcast's rank, or of a node's other tasks."""
+    """Return the path of the log of a broadcast's rank, or of the tasks of a node that are no ranks."""
     return f"{LOGS}/rank-{rank:03}.log" if rank is not None else f"{LOGS}/node-{node:03}.log"
 
 
 def stack_path(event: ev.StackTaken, at: float) -> str:
-    """Return the path of the stacks of a broadcast's rank, or of a node's task."""
+    """Return the path of the file with the stacks of a broadcast's rank, or of another task."""
     whose = f"rank-{event.rank:03}" if event.generation else f"node-{event.node:03}-job-{event.job}"
     return f"{STACKS}/{compact_time(at)}-{whose}.txt"
 

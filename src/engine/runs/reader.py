@@ -1,4 +1,7 @@
-"""Read records: the runs of a folder, whether their owners are alive, and the output of their tasks."""
+"""Reading of records: the runs of a folder, whether their owners are alive, and the output of their tasks.
+
+The owner of a record is the program that writes it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,16 @@ from .lines import LOGS, LogLine, parsed_log, whole_lines
 from .names import name_in
 from .status import Spending
 
-Owned = Literal["alive", "dead", "elsewhere", "unknown"]  # "unknown": the record's lock cannot be read
-_LOG = r"(rank|node)-(\d+)(?:\.(\d+))?\.log"  # the last group is the number of a part; the first part of a log has none
+# state of the program that writes a record; "elsewhere": on another computer; "unknown": its lock cannot be read
+Owned = Literal["alive", "dead", "elsewhere", "unknown"]
+# groups: kind, number, and the number of the log's part (the first part has none)
+_LOG = r"(rank|node)-(\d+)(?:\.(\d+))?\.log"
 CHUNK = 64 * 1024  # bytes of each log that are read at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. ``status``: the content of its `status.json`; empty if the file cannot be read."""
+    """One run. ``status``: the content of its `status.json`; {}: the file cannot be read."""
 
     id: str
     name: str
@@ -40,11 +45,14 @@ class Run:
 
     @property
     def owner(self) -> Owned:
-        """Return whether the process that writes the record is alive, which its lock shows on the owner's computer."""
+        """Return whether the program that writes the record is alive.
+
+        On that program's computer, the record's lock shows this.
+        """
         try:
             if Lock.is_taken(self.directory):
                 return "alive"
-        except OSError:  # the lock cannot be opened, such as another user's lock in a copied folder
+        except OSError:  # the lock cannot be opened: for example, another user's lock in a copied folder
             return "unknown"
         about = read_json(self.directory / "run.json").get("owner")
         with suppress(TypeError):
@@ -53,7 +61,10 @@ class Run:
         return "dead"
 
     def spent_usd(self, now: float | None = None) -> float | None:
-        """Return the cost until the state was written or, for an open run, until ``now`` (unix time); None: unknown."""
+        """Return the cost in USD until ``now`` (unix time), or until the state was written if ``now`` is None.
+
+        None: the cost is unknown.
+        """
         if "spent_usd" not in self.status:
             return None
         spending = Spending(
@@ -63,13 +74,16 @@ class Run:
 
 
 def at_present(run: Run) -> tuple[Owned, Run]:
-    """Return a run's owner, and the run read after that, so that the last state of an ending owner is not missed."""
+    """Return the state of the run's owner, and the run, read again after that.
+
+    In this order, the last state that an ending owner writes is not missed.
+    """
     owner = run.owner
     return owner, run_of(run.directory)
 
 
 class Printed(NamedTuple):
-    """A line of a log, and its origin: "rank 3" or "node 2"."""
+    """A line of a log. ``origin``: who printed the line, as "rank 3" or "node 2"."""
 
     line: LogLine
     origin: str
@@ -79,7 +93,7 @@ def runs_in(folder: Path) -> list[Run]:
     """Return all runs in ``folder``, the oldest first.
 
     Raises:
-        OSError: the folder exists, but cannot be read.
+        OSError: The folder exists, but cannot be read.
     """
     try:
         names = [entry.name for entry in os.scandir(folder) if name_in(entry.name) and entry.is_dir()]
@@ -101,14 +115,17 @@ _NUMBERS = frozenset({"began", "changed", "written", "spent_usd", "hourly_usd"})
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Return whether a field of a state has a value of the right type: the file may be damaged or edited."""
+    """Return whether a field of `status.json` has a value of the right type. The file may be damaged or edited."""
     if name in _NUMBERS or (name in ("ended", "exit", "generation") and value is not None):
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return True
 
 
 def runs_meant(wanted: str, runs: Sequence[Run]) -> list[Run]:
-    """Return the run with the id ``wanted``, else the newest with this name, else all runs whose id begins with it."""
+    """Return the runs that ``wanted`` means: the run with this id, or else the newest run with this name.
+
+    Otherwise return all runs whose ids begin with ``wanted``.
+    """
     if exact := [run for run in runs if run.id == wanted]:
         return exact
     if named := [run for run in runs if run.name == wanted]:
@@ -117,7 +134,7 @@ def runs_meant(wanted: str, runs: Sequence[Run]) -> list[Run]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a record's file; empty if it is missing or cannot be read."""
+    """Return the content of a JSON file of a record; {}: the file is missing or cannot be read."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -127,14 +144,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Log:
-    """One log of a run, read from its beginning; each call returns the lines added since the last call."""
+    """One log file of a run, read piece by piece: each call returns the lines that were added since the last call."""
 
     path: Path
     origin: str
     read_bytes: int = field(default=0)
 
     def new_lines(self) -> Iterator[Printed]:
-        """Yield the whole lines that have been added since the last call."""
+        """Yield the complete lines that were added since the last call."""
         at, rest = self.read_bytes, b""
         while chunk := self._chunk(at):
             at += len(chunk)
@@ -147,9 +164,9 @@ class Log:
                     yield Printed(parsed, self.origin)
 
     def _chunk(self, at: int) -> bytes:
-        """Return the bytes from offset ``at``.
+        """Return the next bytes from offset ``at``.
 
-        The file is closed again, as a run of a thousand ranks has as many logs.
+        The file does not stay open, as a run of a thousand ranks has a thousand logs.
         """
         with suppress(FileNotFoundError), self.path.open("rb", buffering=0) as file:
             file.seek(at)
@@ -158,7 +175,10 @@ class Log:
 
 
 class Logs:
-    """The logs of a run, including logs that begin later. ``ranks`` and ``nodes``: read only theirs; both None: all."""
+    """The logs of a run, including logs that begin later.
+
+    ``ranks`` and ``nodes``: read only the logs of these ranks and nodes; both None: read all logs.
+    """
 
     def __init__(self, run: Run, ranks: Sequence[int] | None = None, nodes: Sequence[int] | None = None) -> None:
         self._folder = run.directory / LOGS
@@ -170,7 +190,7 @@ class Logs:
         self._logs: dict[str, Log] = {}
 
     def new_lines(self) -> Iterator[Printed]:
-        """Yield the lines added to any log since the last call, by time. A log may have several parts."""
+        """Yield the lines that were added to any log since the last call, sorted by time."""
         with suppress(OSError):
             matches = [(name, re.fullmatch(_LOG, name)) for name in os.listdir(self._folder)]  # noqa: PTH208  names
             there = sorted((log[1], int(log[2]), int(log[3] or 0), name) for name, log in matches if log)
@@ -182,7 +202,7 @@ class Logs:
         yield from heapq.merge(*(log.new_lines() for log in self._logs.values()), key=lambda each: each.line.at)
 
     def origins(self) -> set[tuple[str, int]]:
-        """Return the ranks and nodes that have a log, as in ``("rank", 0)``."""
+        """Return the ranks and nodes that have a log, such as ``("rank", 0)``."""
         try:
             found = [re.fullmatch(_LOG, name) for name in os.listdir(self._folder)]  # noqa: PTH208  names
         except OSError:
@@ -190,7 +210,7 @@ class Logs:
         return {(log[1], int(log[2])) for log in found if log}
 
     def read_bytes(self) -> dict[str, int]:
-        """Return how many bytes of each file have been read."""
+        """Return how many bytes of each log file have been read."""
         return {name: log.read_bytes for name, log in self._logs.items()}
 
     def _is_wanted(self, kind: str, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Remove the records of old runs: `outdated` chooses them, `sweep` removes them.
+"""Removal of old runs' records: `outdated` chooses the records, `sweep` removes them.
 
 RETAIN-1: no record of a living run is removed, nor the newest record of an ended run.
 RETAIN-2: a record is removed only if it would exceed a limit together with the newer records that are kept.
@@ -21,9 +21,10 @@ from .reader import run_of
 KEPT_RUNS = 200
 KEPT_BYTES = 5 * 2**30
 SWEEP_EVERY_S = 600.0
-# a run on another computer that has not written for so long is dead: living runs write each minute
+# A run on another computer counts as dead after this many seconds without a write: living runs write each minute.
 ELSEWHERE_S = 24 * 3600.0
-MAKING_S = 60.0  # a younger record without a lock is being created; the creator of an older one was killed
+# a record without a lock is being created for at most this many seconds; if it is older, its creator was killed
+MAKING_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class StoredRun:
 
 
 def outdated(runs: Sequence[StoredRun], *, most: int = KEPT_RUNS, most_bytes: int = KEPT_BYTES) -> list[StoredRun]:
-    """Return the records to remove. Records of living runs count for the limits, too."""
+    """Return the records to remove. Records of living runs are never removed, but count toward the limits."""
     newest_first = sorted(runs, key=lambda run: run.began, reverse=True)
     newest_ended = next((run for run in newest_first if not run.alive), None)
     result: list[StoredRun] = []
@@ -53,7 +54,7 @@ def outdated(runs: Sequence[StoredRun], *, most: int = KEPT_RUNS, most_bytes: in
 
 
 def sweep_at_times(folder: Path) -> None:
-    """Run `sweep`, at most once in `SWEEP_EVERY_S`, because checking a record takes up to a millisecond."""
+    """Run `sweep`, but at most once in `SWEEP_EVERY_S` seconds: checking one record takes up to a millisecond."""
     mark = folder / "swept"
     with suppress(FileNotFoundError):
         if 0.0 <= time.time() - mark.stat().st_mtime < SWEEP_EVERY_S:
@@ -63,17 +64,17 @@ def sweep_at_times(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the outdated records in ``folder``. Errors are ignored, because nothing depends on the removal."""
+    """Remove outdated records in ``folder``. Errors are ignored, because nothing depends on the removal."""
     for run in outdated(list(_stored(folder))):
         with suppress(OSError):
             _remove(run.directory)
 
 
 def remove(directory: Path) -> bool:
-    """Remove the record of a run, unless the run is alive; return whether the record is gone.
+    """Remove the record of a run, unless the run is alive. Return whether the record is gone.
 
     Raises:
-        OSError: a file of the record cannot be removed.
+        OSError: A file of the record cannot be removed.
     """
     if _stored_run(directory).alive:
         return False
@@ -85,12 +86,12 @@ def _stored(folder: Path) -> Iterator[StoredRun]:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if name_in(entry.name) is not None and entry.is_dir(follow_symlinks=False):
-                with suppress(OSError):  # another program removes the record at the same time
+                with suppress(OSError):  # another program is removing the record at the same time
                     yield _stored_run(Path(entry.path))
 
 
 def _stored_run(directory: Path) -> StoredRun:
-    began = directory.stat().st_mtime  # the creation time of the record's newest file, if there is no run.json
+    began = directory.stat().st_mtime  # without run.json: the time at which a file was last added to the folder
     with suppress(FileNotFoundError):
         began = (directory / "run.json").stat().st_mtime
     alive = Lock.is_taken(directory)
@@ -100,7 +101,10 @@ def _stored_run(directory: Path) -> StoredRun:
 
 
 def _lives_elsewhere(directory: Path) -> bool:
-    """Return whether another computer seems to write the record, as its locks in a shared folder may not be visible."""
+    """Return whether a program on another computer seems to write the record.
+
+    In a shared folder, locks that other computers hold may not be visible here.
+    """
     run = run_of(directory)
     if run.ended or run.owner != "elsewhere":
         return False
@@ -120,12 +124,12 @@ def _size(folder: Path | str) -> int:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a record, its lock last, so that no other program removes the record at the same time."""
+    """Remove a record. The lock is removed last, so that two programs do not remove the record at the same time."""
     from shutil import rmtree  # imported only here, as the import is slow
 
     if Lock.is_taken(directory) or _lives_elsewhere(
         directory
-    ):  # checked first, because `take` succeeds for a lock that this process itself holds
+    ):  # check before `take`, which succeeds for a lock that this process itself holds
         return
     lock = Lock.take(directory)
     if lock is None:

@@ -1,4 +1,7 @@
-"""The system samples of a record, `system.jsonl`: one line for each node and sample."""
+"""System samples: measurements of a node's processors, memory, disk, network and GPUs.
+
+They are in the record's file `system.jsonl`, one line for each node and sample.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,24 @@ _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def sample_fields(sampled: NodeSampled) -> dict[str, Any]:
-    """Return a sample as JSON values, without its time."""
+    """Return the fields of a sample as JSON values, without its time."""
     fields = asdict(sampled)
     del fields["at"]
     return fields
 
 
 def sample_line(sampled: NodeSampled, at: float) -> bytes:
-    """Return a sample as a line of JSON. ``at``: the time for a sample that has none."""
+    """Return a sample as a line of JSON. ``at``: the unix time, used if the sample has none."""
     return _ENCODE({"at": sampled.at or at, **sample_fields(sampled)}).encode() + b"\n"
 
 
 def read_samples(directory: Path) -> list[NodeSampled]:
-    """Return all samples of the record in ``directory``, in the order of arrival."""
+    """Return all samples of the record in ``directory``, in the order in which they arrived."""
     return list(SampleFile(directory).new_samples())
 
 
 def samples_in(lines: Iterable[bytes]) -> Iterator[NodeSampled]:
-    """Yield the samples of all readable lines."""
+    """Yield the samples of all lines that can be parsed."""
     for line in lines:
         try:
             fields = json.loads(line)
@@ -50,24 +53,24 @@ def samples_in(lines: Iterable[bytes]) -> Iterator[NodeSampled]:
 
 @dataclass(slots=True)
 class SampleFile:
-    """The samples of the record in ``directory``, which may still be written."""
+    """A reader of the samples of the record in ``directory``, while they may still be written."""
 
     directory: Path
-    _read: int = field(default=0)  # number of bytes already read
+    _read: int = field(default=0)  # number of bytes that were already read
 
     @classmethod
     def at_end(cls, directory: Path, size_bytes: int) -> SampleFile:
-        """Return the file, to be read from its last ``size_bytes``: a long run's file is large."""
+        """Return a reader that begins ``size_bytes`` before the end of the file, as a long run's file is large."""
         size = 0
         with suppress(FileNotFoundError):
             size = (directory / SYSTEM).stat().st_size
-        # reading may start inside a line; that incomplete line is skipped
+        # reading may begin inside a line; `samples_in` skips such a partial line
         return cls(directory, max(0, size - size_bytes))
 
     def new_samples(self) -> Iterator[NodeSampled]:
-        """Yield the samples added since the last call.
+        """Yield the samples that were added since the last call.
 
-        An incomplete last line is returned later, when it is complete.
+        An incomplete last line is read again in the next call.
         """
         with suppress(FileNotFoundError), (self.directory / SYSTEM).open("rb", buffering=0) as file:
             file.seek(self._read)

@@ -1,4 +1,4 @@
-"""The present state of a run, built from its events, for `status.json`. No clock, no I/O."""
+"""The present state of a run, computed from its events, for the file `status.json`. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LEFT = (ev.NodeLost, ev.NodeFailed, ev.NodeDismissed, ev.NodeStandby)
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """The cost: USD ``spent`` at one moment, and USD per hour (``hourly``) after it.
+    """The cost of a run: ``spent`` USD until the time ``at``, and ``hourly`` USD per hour after that.
 
-    ``at``: seconds, on any one clock.
+    ``at``: seconds of any clock, but the same clock in all calls.
     """
 
     spent: float = 0.0
@@ -29,7 +29,10 @@ class Spending:
 
 
 class Calls(NamedTuple):
-    """The numbers of a run's calls. A broadcast is one call, each task of a map is one; each item of a map can fail."""
+    """The numbers of a run's calls. A broadcast is one call; each task of a map is one call, with several items.
+
+    Each failed item of a map counts as a failure.
+    """
 
     submitted: int = 0
     finished: int = 0
@@ -38,9 +41,10 @@ class Calls(NamedTuple):
 
 @dataclass(slots=True)
 class RunStatus:
-    """The state: starting, running, closing or ended.
+    """The state of a run.
 
-    ``changed``: unix time of the last event except prints and samples.
+    ``state``: "starting", "running", "closing" or "ended". ``changed``: unix time of the last event, except output and
+    samples.
     """
 
     id: str
@@ -52,7 +56,7 @@ class RunStatus:
     ready: set[int] = field(default_factory=set)
     most: int = 0  # highest number of nodes that were ready at the same time
     wanted: int = 0
-    generation: int = 0  # generation number of the broadcast that last began a generation
+    generation: int = 0  # generation number of the broadcast whose generation began last
     changed: float = 0.0
     ended: float | None = None
     exit: int | None = None
@@ -90,7 +94,14 @@ class RunStatus:
         self.changed = max(self.changed, at)
 
     def facts(self, at: float, spent: float, hourly: float, calls: Calls | None = None) -> dict[str, Any]:
-        """Return the content of `status.json`, written ``at`` (unix time)."""
+        """Return the content of `status.json`.
+
+        Args:
+            at: The unix time at which the file is written.
+            spent: The cost so far, in USD.
+            hourly: The cost per hour from now on, in USD.
+            calls: The numbers of calls; None: no calls yet.
+        """
         calls = calls or Calls()
         return {
             "id": self.id,

@@ -1,6 +1,7 @@
-"""TensorBoard's event files of a record, made from its metrics: a folder for each rank, or for each other function.
+"""TensorBoard's event files of a record, made from its metrics.
 
-Metrics that would need more than `MOST_FOLDERS` folders are only in the record.
+Each rank of a broadcast has a folder, and so has each other call. After `MOST_FOLDERS` folders, further metrics are
+only in the record.
 
 A file is a sequence of records, each with its length and masked CRC-32C, of Event messages (TensorFlow's tf_record
 format, and `event.proto` and `summary.proto` of TensorBoard). A generation that restarts at an earlier step writes a
@@ -20,16 +21,18 @@ from ...lazy_dataclass import dataclass
 from .metrics import METRICS, Logged, metrics_in
 
 FOLDER = "tb"
-# most folders of a record: each task of a map has a folder of its own, and a map may have a million tasks
+# Most folders for one record: each task of a map has its own folder, and a map may have a million tasks.
 MOST_FOLDERS = 4096
 CHUNK = 16 * 1024  # bytes of the metrics that are read at a time
 _MASK = 0xA282EAD8
-_START = 1  # value of SessionLog.START
+_START = 1  # the value of SessionLog.START in event.proto
 _HEADER, _DOUBLE, _FLOAT, _U32 = struct.Struct("<Q"), struct.Struct("<d"), struct.Struct("<f"), struct.Struct("<I")
 
 
 def write_tensorboard(directory: Path) -> None:
-    """Write the event files of a record in ``directory`` again, for a run that was killed before it wrote them."""
+    """Write the event files of the record in ``directory`` anew, for a run that was killed before it wrote all of
+    them.
+    """
     for file in (directory / FOLDER).rglob("events.out.tfevents.*"):
         file.unlink()
     TensorBoardFiles(directory).catch_up(float("inf"))
@@ -39,22 +42,27 @@ def write_tensorboard(directory: Path) -> None:
 class _Series:
     path: Path
     generation: int
-    step: int  # the last step in the file
+    step: int  # the last step that is in the file
 
 
 class TensorBoardFiles:
-    """The event files of one record; each call of `catch_up` writes the metrics logged since the last call."""
+    """The event files of one record.
+
+    Each call of `catch_up` writes the metrics that were logged since the last call.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._metrics, self._folder = directory / METRICS, directory / FOLDER
-        self._read = 0  # bytes of the metrics that were read
+        self._read = 0  # number of bytes of the metrics file that were read
         self._series: dict[str, _Series] = {}
 
     def catch_up(self, within_s: float) -> bool:
-        """Write the metrics logged since the last call, for at most ``within_s``; return whether all are written.
+        """Write the metrics that were logged since the last call, but stop after ``within_s`` seconds.
+
+        Return whether all are written.
 
         Raises:
-            OSError: a file cannot be read or written.
+            OSError: A file cannot be read or written.
         """
         until = time.monotonic() + within_s
         while lines := self._next_lines():
@@ -66,7 +74,7 @@ class TensorBoardFiles:
                 self._append(path, b"".join(parts))
             if time.monotonic() > until:
                 return False
-            time.sleep(0)  # lets other threads run first
+            time.sleep(0)  # release the GIL for other threads
         return True
 
     def _next_lines(self) -> list[bytes]:
@@ -116,9 +124,9 @@ class TensorBoardFiles:
 
 
 def _folder_name(logged: Logged) -> str:
-    """Return TensorBoard's name for a run.
+    """Return the folder name of the metrics' series, which TensorBoard shows as the name of a run.
 
-    For a function's second and later broadcasts, it contains the job's number.
+    It has the function's name, the number of the job and, in a broadcast, of the rank.
     """
     function = re.sub(r"[^A-Za-z0-9._-]+", "-", logged.function).strip("-.") or "program"
     whose = f"{function}-{logged.job}" if logged.job else function
@@ -126,21 +134,22 @@ def _folder_name(logged: Logged) -> str:
 
 
 def record(event: bytes) -> bytes:
-    """Return an event in the format of a record of the file."""
+    """Return an encoded Event message as a record of a tf_record file."""
     header = _HEADER.pack(len(event))
     return b"".join((header, _U32.pack(masked(crc32c(header))), event, _U32.pack(masked(crc32c(event)))))
 
 
 def version_event(at: float) -> bytes:
-    return _time(at) + _text(3, b"brain.Event:2")  # field Event.file_version
+    return _time(at) + _text(3, b"brain.Event:2")  # number 3 is the field Event.file_version
 
 
 def restart_event(at: float, step: int) -> bytes:
-    return _time(at) + _step(step) + _text(7, b"\x08" + _varint(_START))  # fields Event.session_log, SessionLog.status
+    # number 7 is the field Event.session_log, which contains SessionLog.status
+    return _time(at) + _step(step) + _text(7, b"\x08" + _varint(_START))
 
 
 def scalars_event(at: float, step: int, values: dict[str, float]) -> bytes:
-    """Return an Event with a Summary of simple values."""
+    """Return an encoded Event message with a Summary of simple values."""
     summary = b"".join(
         _text(1, _text(1, name.encode(errors="replace")) + b"\x15" + _single(value)) for name, value in values.items()
     )
@@ -152,7 +161,7 @@ def masked(crc: int) -> int:
 
 
 def crc32c(data: bytes) -> int:
-    """Return the CRC-32C (Castagnoli; RFC 3720, B.4)."""
+    """Return the CRC-32C checksum (Castagnoli; RFC 3720, B.4) of ``data``."""
     crc = 0xFFFFFFFF
     table = _TABLE
     for byte in data:
@@ -161,7 +170,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _time(at: float) -> bytes:
-    return b"\x09" + _DOUBLE.pack(at)  # field Event.wall_time
+    return b"\x09" + _DOUBLE.pack(at)  # the field Event.wall_time
 
 
 def _step(step: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A process whose only job is one run (`outrider run`): its exit code becomes the exit code in the run's record."""
+"""A process whose only job is one run (`outrider run`). Its exit code becomes the exit code in the run's record."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .files import RecordFiles
 
 @dataclass(frozen=True, slots=True)
 class WholeProgram:
-    """The process of one run.
+    """The description of a process whose only job is one run.
 
-    ``exit_code``: returns the exit code for the pool's error. ``files``: the record it created.
+    ``exit_code``: returns the process's exit code for an error of the pool. ``files``: the record that it has created.
     """
 
     exit_code: Callable[[BaseException], int]

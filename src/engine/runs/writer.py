@@ -1,7 +1,7 @@
 """The thread that writes the record of one run. `put` never waits, even if the disk is slow.
 
-Events are written after at most `FLUSH_S`, in one write for each file: that much is lost if the process is killed. A
-disk error ends the record, is reported once, and does not affect the pool.
+Events are written after at most `FLUSH_S` seconds, in one write for each file. So a kill of the process loses the
+events of at most that time. A disk error ends the record and is reported once; the pool continues.
 """
 
 from __future__ import annotations
@@ -31,33 +31,38 @@ from .retention import sweep_at_times
 from .status import Calls, RunStatus, Spending
 
 FLUSH_S = 0.5
-HEARTBEAT_S = 60.0  # time between two states of an idle run, whose cost still grows
-# time after the start to describe the run and to sweep, at the latest at its end: an opening pool needs the processor
+HEARTBEAT_S = 60.0  # seconds between two writes of the status of an idle run, whose cost still grows
+# Seconds from the start until the run is described, and until old records are removed; at the latest at the run's end.
+# Not at once, as an opening pool needs the CPU.
 DESCRIBE_S, SWEEP_S = 0.5, 3.0
-GIT_S = 0.5  # longest wait for git at the end of a run
-CLOSE_S = 2.0  # longest wait of a pool's end for the disk
-BACKLOG = 100_000  # most events that wait for the disk; further events are only counted
-BACKLOG_CHARS = 16 * 1024 * 1024  # most characters of prints that wait for the disk; further prints are only counted
+GIT_S = 0.5  # longest wait for the git commands at the end of a run, in seconds
+CLOSE_S = 2.0  # longest wait for the disk at the end of a pool, in seconds
+BACKLOG = 100_000  # most events that wait for the disk; more events are only counted
+BACKLOG_CHARS = 16 * 1024 * 1024  # most characters of tasks' output that wait for the disk; more output is only counted
 RUN, STATUS, RESULT, DIFF = "run.json", "status.json", "result.json", "git.diff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The settings of a record. ``describe``: returns more fields of `run.json`; called in the writer's thread."""
+    """The settings of a record.
+
+    ``describe``: returns further fields of `run.json`. It is called in the writer's thread.
+    """
 
     name: str
     folder: Path  # the folder of all records
     describe: Callable[[], Mapping[str, Any]] = dict
     clean: Callable[[str], str] = str  # hides secrets in a text
-    source: Path | None = None  # a folder whose git repository is described
-    files: RecordFiles | None = None  # the files of a record that exists already
+    source: Path | None = None  # a folder in the git repository that is described
+    files: RecordFiles | None = None  # a record that already exists; None: create one
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
     """The end of a run.
 
-    ``calls``: by function. ``code``: the program's exit code; None: Python's code for this error.
+    ``calls``: the numbers of calls of each function. ``code``: the program's exit code; None: the code with which
+    Python ends for this error.
     """
 
     error: BaseException | None = None
@@ -76,20 +81,24 @@ class RunEnd:
             case SystemExit(code=None):
                 return 0
             case SystemExit(code=int(code)):
-                return code & 0xFF  # the system keeps only these bits of an exit code
+                return code & 0xFF  # the system keeps only the lowest 8 bits of an exit code
             case _:
                 return _own_code(self.error)
 
 
 def _own_code(error: BaseException) -> int:
-    """Return the exit code that a command-line framework uses for an error, as for ``typer.Exit(3)``."""
+    """Return the exit code that a framework for commands gives to its own error, as in ``typer.Exit(3)``; else 1."""
     of_framework = any(each.__module__.partition(".")[0] in ("click", "typer") for each in type(error).__mro__)
     code = getattr(error, "exit_code", None) if of_framework else None
     return code & 0xFF if isinstance(code, int) else 1
 
 
 class RunWriter:
-    """The writer of a record. ``directory``: the record's, once created. ``failure``: why writing stopped, or empty."""
+    """The writer of a record.
+
+    ``directory``: the folder of the record, once it is created. ``failure``: why writing stopped; "": it has not
+    stopped.
+    """
 
     def __init__(
         self,
@@ -99,44 +108,52 @@ class RunWriter:
         *,
         state: str = "starting",
     ) -> None:
-        """Prepare the writer; `start` starts its thread.
+        """Prepare the writer. `start` starts its thread.
 
         Args:
-            failed: called once when ``failure`` is set, in the writer's thread if there is one.
-            opened: called in the same way when the record has a ``directory`` and names its owner.
-            state: the first state of the run.
+            plan: The settings of the record.
+            failed: Called once when ``failure`` is set, in the writer's thread if that thread runs.
+            opened: Called once when the record exists and names its owner, in the writer's thread.
+            state: The first state of the run.
         """
         self._plan, self._failed, self._opened = plan, failed, opened
         self.directory: Path | None = None
         self.failure = ""
-        self.spending = Spending()  # the newest known cost
-        self.calls: Callable[[], Calls] = Calls  # returns the present numbers of calls, in any thread
+        self.spending = Spending()  # the latest cost that the pool reported
+        self.calls: Callable[[], Calls] = Calls  # returns the present numbers of calls; any thread may call it
         self._began = time.time()
         limit = EventsLimit()
         self._pages = Pages(RunStatus("", plan.name, self._began, state=state, changed=self._began), plan.clean, limit)
         self._parts = LogParts()
         self._items: deque[Happened] = deque()
-        self.log = LogWriter(plan.clean, self._wake_up, limit)  # accepts log records from any thread
-        self._chars_put = self._chars_taken = 0  # characters of prints; only one thread writes each counter
+        self.log = LogWriter(plan.clean, self._wake_up, limit)  # any thread may add log records to it
+        # characters of output added by `put`, and written by the thread: only one thread changes each counter
+        self._chars_put = self._chars_taken = 0
         self._dropped = self._dropped_reported = 0
         self._about: dict[str, Any] = {}  # the content of run.json
         self._git: GitState | None = None
         self._git_look = threading.Thread(target=self._look_at_git, name="outrider-record-git", daemon=True)
         self._end = RunEnd()
         self._described = False
-        self._ready = threading.Event()  # the record is open, or has failed
+        self._ready = threading.Event()  # set when the record is open or has failed
         self._wake, self._leaving, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="outrider-record", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. If the system has no thread left, there is no record, and ``failure`` has the reason."""
+        """Start the writer's thread.
+
+        If the system cannot start a thread, there is no record, and ``failure`` has the reason.
+        """
         try:
             self._thread.start()
         except RuntimeError as error:
             self._fail(error)
 
     def ready(self, within_s: float = CLOSE_S) -> bool:
-        """Wait until the record is created; return whether it exists."""
+        """Wait until the record is created or has failed, for at most ``within_s`` seconds.
+
+        Return whether it exists.
+        """
         return self._ready.wait(within_s) and not self.failure
 
     def put(self, event: ev.Event, at: float, function: str = "") -> None:
@@ -149,7 +166,7 @@ class RunWriter:
             return
         self._chars_put += chars
         self._items.append(Happened(event, at, function))
-        if isinstance(event, ev.PoolClosing):  # write the waiting events now, while the nodes end
+        if isinstance(event, ev.PoolClosing):  # now the nodes end; use this time to write the waiting events
             self._leaving.set()
         self._wake_up()
 
@@ -158,7 +175,10 @@ class RunWriter:
             self._wake.set()
 
     def close(self, end: RunEnd, within_s: float = CLOSE_S) -> None:
-        """Write the remaining events and the end of the run, for at most ``within_s`` seconds. Idempotent."""
+        """Write the remaining events and the end of the run, then end the thread. Idempotent.
+
+        Wait for at most ``within_s`` seconds, but longer while log records are still being written.
+        """
         if not self._closing.is_set():
             self._end = end
             self._closing.set()
@@ -167,11 +187,11 @@ class RunWriter:
         if self._thread.ident is not None:
             self._thread.join(within_s)
         left = math.inf
-        while self._thread.is_alive() and 0 < self.log.waiting_bytes < left:  # continue, so that no log record is lost
-            left = self.log.waiting_bytes  # wait as long as the disk makes progress
+        while self._thread.is_alive() and 0 < self.log.waiting_bytes < left:  # some log records are not written yet
+            left = self.log.waiting_bytes  # wait again if the disk makes progress
             self._thread.join(within_s)
 
-    # --- in the thread --------------------------------------------------------------------------------------------
+    # --- in the writer's thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -186,12 +206,12 @@ class RunWriter:
             self._record(files)
         except Exception as error:  # noqa: BLE001
             self._fail(error)
-            self._closing.wait()  # hold the record's lock, which shows that the run is alive
+            self._closing.wait()  # hold the record's lock until then: it shows that the run is alive
             with suppress(Exception):
                 self._write_end(files)
         finally:
             files.close()
-            self._end = RunEnd()  # the frames of the error's traceback would keep values alive
+            self._end = RunEnd()  # drop the error: its traceback's frames would keep the program's values alive
 
     def _fail(self, error: Exception) -> None:
         self.failure = str(error) or type(error).__name__
@@ -215,7 +235,7 @@ class RunWriter:
             if not self._described and (self._leaving.is_set() or written_at >= due):
                 self._describe(files)
             self._write(files)
-            if not self._closing.is_set():  # otherwise the final state follows, which `close` waits for
+            if not self._closing.is_set():  # when closing, the final status is written instead
                 self._write_status(files)
             if self._described and not swept and written_at >= began + SWEEP_S:
                 swept = self._sweep(files)
@@ -233,7 +253,7 @@ class RunWriter:
 
     def _describe(self, files: RecordFiles) -> None:
         self._described = True
-        with suppress(RuntimeError):  # no thread left: the record lacks the state of git
+        with suppress(RuntimeError):  # the system can start no further thread: the record then lacks the state of git
             self._git_look.start()
         try:
             self._about |= plain(self._plan.describe(), self._plan.clean)
@@ -242,7 +262,7 @@ class RunWriter:
         files.replace(RUN, self._about)
 
     def _sweep(self, files: RecordFiles) -> bool:
-        with suppress(Exception):  # errors in old records do not concern this record
+        with suppress(Exception):  # errors in old records do not matter for this record
             sweep_at_times(files.directory.parent)
         return True
 
@@ -252,7 +272,7 @@ class RunWriter:
             self._wake.set()
 
     def _write(self, files: RecordFiles) -> None:
-        """Write all waiting events."""
+        """Write all waiting events to the record."""
         self._wake.clear()
         for _ in range(len(self._items)):
             happened = self._items.popleft()
@@ -270,7 +290,7 @@ class RunWriter:
             self._write_git(files, self._git)
 
     def _append(self, files: RecordFiles, text: Mapping[str, bytes]) -> None:
-        """Append to the files; text of logs goes to the present parts of the logs."""
+        """Append text to the record's files. Text for a log goes to that log's newest part."""
         logs = {path: lines for path, lines in text.items() if path.startswith(LOGS)}
         placed = self._parts.place(logs)
         files.append({**placed.text, **{path: lines for path, lines in text.items() if path not in logs}})

@@ -1,7 +1,8 @@
-"""Detection of calls of ``checkpoint(...)`` in a script for which the run must set a root, before anything starts.
+"""Detection of calls of ``checkpoint(...)`` in a script that need the option `checkpoints` of the pool.
 
-Only calls that are certain to run are found: in the script's own statements, or in functions of the script that these
-statements call, outside of any branch, loop or ``try``, and with no earlier statement that may end the script.
+This lets a run without that option fail before it starts anything. Only calls that are certain to run are found: in the
+script's own statements, or in functions of the script that these statements call, outside of any branch, loop or
+``try``, and with no earlier statement that may end the script.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from ...lazy_dataclass import dataclass
 _HELP = frozenset({"-h", "--help", "--version", "-V"})
 _ENDS = frozenset({"exit", "quit", "_exit", "abort", "execv", "execve", "execvp", "execl", "execlp", "kill"})
 _DECLARATIONS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)
-_ELSEWHERE = re.compile("OUTRIDER_CHECKPOINTS|dotenv|environ")  # the script may set the variable
-_DEEPEST = 20  # deepest nesting of calls of the script's functions that is followed
+# a script with these words may set the variable that names the storage
+_ELSEWHERE = re.compile("OUTRIDER_CHECKPOINTS|dotenv|environ")
+_DEEPEST = 20  # follow calls of the script's own functions at most this deep
 
 
 def needs_place(source: str, arguments: Sequence[str]) -> int:
-    """Return the line of a call of `checkpoint` that is certain to run and passes no root; 0: none was found."""
+    """Return the line of a call of `checkpoint` that is certain to run and passes no ``root``; 0: no such call
+    was found.
+    """
     if "checkpoint" not in source or _ELSEWHERE.search(source) or _HELP & {*arguments}:
         return 0
     try:
@@ -40,7 +44,10 @@ def needs_place(source: str, arguments: Sequence[str]) -> int:
 
 
 class _Stop(Exception):
-    """Raised to end the search. ``line``: the line of the call; 0: the rest of the script may not run."""
+    """The exception that ends the search.
+
+    ``line``: the line of the call that was found; 0: none, as the statements that follow may not run.
+    """
 
     def __init__(self, line: int = 0) -> None:
         super().__init__()
@@ -48,8 +55,9 @@ class _Stop(Exception):
 
 
 def _names(tree: ast.Module) -> frozenset[str]:
-    """Return the script's names for `outrider.checkpoint`; none if the script also binds one of them to another
-    object.
+    """Return the names by which the script calls `outrider.checkpoint`.
+
+    If the script also gives one of these names to another object, return no names.
     """
     names: set[str] = set()
     for each in ast.walk(tree):
@@ -71,10 +79,10 @@ class _Search:
     depth: int = field(default=0)
 
     def run(self, statements: Sequence[ast.stmt]) -> None:
-        """Follow statements that run one after the other.
+        """Search statements that run one after the other.
 
         Raises:
-            _Stop: the call was found, or the following statements may not run.
+            _Stop: The call was found, or the statements that follow may not run.
         """
         for each in statements:
             if isinstance(each, ast.If) and _is_main(each.test):
@@ -88,7 +96,9 @@ class _Search:
             elif isinstance(each, ast.With):
                 for item in each.items:
                     self._evaluate(item.context_expr)
-                raise _Stop  # a context manager may swallow the error of its block, as pytest.raises does
+                # a context manager may suppress an error of its block, as pytest.raises does: what follows is not
+                # certain to run
+                raise _Stop
             elif not isinstance(each, _DECLARATIONS) and self._may_end(each):
                 raise _Stop
 
@@ -110,7 +120,7 @@ class _Search:
             raise _Stop
 
     def _may_end(self, node: ast.AST) -> bool:
-        """Return whether a statement or an expression may leave the script or its function."""
+        """Return whether a statement or an expression may end the script or the function that contains it."""
         for each in ast.walk(node):
             if isinstance(each, ast.Return | ast.Raise | ast.Assert | ast.Try | ast.Yield | ast.YieldFrom | ast.Await):
                 return True

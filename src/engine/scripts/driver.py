@@ -1,8 +1,8 @@
 """The driver of a detached run: a process in a session of its own, which continues when the terminal is closed.
 
-The command checks all options and then forks the driver, so that mistakes in options are reported before the prompt
-returns. The command also waits for the first moments of the run, to report a failing start. The driver owns the record
-from the run's beginning to the end of the driver's process.
+The command `outrider run --detach` checks all options and then forks the driver, so that mistakes in options are
+reported before the prompt returns. The command also waits for the first moments of the run, to report a failing start.
+The driver owns the run's record (its folder) from the run's beginning to the end of the driver's process.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from ..runs.writer import RUN, STATUS
 from .driver_log import DRIVER_LOG, redirect
 from .exit_codes import OUTRIDER
 
-RECORD_S = 30.0  # timeout for the creation of the record on a slow disk
-FIRST_MOMENTS_S = 0.4  # seconds after the run's start that the command waits for a failure
+RECORD_S = 30.0  # seconds within which the driver must create the record, for slow disks
+FIRST_MOMENTS_S = 0.4  # seconds for which the command waits after the run's start, to report an early failure
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a detached run, as reported to the command. ``run``: the run's id; empty: the run could not start.
-    ``code``: the exit code, if the run has ended already, with the reason in ``message``; None: the run continues.
+    """The result of starting a detached run, for the command.
+
+    ``run``: the run's id; "": the run could not start. ``code``: the exit code, if the run has already ended; None: the
+    run continues. ``message``: the reason why it has ended.
     """
 
     run: str = ""
@@ -44,7 +46,7 @@ class Start:
 
 
 class Starter:
-    """The driver's end of a pipe to the command, which waits for the start of the run."""
+    """Reports from the driver, through a pipe, to the command that waits for the start of the run."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
@@ -53,7 +55,7 @@ class Starter:
         self._tell(run=run)
 
     def opened(self) -> None:
-        """Report that the pool is open, which ends the command's wait."""
+        """Report that the pool is open. The command then stops waiting."""
         self._tell(open=True)
         self._close()
 
@@ -62,7 +64,7 @@ class Starter:
         self._close()
 
     def _tell(self, **facts: Any) -> None:
-        with suppress(OSError):  # the command has stopped waiting
+        with suppress(OSError):  # the command has already stopped waiting
             os.write(self._pipe, json.dumps(facts).encode() + b"\n")
 
     def _close(self) -> None:
@@ -72,18 +74,21 @@ class Starter:
 
 
 def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Callable[[str], str] = str) -> Start:
-    """Fork a driver, and return the start of its run. The driver calls ``drive`` with the run's record.
+    """Fork a driver, and return the result of starting its run.
 
-    ``clean``: removes secrets from each printed line, because the log keeps all lines.
+    Args:
+        name: The name of the run.
+        drive: Runs the program; called in the driver with the run's record. Returns the exit code.
+        clean: Removes secrets from each printed line, as the driver's log keeps all lines.
 
     Raises:
-        SystemExit: in the driver, with the exit code that ``drive`` returns.
+        SystemExit: In the driver, when ``drive`` has returned its exit code.
     """
     ours, its = os.pipe()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    # Ctrl-C right after the fork would leave a driver whose process id is lost
+    # Block Ctrl-C until the driver's process id is known: otherwise a driver could remain that nothing can end.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         driver = os.fork()
@@ -98,7 +103,7 @@ def detach(name: str, drive: Callable[[RecordFiles, Starter], int], clean: Calla
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return _heard(ours)
-    except KeyboardInterrupt:  # without the run's id, the user could not stop the run
+    except KeyboardInterrupt:  # end the driver: the user does not know the run's id, which `outrider stop` needs
         os.kill(driver, signal.SIGTERM)
         raise
     finally:
@@ -112,7 +117,8 @@ def _drive(
     began = time.time()
     try:
         files = RecordFiles.make(runs_folder(), name, began)
-        # a second lock: the end of the record releases the first, and the process holds this one until its end
+        # Take the lock a second time: the end of the record releases the first lock, but this process must hold one to
+        # its end.
         Lock.take(files.directory)
         files.replace(STATUS, RunStatus(files.directory.name, name, began, changed=began).facts(began, 0.0, 0.0))
         about = {"id": files.directory.name, "name": name, "began": began, "owner": asdict(Owner.this(files.directory))}
@@ -134,7 +140,10 @@ def _drive(
 
 
 def _heard(pipe: int) -> Start:
-    """Return the driver's report of the run's start. If the driver sends none, return the start that this means."""
+    """Return the result of starting the run, as the driver reports it.
+
+    If it reports nothing in time, return a failure.
+    """
     run, text, until = "", b"", time.monotonic() + RECORD_S
     try:
         while select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
@@ -147,7 +156,7 @@ def _heard(pipe: int) -> Start:
                 if "code" in facts:
                     return Start(run, facts["code"], facts["said"])
                 run, until = facts["run"], time.monotonic() + FIRST_MOMENTS_S
-    except KeyboardInterrupt:  # the driver is in another session, so Ctrl-C does not interrupt it
+    except KeyboardInterrupt:  # the driver continues, as it is in another session: return its run if there is one
         if not run:
             raise
     return Start(run) if run else Start("", OUTRIDER, f"its record was not made within {RECORD_S:g} s")

@@ -1,10 +1,10 @@
-"""The log of a driver: its terminal output, in files of limited size, however long the run lasts.
+"""The log of a driver (the process of a detached run): its terminal output, in files of limited size.
 
-The log has parts, like the logs of ranks: when a part is full, the next is started; the first and the newest parts are
-kept. Output that bypasses Python's streams counts towards a part's size when Python writes its next line.
+The log has parts, like the logs of ranks: when a part is full, the next part begins; the first and the newest parts are
+kept. Output that bypasses Python's streams counts toward a part's size when Python writes its next line.
 
-A line that cannot be written, as on a full disk, is dropped, and the run continues. The next line that can be written
-is preceded by the number of missing lines.
+If a line cannot be written, for example because the disk is full, the line is dropped, and the run continues. The next
+line that can be written begins with the number of missing lines.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from pathlib import Path
 from ..runs.log_parts import NEWEST, PART_BYTES, part_path
 
 DRIVER_LOG = "driver.log"
-LINE_CHARS = 1024 * 1024  # most characters kept of an unfinished line
-# characters written of a line longer than that; a secret that begins within them is complete in the kept part
+LINE_CHARS = 1024 * 1024  # most characters that are kept of a line without an end
+# Only this many characters of a line longer than `LINE_CHARS` are written. A secret that begins in them also ends
+# before `LINE_CHARS`, so it is found.
 SHOWN_CHARS = 64 * 1024
 
 
 def redirect(log: Path, clean: Callable[[str], str]) -> None:
-    """Detach this process from the terminal: Python's streams write cleaned lines to the log.
+    """Detach this process from the terminal. Python's standard streams then write lines without secrets to the log.
 
     Raises:
-        OSError: the log cannot be created.
+        OSError: The log cannot be created.
     """
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -44,7 +45,7 @@ def redirect(log: Path, clean: Callable[[str], str]) -> None:
 
 
 class Descriptor(io.TextIOBase):
-    """A text stream that writes to a descriptor without a buffer. Text that cannot be written is dropped."""
+    """A text stream that writes to a file descriptor without a buffer."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -53,7 +54,7 @@ class Descriptor(io.TextIOBase):
         """Write the text.
 
         Raises:
-            OSError: only a part of the text, or nothing, was written.
+            OSError: Only a part of the text, or nothing, was written.
         """
         left = memoryview(text.encode(errors="backslashreplace"))
         while left:
@@ -72,7 +73,7 @@ class Descriptor(io.TextIOBase):
 
 
 class StandardOutput:
-    """The file, in parts, that descriptors 1 and 2 of this process refer to."""
+    """A log file in parts. The file descriptors 1 and 2 of this process refer to its newest part."""
 
     def __init__(self, path: Path, part_bytes: int = PART_BYTES, standard: tuple[int, ...] = (1, 2)) -> None:
         self._path, self._part_bytes, self._standard = path, part_bytes, standard
@@ -82,9 +83,9 @@ class StandardOutput:
             os.dup2(self._file, each)
 
     def make_room(self, size_bytes: int) -> None:
-        """Start the next part if the present one is not empty and has no room for ``size_bytes``.
+        """Begin the next part if the newest part is not empty and has no room for ``size_bytes`` bytes.
 
-        On a disk error, continue with the present part.
+        After a disk error, continue with the newest part.
         """
         with self._lock, suppress(OSError):
             present = os.fstat(self._file)
@@ -103,11 +104,11 @@ class StandardOutput:
                 with suppress(OSError):  # the program has closed this descriptor
                     if os.path.samestat(os.fstat(each), present):
                         os.dup2(file, each)
-        except BaseException:  # for example a full disk; the next line tries again
+        except BaseException:  # for example, the disk is full; the next line will try again
             os.close(file)
             raise
         before, self._file, self._part = self._file, file, following
-        with suppress(OSError):  # the descriptor is closed even if this raises
+        with suppress(OSError):  # even if `close` raises, the descriptor is closed
             os.close(before)
         if following > NEWEST:
             self._named(following - NEWEST).unlink(missing_ok=True)
@@ -120,26 +121,29 @@ def _opened(path: Path) -> int:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if file > 2:
         return file
-    try:  # this process has closed a standard descriptor, whose number others may use again
+    try:  # the program closed descriptor 0, 1 or 2; do not use its number, as the program may use it again
         return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
         os.close(file)
 
 
 class CleanLines(io.TextIOBase):
-    """A text stream that writes complete, cleaned lines.
+    """A text stream that writes complete lines, from which secrets were removed.
 
-    An unfinished line is kept until it, or the stream, ends, because a part of it could be half of a secret. Only the
-    beginning of a line longer than `LINE_CHARS` is written.
+    A line is kept in memory until it is complete or the stream is closed, because an incomplete line may contain half
+    of a secret. Of a line longer than `LINE_CHARS`, only the beginning is written.
     """
 
     def __init__(self, stream: io.TextIOBase, clean: Callable[[str], str], make_room: Callable[[int], object]) -> None:
-        """Wrap ``stream``. ``make_room``: called with the number of bytes before each write."""
+        """Wrap ``stream``.
+
+        ``clean``: removes secrets from a text. ``make_room``: called before each write, with the number of bytes.
+        """
         self._stream, self._clean, self._make_room = stream, clean, make_room
-        self._rest: list[str] = []  # the parts of an unfinished line
+        self._rest: list[str] = []  # the pieces of a line without an end so far
         self._rest_chars = 0
-        self._skipping = False  # True while the rest of a too long line is being dropped
-        self._missing = 0  # number of lines that could not be written
+        self._skipping = False  # True: the present line was too long, so its remaining text is dropped
+        self._missing = 0  # number of lines that could not be written since the last successful write
         self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
@@ -203,13 +207,13 @@ class CleanLines(io.TextIOBase):
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield a cleaned text in pieces of a few complete lines. Only the beginning of a too long line is yielded."""
+    """Yield a text in pieces of a few complete lines. Of a line that is too long, yield only the beginning."""
     at = 0
     while at < len(text):
         end = len(text) if len(text) - at <= SHOWN_CHARS else text.rfind("\n", at, at + SHOWN_CHARS) + 1
-        end = end or text.find("\n", at) + 1 or len(text)  # a long line is a piece of its own
+        end = end or text.find("\n", at) + 1 or len(text)  # a single long line is one piece
         piece = text[at:end]
-        yield _beginning(piece) if len(piece) > LINE_CHARS + 1 else piece  # the 1 is for the line's end
+        yield _beginning(piece) if len(piece) > LINE_CHARS + 1 else piece  # 1 more character for the line's end
         at = end
 
 

@@ -1,5 +1,6 @@
-"""The end of a run whose ranks handle SIGTERM: they get SIGTERM first, and are killed only after they had time
-to save.
+"""The end of a run whose ranks handle SIGTERM.
+
+They first get SIGTERM and some time to save their state, and are killed after that.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
     from ..client.open_pool import OpenPool
 
 LOOK_S = 0.05
-PATIENCE_S = 1.0  # seconds of waiting after which a message says what the run waits for
-ANSWER_S = 5.0  # seconds added to the ranks' time, for a node that does not respond
+PATIENCE_S = 1.0  # after this many seconds of waiting, a message says what the run waits for
+ANSWER_S = 5.0  # further seconds beyond the ranks' time to save, in case a node does not respond
 
 
 @compute
 def terminate_ranks(grace_s: float) -> None:
-    """Send SIGTERM to the programs of this node's ranks that handle it, and wait until they have ended."""
+    """Send SIGTERM to those programs of this node's ranks that handle it, and wait until they have ended.
+
+    ``grace_s``: the longest wait, in seconds.
+    """
     waited_for = rank_signals.terminate()
     until = time.monotonic() + grace_s
     while time.monotonic() < until and any(rank_signals.still_handling(pid) for pid in waited_for):
@@ -35,7 +39,7 @@ def terminate_ranks(grace_s: float) -> None:
 
 
 class GentleEnd:
-    """Runs the ranks of a script, and ends them with time to save, after a cancellation or on `request`."""
+    """Runs the ranks of a script. On cancellation or `request`, it gives them time to save before their end."""
 
     def __init__(self, core: OpenPool, grace_s: float) -> None:
         self._core, self._grace_s = core, grace_s
@@ -44,11 +48,13 @@ class GentleEnd:
         self._requested = False
 
     async def run(self, broadcast: Coroutine[Any, Any, object]) -> None:
-        """Return when all ranks have ended. On cancellation, let ranks that handle SIGTERM save first.
+        """Run the broadcast of the script, and return when all ranks have ended.
+
+        On cancellation, ranks that handle SIGTERM get time to save.
 
         Raises:
-            RunStopped: the end was requested.
-            OutriderError: as for `Pool.broadcast`.
+            RunStopped: The end was requested by `request`.
+            OutriderError: As for `Pool.broadcast`.
         """
         self._ranks = asyncio.ensure_future(broadcast)
         try:
@@ -64,13 +70,13 @@ class GentleEnd:
             raise RunStopped("The pool was ended from outside, by `outrider stop`.")
 
     async def request(self) -> None:
-        """Let the ranks that handle SIGTERM save and end, as `outrider stop` does before it ends the pool."""
+        """Let ranks that handle SIGTERM save and end. `outrider stop` requests this before it ends the pool."""
         self._requested = True
         if self._ranks is not None and not self._ranks.done():
             await self._let_save()
 
     def hurry(self) -> None:
-        """Stop waiting, because the user has pressed Ctrl-C again."""
+        """Stop waiting for the ranks, because the user has pressed Ctrl-C again."""
         self._impatient.set()
 
     async def _let_save(self) -> None:
@@ -101,5 +107,5 @@ class GentleEnd:
 
     @staticmethod
     async def _quietly(running: Coroutine[Any, Any, None]) -> None:
-        with suppress(OutriderError):  # the node is lost, and its ranks with it
+        with suppress(OutriderError):  # the node was lost, and with it its ranks
             await running

@@ -1,4 +1,7 @@
-"""Advice for a rank whose Python lacks a module, with options of the command line."""
+"""Advice for a run that failed because the Python of its ranks lacks a module.
+
+It names options of the command line.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
 def missing_module_advice(error: BroadcastFailed, *, local: bool) -> str:
-    """Return a sentence of advice; empty: no module is missing. ``local``: ranks run on this program's own Python."""
+    """Return a sentence of advice; "": no module is missing.
+
+    ``local``: True: the ranks run with the same Python as this program.
+    """
     first = error.first.error
     match = _MISSING.search(str(first)) if isinstance(first, ProgramFailed) else None
     if match is None:

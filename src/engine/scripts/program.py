@@ -1,8 +1,8 @@
 """The process of a rank that runs a script as ``__main__``, or a command.
 
-`runpy` runs a script in the rank's own, new process: `checkpoint`, `should_stop` and other functions for tasks work in
-it, and the script's exception is available, which distinguishes a failed rank from ranks that lost it as a peer. A
-command runs in a child process.
+`runpy` runs a script in the new process of its rank. So functions for tasks such as `checkpoint` and `should_stop` work
+in the script. The process also gets the script's exception, which shows whether this rank failed first or only lost its
+connection to another rank. A command runs in a child process.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from ..node import rank_signals
 from ..node.context import current
 
 OF_RANKS = Language("options")
-NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells, POSIX.1-2017, 2.8.2
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells for these failures (POSIX.1-2017, 2.8.2)
 
 
 class ProgramFailed(TaskError):
-    """The rank's program ended with an exit code other than 0. ``code``: as in a shell, 128 + n for signal n."""
+    """The error for a rank's program that ended with an exit code other than 0.
+
+    ``code``: the exit code, as shells report it: 128 + n for signal n.
+    """
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
-        self.args = message, code  # the arguments for unpickling
+        self.args = message, code  # unpickling calls the class with these arguments
         self.code = code
 
     def __str__(self) -> str:
@@ -46,15 +49,19 @@ class ProgramFailed(TaskError):
 class Place:
     """The place where a rank finds its program.
 
-    ``folder``: the folder on this computer, for ranks that run here; empty: the program needs no files. ``root``: for
-    ranks on other computers, the folder's name among the included files; empty for files without a folder.
+    ``folder``: the folder, for ranks on this computer; "": the program needs no files. ``root``: for ranks on other
+    computers, the name of the folder among the files that the image brings; "": the files have no folder; None: ranks
+    run on this computer.
     """
 
     folder: str
     root: str | None = None
 
     def enter(self) -> Path:
-        """Make relative paths work as on the client, and return the folder."""
+        """Prepare the current folder so that the program's relative paths work as on the client.
+
+        Return the program's folder.
+        """
         if self.root is None:
             if self.folder:
                 os.chdir(self.folder)
@@ -69,12 +76,12 @@ class Place:
 
 
 def _link(folder: Path) -> None:
-    """Link the folder's files into the work folder, where the program can read them.
+    """Link the files of ``folder`` into the rank's work folder, where relative paths find them.
 
-    New files do not go into the folder.
+    Files that the program creates are then in the work folder, not in ``folder``.
     """
     for each in folder.iterdir():
-        with suppress(FileExistsError):  # another rank of the node has made the link
+        with suppress(FileExistsError):  # another rank of the node has already made this link
             Path(each.name).symlink_to(each)
 
 
@@ -82,7 +89,7 @@ def run_script(place: Place, script: str, *arguments: str) -> None:
     """Run a script as ``python script arguments`` would.
 
     Raises:
-        ProgramFailed: the script failed. Its traceback is printed.
+        ProgramFailed: The script failed. Its traceback was printed.
     """
     path = place.enter() / script
     sys.argv = [str(path), *arguments]
@@ -112,7 +119,7 @@ def run_command(place: Place, *words: str) -> None:
     """Run a command in a child process, and wait for its end.
 
     Raises:
-        ProgramFailed: the command could not be started, or failed.
+        ProgramFailed: The command could not be started, or failed.
     """
     place.enter()
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -130,9 +137,10 @@ def run_command(place: Place, *words: str) -> None:
 
 
 def _end_if_notified(pid: int) -> None:
-    """End this process by SIGTERM if the program ended because of a preemption notice, whatever its exit code is.
+    """If the program ended because of a preemption notice (the cloud takes back a machine), end this process by
+    SIGTERM.
 
-    The program's work is not finished then, and the ranks run again elsewhere.
+    The exit code of the program does not count then: its work is not finished, and the ranks run again elsewhere.
     """
     if rank_signals.was_notified(pid):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -146,12 +154,12 @@ def _ended(code: int) -> tuple[str, int]:
 
 
 def _opens_pools() -> bool:
-    """Return whether the script opens pools itself. Errors about their options must then name them as in Python."""
+    """Return whether the script opens pools itself. If so, errors must call options by their names in Python."""
     return f"{__name__.partition('.scripts.')[0]}.pool" in sys.modules
 
 
 def _status(code: object) -> int:
-    """Return Python's exit status for ``sys.exit(code)``."""
+    """Return the exit status with which Python ends after ``sys.exit(code)``."""
     if code is None:
         return 0
     if isinstance(code, int):
@@ -161,26 +169,30 @@ def _status(code: object) -> int:
 
 
 def _note_failure() -> None:
-    """Record the time of the failure. The rest of the ending may take long, and other ranks then fail, too."""
+    """Record the time at which this rank failed, before the process ends.
+
+    The end may take long, and other ranks may fail meanwhile. The time shows which rank failed first.
+    """
     if (task := current()) is not None:
         task.raised_ns = perf_counter_ns()
 
 
 def _of_script(trace: TracebackType | None, path: str) -> TracebackType | None:
-    """Return the traceback from the script's first frame on."""
+    """Remove the frames before the script's first frame from a traceback."""
     while trace is not None and trace.tb_frame.f_code.co_filename != path:
         trace = trace.tb_next
     return trace
 
 
 def _finish() -> None:
-    """Wait for threads and run ``atexit`` functions, as at Python's exit, because the process will end without
-    these.
+    """Wait for threads, run ``atexit`` functions and flush the standard streams, as Python does at its exit.
+
+    This process will end in another way, without these steps.
     """
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # the stream is closed, or the script has replaced it
+        with suppress(Exception):  # the script has closed or replaced the stream
             stream.flush()

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScriptRanks(Plugin):
-    """New processes, ``ranks`` on each node, which wait for each other. The script creates its own process group.
+    """The plugin for the ranks of a script: ``ranks`` new processes on each node.
 
-    ``max_restarts``: passed to the script's ranks in an environment variable.
+    A script sets up communication itself.
+
+    ``max_restarts``: passed to the script in an environment variable.
     """
 
     ranks: Ranks = "auto"
@@ -33,8 +35,8 @@ class ScriptRanks(Plugin):
         return ranks_on(facts, self.ranks)
 
     def env(self, info: InstanceInfo) -> Mapping[str, str]:
-        # See torch.distributed.run, "Environment Variables". Without TORCHELASTIC_USE_AGENT_STORE, rank 0 creates the
-        # store.
+        # See torch.distributed.run, "Environment Variables". TORCHELASTIC_USE_AGENT_STORE is not set, so that rank 0
+        # creates the store.
         variables = {
             "GROUP_WORLD_SIZE": str(info.total_nodes),
             "ROLE_NAME": "default",
@@ -44,8 +46,9 @@ class ScriptRanks(Plugin):
             "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts),
             "TORCHELASTIC_RUN_ID": info.pool,
         }
-        if (name := interface(own_address(info))) is not None:  # without this, gloo resolves this host's own name
+        # without this variable, gloo looks up the address of this host's name, which may be wrong
+        if (name := interface(own_address(info))) is not None:
             variables |= unless_set({"GLOO_SOCKET_IFNAME": name})
-        if sharing(info) > 1:  # as torchrun does; otherwise each rank uses every core
+        if sharing(info) > 1:  # ranks share the node: as under torchrun, do not let each of them use every core
             variables |= unless_set({"OMP_NUM_THREADS": "1"})
         return variables

@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program. ``words``: the script with its arguments, or a command. ``folder``: the base of relative paths."""
+    """The program to run.
+
+    ``words``: the script with its arguments, or a command. ``folder``: the folder in which its relative paths begin.
+    """
 
     words: tuple[str, ...]
     is_script: bool
@@ -61,7 +64,7 @@ class Program:
         return Path(self.words[0]).name
 
     def check(self) -> None:
-        """Refuse a script that is missing or cannot be read.
+        """Raise an error if the script is missing or cannot be read.
 
         Raises:
             SpecError
@@ -81,7 +84,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A pool and the program of each rank, with settings from all sources."""
+    """A run that is ready to start: the pool and the program of each rank, with settings from all sources."""
 
     pool: Pool
     place: Place
@@ -90,11 +93,13 @@ class Planned:
     grace_s: float
 
     async def __call__(self, opened: Callable[[], object] = lambda: None) -> None:
-        """Run the program. Cancelling ends the ranks and the pool. ``opened`` is called when the pool is open.
+        """Run the program. A cancellation ends the ranks and the pool.
+
+        ``opened``: called when the pool is open.
 
         Raises:
-            BroadcastFailed: ranks failed; `exit_code` returns the exit code.
-            OutriderError: as for `Pool` and `Pool.broadcast`.
+            BroadcastFailed: Ranks failed; `exit_code` returns the exit code.
+            OutriderError: As for `Pool` and `Pool.broadcast`.
         """
         options: TaskOptions = {"name": self.program.name}
         if self.max_restarts:
@@ -114,16 +119,19 @@ class Planned:
 
     @property
     def local(self) -> bool:
-        """Return whether the ranks run on this computer, with this program's Python."""
+        """Return whether the ranks run on this computer, with the same Python as this program."""
         return self.pool._settings.provider.local
 
     @property
     def record(self) -> Path | None:
-        """The folder of the run's record; None until it exists."""
+        """The folder of the run's record; None: it does not exist yet."""
         return None if self.pool._core is None else self.pool._core.observer.record_folder
 
     def owned(self, files: RecordFiles | None = None) -> Self:
-        """Make the run's record use the exit code of `outrider run`. ``files``: the record, if it exists already."""
+        """Make the exit code in the run's record that of `outrider run`.
+
+        ``files``: the record; None: the pool creates it.
+        """
         self.pool._program = WholeProgram(exit_code, files)
         return self
 
@@ -133,13 +141,18 @@ class Planned:
 
 
 def planned(program: Program, command_options: Table, *, pool: str | None = None) -> Planned:
-    """Return the planned run.
+    """Return the planned run of a program.
 
-    ``command_options`` override the script's header, which overrides the table of a configuration file. ``pool``, or
-    else the header, names that table.
+    Settings come from three sources: ``command_options`` override the script's header, which overrides a pool's table
+    in the configuration file.
+
+    Args:
+        program: The program.
+        command_options: The options of the command line.
+        pool: The name of the table; None: the script's header names the table, or the table "default" is used.
 
     Raises:
-        SpecError: one of these sources is not valid, or the script does not exist.
+        SpecError: One of these sources is not valid, or the script does not exist.
     """
     from ..pool import Pool
 
@@ -171,7 +184,7 @@ def planned(program: Program, command_options: Table, *, pool: str | None = None
 
 
 def _check_checkpoints(program: Program, options: PoolOptions, *, is_local: bool) -> None:
-    """Refuse a script that is certain to call `checkpoint` while no root is set: it would fail late.
+    """Raise an error if a script is certain to call `checkpoint` but no storage is set: it would fail only later.
 
     Raises:
         SpecError
@@ -179,7 +192,7 @@ def _check_checkpoints(program: Program, options: PoolOptions, *, is_local: bool
     image = options.get("image") or Image()
     if not program.is_script or options.get("checkpoints") is not None or VARIABLE in {*os.environ, *image.env}:
         return
-    if not is_local:  # its nodes may have the variable in their own environment
+    if not is_local:  # other computers may set the variable for the storage in their own environment
         return
     if line := needs_place(program.script.read_text(errors="replace"), program.words[1:]):
         refuse(
@@ -205,7 +218,10 @@ def _header(program: Program) -> dict[str, Any]:
 
 
 def _configured(program: Program, name: object, config_file: files.ConfigFile | None) -> tuple[Table, str]:
-    """Return the table of the named pool, or of the default pool, and the table's name for errors."""
+    """Return a pool's table in the configuration file, and the table's name for errors.
+
+    ``name``: the pool; None: the pool "default", if the file has one.
+    """
     if name is not None and not isinstance(name, str):
         refuse(f"{program.name}: pool is the name of one in {files.OWN}, not {name!r:.60}.")
     if name is None and (config_file is None or files.DEFAULT not in config_file.pools):
@@ -225,17 +241,17 @@ def _configured(program: Program, name: object, config_file: files.ConfigFile | 
 
 
 def _brought(program: Program, image: Image) -> tuple[Place, Image]:
-    """Return the program's place on other computers, and the image that includes its files.
+    """Return the program's place on other computers, and the image with the program's files added.
 
-    The image includes the working directory. If the script is not in it, the image includes the script's folder, or
-    only the script if that folder is no project.
+    The image includes the working directory. If the script is elsewhere, the image includes the script's folder
+    instead, or only the script if that folder is too general (such as the home folder).
     """
     folder = program.folder.resolve()
     if program.is_script and not program.script.resolve().is_relative_to(folder):
         folder = program.script.resolve().parent
     if folder in _no_projects():
         if not program.is_script:
-            return Place(""), image  # a command that is installed on the hosts
+            return Place(""), image  # the command is not in a project, so it must be installed on the hosts
         return Place(str(program.script.resolve().parent), ""), _with(image, program.script.resolve())
     return Place(str(folder), folder.name), _with(image, folder)
 

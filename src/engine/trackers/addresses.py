@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..api.checks import refuse, shown
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # syntax of RFC 9110, 5.6.2
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # the syntax of header names by RFC 9110, 5.6.2
 
 
 def check_address(owner: str, address: object, example: str) -> str:
@@ -27,7 +27,7 @@ def check_address(owner: str, address: object, example: str) -> str:
     try:
         parts = urlsplit(address)
         named = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:  # error of a port or an IPv6 address, whose text contains the whole address
+    except ValueError:  # urlsplit's error for a port or an IPv6 address contains the whole address, which may be secret
         named = False
     if not named:
         refuse(f"{owner} takes an address that begins with http:// or https:// and a host, as in {example!r}.")
@@ -35,10 +35,10 @@ def check_address(owner: str, address: object, example: str) -> str:
 
 
 def check_header(owner: str, name: str, value: str) -> None:
-    """Check a header, whose value may be a secret: no error shows the value.
+    """Check an HTTP header. Its value may be a secret, so no error shows the value.
 
     Raises:
-        SpecError: the name or the value is not valid.
+        SpecError: The name or the value is not valid.
     """
     if not _HEADER_NAME.fullmatch(name):
         refuse(f"{owner} takes names of HTTP headers, not {shown(name)}.")
@@ -54,5 +54,7 @@ def variable(name: str) -> str:
 
 
 def basic(username: str, password: str) -> str:
-    """Return the Authorization header for a user. Both arguments may be percent-encoded as in an address."""
+    """Return the HTTP Authorization header for a user and password, each of which may be percent-encoded as in a
+    URL.
+    """
     return f"Basic {base64.b64encode(f'{unquote(username)}:{unquote(password)}'.encode()).decode()}"

@@ -1,8 +1,8 @@
-"""The definition of a tracker: settings of a pool, and a sender of the contents of a run's record.
+"""The definition of a tracker: settings of a pool, and a sender that sends the contents of a run's record.
 
-A `Tracker` is created in the user's program, checked there, and pickled for the process that sends. In that process
-`open` creates its `Sender`, whose methods are called one after another, in one thread for this sender. The methods may
-take as long as they need.
+A `Tracker` is created in the user's program, checked there, and pickled for the sending process. In that process `open`
+creates a `Sender` for the tracker. The methods of a `Sender` are called one after another, in a thread of its own, and
+may take as long as they need.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Refused(Away):
 
 
 class Rejected(Exception):
-    """The tracker will never take this data. The data is left out, the record notes that, and sending continues."""
+    """The tracker will never accept this data. The data is skipped, the record notes that, and sending continues."""
 
 
 class Point(NamedTuple):
-    """One value to be sent.
+    """One value that is sent to a tracker.
 
     Attributes:
         name: The name; with ``ranks="all"`` including the rank.
@@ -57,12 +57,12 @@ class Point(NamedTuple):
         node: The number of the node, or None.
         function: The name of the function.
         job: The number of the job.
-        generation: The generation; 0 outside of broadcasts.
+        generation: The number of the broadcast's generation (it restarts after a loss); 0 outside of broadcasts.
         number: For a point without a step: its number among the points of this name, from 0.
     """
 
     name: str
-    value: float  # may also be nan or infinite
+    value: float
     step: int | None
     at: float
     rank: int | None
@@ -74,11 +74,11 @@ class Point(NamedTuple):
 
 
 class Artifact(NamedTuple):
-    """A file that was logged.
+    """A file that the run logged.
 
     Attributes:
         name: The name.
-        path: The present path of the file in the record. Its file name is unique in a run.
+        path: The file's present path in the record. The file name is unique in a run.
         size_bytes: The size.
         sha256: The digest of the content.
         at: The unix time.
@@ -96,7 +96,7 @@ class Artifact(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text that was logged.
+    """A text that the run logged.
 
     Attributes:
         name: The name.
@@ -117,11 +117,11 @@ class End(NamedTuple):
     """The end of a run.
 
     Attributes:
-        state: ``"finished"``, ``"failed"``, or ``"killed"``: by Ctrl-C, a signal, `outrider stop`, or the death of its
-            program.
+        state: ``"finished"``, ``"failed"``, or ``"killed"``: the run was ended by Ctrl-C, a signal, `outrider stop`, or
+            the death of its program.
         at: The unix time.
         exit_code: The exit code, or None.
-        error: The error, or empty.
+        error: The error; "": none.
         spent_usd: The cost in USD, or None.
     """
 
@@ -134,27 +134,27 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """The run whose record is sent.
+    """The run that is sent to the tracker.
 
     Attributes:
         id: The id of the run.
         name: The name of the run.
-        directory: The folder of the record.
-        began: The unix time of the beginning.
+        directory: The folder of the run's record.
+        began: The unix time of the run's beginning.
         about: The content of `run.json`: what was started, by whom and from which commit.
-        ids: Texts that earlier processes have stored by ``keep``, such as the tracker's own id of this run.
-        keep: A function that stores a name and a text in the record, and returns when they are written.
-        machines: The machines that were launched before this process began to send; the event `pool_ready` has all
-            machines later.
+        ids: Texts that earlier sending processes have stored by ``keep``, such as the tracker's own id of this run.
+        keep: A function that stores a text under a name in the record, and returns when the text is on the disk.
+        machines: The machines that were launched before this process began to send. The event `pool_ready` has all
+            machines.
     """
 
     id: str
     name: str
     directory: Path
-    began: float  # unix time
+    began: float
     about: Mapping[str, Any]
     ids: Mapping[str, str]
-    keep: Callable[[str, str], None]  # stores a name and a text in the record, and returns when they are written
+    keep: Callable[[str, str], None]
     machines: Sequence[Machine] = ()
 
     @property
@@ -188,52 +188,57 @@ class Sender:
 
     A method raises `Away`, `Refused` or `Rejected`; any other exception counts as `Away`. After `Away`, and after the
     death of the process, the same data is sent again with the same ``key``, so a tracker must accept the same data
-    twice without storing it twice. Methods that are not overridden are not called, and their data is not read.
+    twice without storing it twice. Methods that a subclass does not override are not called, and their data is not
+    read.
 
-    ``key``: identifies the data by run, kind and position in the record; set before each call.
+    ``key``: identifies the data by run, kind and position in the record. It is set before each call of a method.
     """
 
     key = ""
 
-    events: ClassVar[frozenset[str]] = frozenset()  # names of the events that `event` is called with
+    events: ClassVar[frozenset[str]] = frozenset()  # names of the run's events that are passed to the method `event`
 
     def begun(self) -> None:
-        """Find or create the run. Called first, and again in each process that sends this run."""
+        """Find or create the run at the tracker. Each process that sends this run calls this method first."""
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Send settings of the run as JSON values: new ones, and changed ones."""
+        """Send new and changed settings of the run, as JSON values."""
 
     def points(self, points: Sequence[Point]) -> None:
-        """Send points, in the order in which they were recorded; at most some thousands."""
+        """Send points, in the order in which the run logged them; some thousands at most."""
 
     def artifact(self, artifact: Artifact) -> None:
-        """Send a file that was logged."""
+        """Send a file that the run logged."""
 
     def text(self, text: Text) -> None:
-        """Send a text that was logged."""
+        """Send a text that the run logged."""
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Send an event of the record whose name is in ``events``. "pool_ready" also has the pool's ``machines``."""
+        """Send an event whose name is in ``events``. The event "pool_ready" also has the pool's ``machines``."""
 
     def ended(self, end: End) -> None:
-        """Send the end of the run, after all other data was sent."""
+        """Send the end of the run. All other data has been sent before."""
 
     def close(self) -> None:
-        """Release the resources of this process, which sends no more. Must not raise, and may take a second at most."""
+        """Release this sender's resources. No other method is called after this one.
+
+        It must not raise, and may take 1 s at most.
+        """
 
     def takes(self, what: str) -> bool:
-        """Return whether the method with this name is overridden."""
+        """Return whether this class overrides the method with the name ``what``."""
         return getattr(type(self), what) is not getattr(Sender, what)
 
 
 class Tracker:
-    """A destination of runs: frozen settings, without I/O. A dataclass with ``name`` and ``ranks`` is enough.
+    """A destination of runs: frozen settings, without I/O.
 
-    A tracker must be picklable, including its `Secret` values.
+    A dataclass with the fields ``name`` and ``ranks`` is enough. A tracker must be picklable, including its `Secret`
+    values.
 
     Attributes:
-        name: The name in the record and for `outrider sync --to`, unique in a pool.
-        ranks: The ranks of a broadcast whose points are sent: ``"head"``, ``"all"`` or ``"mean"``.
+        name: The tracker's name in the record and for `outrider sync --to`, unique in a pool.
+        ranks: The ranks of a broadcast whose points are sent: ``"head"`` (rank 0), ``"all"`` or ``"mean"``.
     """
 
     kind: ClassVar[str] = ""  # name of this kind of tracker in files and commands
@@ -241,7 +246,7 @@ class Tracker:
     ranks: Ranks = "head"
 
     def open(self, run: TrackedRun) -> Sender:
-        """Return the `Sender` of this run. Does not connect yet."""
+        """Return the `Sender` for a run. Do not connect to the tracker's server yet."""
         raise NotImplementedError
 
 
@@ -255,10 +260,10 @@ def check_name(owner: str, name: object) -> None:
 
 
 def check_trackers(trackers: object) -> tuple[Tracker, ...]:
-    """Check a pool's ``trackers=``.
+    """Check the argument ``trackers=`` of a pool.
 
     Raises:
-        SpecError: an element is not a tracker, or its options are not valid.
+        SpecError: An element is not a tracker, or a tracker's options are not valid.
     """
     if isinstance(trackers, Tracker | str) or not isinstance(trackers, Sequence):
         refuse(f'trackers takes a list, as in trackers=[trackers.MLflow("http://host:5000")], not {shown(trackers)}.')

@@ -1,4 +1,4 @@
-"""The part of a run that a tracker does not have yet, from the tracker's state in the record."""
+"""The data of a run that a tracker lacks, computed from the tracker's state file in the record."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from .cursor import Cursor
 from .selection import Redone, Selection
 from .state_file import FOLDER, LOG, StateFile
 
-WORDS_BYTES = 4096  # size of the part that is read at the end of the process's log
-COUNTED_BYTES = 4 * 1024 * 1024  # bytes of metrics whose points are counted; for more bytes, the number is an estimate
+WORDS_BYTES = 4096  # bytes that are read from the end of the sending process's log
+# bytes of metrics in which points are counted; the number of points in further bytes is an estimate
+COUNTED_BYTES = 4 * 1024 * 1024
 
 
 class Behind(NamedTuple):
-    """A tracker's missing data.
+    """The data of a run that one tracker lacks.
 
-    ``points``: number of missing points, perhaps estimated. ``rejected``: deliveries that the tracker never accepts.
+    ``points``: the number of missing points, perhaps estimated. ``rejected``: the number of deliveries (sent data) that
+    the tracker will never accept.
     """
 
     tracker: str
     points: int
     rejected: int
     problem: str
-    whole: bool  # whether only rejected deliveries are missing
+    whole: bool  # True: the tracker has all data, except rejected deliveries
 
     def command(self, run: str) -> str:
         return f"outrider sync {shlex.quote(run)} --to {self.tracker}"
 
 
 def behind(directory: Path, trackers: Sequence[Tracker]) -> list[Behind]:
-    """Return an entry for each of the pool's trackers that lacks a part of the record. Reads some MB at most."""
+    """Return an entry for each of the pool's trackers that lacks some data of the record. It reads some MB at most."""
     states = [behind_of(directory, each.name, each.ranks) for each in trackers]
     return [each for each in states if not each.whole or each.rejected]
 
@@ -51,7 +53,10 @@ def behind_of(directory: Path, name: str, ranks: Ranks) -> Behind:
 
 
 def _last_words(directory: Path) -> str:
-    """Return the last line of the process's log, such as the error of a tracker's module that cannot be imported."""
+    """Return the last line of the sending process's log; "": there is none.
+
+    For example, this line is the error of a tracker whose module cannot be imported.
+    """
     try:
         with (directory / FOLDER / LOG).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - WORDS_BYTES))

@@ -1,11 +1,12 @@
-"""The choice of the next part of a record to send to a tracker, also after a kill.
+"""The choice of the next part of a record to send to a tracker, also after a kill of the sending process.
 
-No clock, no I/O; the state is saved on each change.
+No clock, no I/O. The state (position, mark and more) is saved on each change. The position is the end of the data that
+was sent; the mark is the end of the part that is being sent.
 
-CURSOR-1: the part that is sent lies between the position and the mark; both are saved before the part is sent.
+CURSOR-1: the part that is being sent lies between the position and the mark; both are saved before the part is sent.
 CURSOR-2: after a kill the same part is sent again, with the same key: it ends at the mark, however long the file is.
 CURSOR-3: the position only grows, and never passes data that was neither accepted nor rejected.
-CURSOR-4: the end is sent when no other data is left.
+CURSOR-4: the end of the run is sent when no other data is left.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from ..runs.metrics import METRICS
 
 CHUNK_BYTES = 256 * 1024  # most bytes of a file that are sent at once
 CHUNK_LINES = 1000
-REASONS_KEPT = 20  # most reasons for rejections that the state lists; all rejections are counted
-REST = "rest"  # end of the key for points that a selection holds back until the run is over
+REASONS_KEPT = 20  # most reasons for rejections that the state keeps; the number of rejections is always exact
+REST = "rest"  # last word of the key of points that a selection holds back until the run has ended
 
 
 def cut(content: bytes) -> int:
-    """Return how many bytes of ``content`` are sent at once: whole lines, or 0 while the first line is incomplete.
+    """Return how many bytes of ``content`` to send at once: complete lines; 0: the first line is still incomplete.
 
-    A line that is longer than `CHUNK_BYTES` is cut there, and is skipped as invalid.
+    If a line is longer than `CHUNK_BYTES`, cut it there; the receiver skips it as invalid.
     """
     content = content[:CHUNK_BYTES]
     at = 0
@@ -46,27 +47,27 @@ def digest(value: object) -> str:
 
 @dataclass(slots=True)
 class Cursor:
-    """The state of one tracker. ``at``: the bytes of each file that are done.
+    """The saved progress of sending a run to one tracker.
 
-    ``until``: the end of the part of `metrics.jsonl` that is being sent; None: no part is being sent. ``selection``:
-    the value of `Selection.state` at the position ``at``.
+    ``at``: file -> number of its bytes that are sent. ``until``: the end of the part of `metrics.jsonl` that is being
+    sent; None: no part is being sent. ``selection``: the value of `Selection.state` at the position ``at``.
     """
 
     at: dict[str, int] = field(default_factory=dict)
     until: int | None = None
     selection: dict[str, Any] = field(default_factory=dict)
-    params: dict[str, str] = field(default_factory=dict)  # digests of the params that were sent
+    params: dict[str, str] = field(default_factory=dict)  # name -> digest of the value that was sent
     ids: dict[str, str] = field(default_factory=dict)
     begun: bool = False
     ended: bool = False
     points: int = 0  # number of points that the tracker accepted
-    rejected: int = 0  # number of deliveries that were given up
+    rejected: int = 0  # number of deliveries that the tracker will never accept
     reasons: list[str] = field(default_factory=list)
-    problem: str = ""  # why the tracker accepts nothing at present
+    problem: str = ""  # why the tracker accepts no data at present; "": it accepts data
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Cursor:
-        """Return the cursor that `facts` described; a new one for a state that cannot be read."""
+        """Return the cursor that ``facts`` describe. Values that are missing or invalid are as in a new cursor."""
         cursor = cls()
         for each in fields(cls):
             value = facts.get(each.name)
@@ -81,15 +82,18 @@ class Cursor:
         return self.at.get(file, 0)
 
     def mark(self, size: int) -> None:
-        """Note that the next ``size`` bytes of `metrics.jsonl` are sent now."""
+        """Record that the next ``size`` bytes of `metrics.jsonl` are being sent."""
         self.until = self.position(METRICS) + size if size else None
 
     def marked(self) -> int:
-        """Return how many bytes were being sent when the last process was killed; 0: none."""
+        """Return the size of the part that an earlier process was sending when it was killed; 0: none."""
         return 0 if self.until is None else max(0, self.until - self.position(METRICS))
 
     def done(self, file: str, size: int) -> None:
-        """Note that ``size`` bytes were accepted or rejected. ``until`` is reset only for `metrics.jsonl`."""
+        """Record that the next ``size`` bytes of ``file`` were accepted or rejected.
+
+        For `metrics.jsonl`, this also resets ``until``.
+        """
         self.at[file] = self.position(file) + size
         if file == METRICS:
             self.until = None

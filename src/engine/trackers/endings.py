@@ -1,4 +1,4 @@
-"""The end of a run, as trackers call it. No I/O."""
+"""The end of a run, in the terms that trackers use. No I/O."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ _STOPPED = frozenset({"KeyboardInterrupt", "RunStopped", "CancelledError"})
 
 
 def end_of(status: Mapping[str, Any], owner: Owned) -> End | None:
-    """Return the end of the run with this `status.json`; None: the run continues, or its end is not known here.
+    """Return the end of a run, given the content of its `status.json`; None: the run continues, or its end is not
+    known.
 
-    If the run's program was killed, the time of the end is the last time at which the state was written.
+    If the run's program was killed, the time of the end is the last time at which the program wrote that file.
+
+    Args:
+        status: The content of `status.json`.
+        owner: Whether the run's program is alive.
     """
     if status.get("state") == "ended":
         code, error = status.get("exit"), str(status.get("error", ""))

@@ -1,7 +1,7 @@
-"""Append a tracker's deliveries to files, each exactly once, though the process may be killed at any moment.
+"""Append each delivery (the data of one call of a sender) to files exactly once, even if the process is killed.
 
-After each append the sizes of all files are noted in the record, with the delivery's key. Bytes beyond a noted size
-were never reported as accepted: they are cut off, and sent again.
+After each append the record notes the sizes of all files and the delivery's key. If a file is longer than its noted
+size, the further bytes belong to a delivery that was not reported as accepted: they are cut off, and sent again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _NOTE = "files"
 
 
 class ExactFiles:
-    """Files in ``folder`` and its subfolders. ``more``: further JSON values that are noted with each delivery."""
+    """Files in ``folder`` and its subfolders, to which deliveries are appended.
+
+    ``more``: JSON values of the caller that are stored together with the latest delivery.
+    """
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         self.folder, self._run = folder, run
@@ -29,10 +32,10 @@ class ExactFiles:
         self.more: dict[str, Any] = noted.get("more", {})
 
     def recover(self, there: Iterable[Path]) -> None:
-        """Cut off bytes that were not noted. ``there``: all existing files of this run.
+        """Cut off bytes that an interrupted append has left. ``there``: all existing files of this run.
 
         Raises:
-            Away: the disk cannot be written.
+            Away: The disk cannot be written.
         """
         try:
             for path in there:
@@ -43,16 +46,19 @@ class ExactFiles:
             raise _away(error) from error
 
     def has(self, key: str) -> bool:
-        """Return whether a delivery was appended already."""
+        """Return whether the delivery with this key was already appended."""
         return self._keys.get(_kind(key)) == key
 
     def append(self, key: str, contents: Mapping[str, bytes], more: dict[str, Any] | None = None) -> None:
-        """Append to files, by their paths in the folder, and note the delivery.
+        """Append to files, and record the delivery.
 
-        ``more``: its new value; None: unchanged.
+        Args:
+            key: The key of the delivery.
+            contents: Path in the folder -> bytes to append.
+            more: JSON values to store; None: keep the present ones.
 
         Raises:
-            Away: the disk cannot be written; nothing has changed.
+            Away: The disk cannot be written; nothing has changed.
         """
         if self.has(key):
             return
@@ -72,7 +78,7 @@ class ExactFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(file).st_size > size:  # an earlier append failed half way
+            if os.fstat(file).st_size > size:  # an earlier append failed after it wrote some bytes
                 os.ftruncate(file, size)
             os.lseek(file, 0, os.SEEK_END)
             left = memoryview(content)
@@ -83,10 +89,10 @@ class ExactFiles:
 
 
 def check_folder(owner: str, folder: object) -> str:
-    """Return a folder's absolute path.
+    """Return the absolute path of a folder.
 
     Raises:
-        SpecError: the folder is not valid.
+        SpecError: The folder is not valid.
     """
     from ..api.checks import refuse, shown
 
@@ -96,7 +102,7 @@ def check_folder(owner: str, folder: object) -> str:
 
 
 def _kind(key: str) -> str:
-    return ":".join(key.split(":")[:2])  # the run and the kind of data, the first two parts of `Sender.key`
+    return ":".join(key.split(":")[:2])  # the first two parts of a `Sender.key`: the run and the kind of data
 
 
 def _read(text: str) -> dict[str, Any]:

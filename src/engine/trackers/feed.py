@@ -1,4 +1,4 @@
-"""Send the record of one run to one tracker: read new lines, send them, and note the position in the record."""
+"""Send the record of one run to one tracker: read new lines, send them, and save the position in the record."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from .machines import READY, machines_of
 from .selection import Redone, Selection
 from .state_file import StateFile
 
-POLL_S = 0.2  # pause between two checks of a record that does not change
-EVERY_S = 1.0  # time between two deliveries of points of a running run: the points of this time are sent together
-# longest wait, before the run is created at the tracker, for its complete description with git and machines
+POLL_S = 0.2  # pause between two checks of a record that has no new data
+EVERY_S = 1.0  # time between two deliveries of points while the run continues; points of this time are sent together
+# The tracker gets the run's description (git, machines) when it creates the run. Wait at most this long until the
+# description is complete.
 DESCRIBED_S = 1.5
-POINTS = 1000  # number of points that complete a delivery, which may have somewhat more
-PIECES = 64  # most pieces of `CHUNK_BYTES` that are read for one delivery of points
+POINTS = 1000  # send points once there are this many; a delivery may contain somewhat more
+PIECES = 64  # most pieces of `CHUNK_BYTES` bytes that are read for one delivery of points
 LINE_BYTES = 4 * 1024 * 1024  # longest line that is read from files other than the metrics
 
 
 class Feed:
-    """The transfer of one run to one tracker. ``cursor``: its progress. ``over``: the run has ended.
+    """The transfer of one run to one tracker.
 
-    ``refused``: the tracker accepts no data from this sender.
+    ``cursor``: the progress. ``over``: True: the run has ended. ``refused``: True: the tracker accepts no data, because
+    the token or the address is wrong.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Feed:
         wait: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the feed. ``on_progress`` is called after each delivery, whether it was accepted or not."""
+        """Create the feed. ``on_progress``: called after each delivery, accepted or not."""
         self.directory, self.tracker = directory, tracker
         self.file = StateFile(directory, tracker.name)
         self.cursor = Cursor()
@@ -59,17 +61,18 @@ class Feed:
         self._moved = False  # whether the last step sent data
         self._backoff = Backoff()
         self._selection, self._redone = Selection(tracker.ranks), Redone()
-        self._ahead = 0  # bytes of metrics whose generations are known
-        self._pending: tuple[list[Point], int] | None = None  # points that are being sent, and their bytes in the file
-        self._rest: list[Point] | None = None  # points that the selection held back, once the run is over
+        self._ahead = 0  # number of bytes of the metrics file that were searched for repeated steps
+        # (points that are being sent, the number of their bytes in the file)
+        self._pending: tuple[list[Point], int] | None = None
+        self._rest: list[Point] | None = None  # after the run's end: the points that the selection held back until then
         self._points_due = 0.0
         self._params_sign: tuple[int, ...] = ()
 
     def run(self, stop: Callable[[Feed], bool] = lambda _: False) -> bool:
-        """Send until the run has ended and the tracker has all of it, or until ``stop`` returns true.
+        """Send until the run has ended and the tracker has all its data, or until ``stop`` returns True.
 
-        Return whether the tracker has all of it. ``stop`` is called after each step, whether the step sent data or not.
-        The caller holds the state file's lock.
+        Return whether the tracker has all data. ``stop`` is called after each step, whether the step sent data or not.
+        The caller must hold the lock of the state file.
         """
         self._load()
         try:
@@ -86,12 +89,12 @@ class Feed:
 
     @property
     def complete(self) -> bool:
-        """Return whether the run has ended and the tracker has all of it."""
+        """Return whether the run has ended and the tracker has all its data."""
         return self.cursor.ended
 
     @property
     def idle(self) -> bool:
-        """Return whether the last step had no data to send."""
+        """Return whether the last step succeeded and found no data to send."""
         return self.failing_since is None and self._sender is not None and not self._moved
 
     def _load(self) -> None:
@@ -112,7 +115,7 @@ class Feed:
         return self._moved
 
     def _look(self) -> None:
-        """Read the run's state before its files: if the state is final, the files are complete."""
+        """Read whether the run has ended, before its files are read: if it has ended, the files are complete."""
         owner, run = at_present(run_of(self.directory))
         self._end = end_of(run.status, owner)
         self.over = self._end is not None
@@ -132,12 +135,12 @@ class Feed:
         problem = str(away)[:500]
         if self.cursor.problem != problem:
             self.cursor.problem = problem
-            if away is not error:  # so that a tracker's author sees where the error was raised
+            if away is not error:  # an unexpected error: its traceback shows the tracker's author where it was raised
                 traceback.print_exception(error)
             try:
                 self._save()
             except OSError:
-                pass  # the problem cannot be saved, as the disk is what fails
+                pass  # the disk is full or broken, so the problem cannot be saved either
         self._on_progress(self)
         self.refused = isinstance(away, Refused)
         pause = self._backoff.failed(
@@ -151,12 +154,15 @@ class Feed:
             self._wait(min(left, POLL_S))
             self._look()
             if self.over and not was_over:
-                return  # do not wait for more points: the owner may wait for the rest
+                # the run has just ended: send the remaining data without further pause, as the pool's program may wait
+                # for it
+                return
 
     def _save(self) -> None:
         self.file.save(self.cursor)
 
-    # --- what is sent, in this order ---------------------------------------------------------------------------------
+    # --- sending one step, in the order of the calls below
+    # ----------------------------------------------------------------
 
     def _advance(self) -> bool:
         sender = self._sender or self._opened()
@@ -179,7 +185,7 @@ class Feed:
         return True
 
     def _opened(self) -> Sender | None:
-        """Create the run at the tracker, as soon as the run's description is known."""
+        """Open a sender and create the run at the tracker; None: the run's description is not complete yet."""
         about = read_json(self.directory / "run.json")
         now = self._clock()
         self._began = now if self._began is None else self._began
@@ -218,7 +224,7 @@ class Feed:
         return ":".join((self.directory.name, *map(str, parts)))
 
     def _deliver(self, what: str, key: str, send: Callable[[], None]) -> bool:
-        """Send one delivery; return whether it was accepted. A rejected delivery counts as done."""
+        """Make one delivery; return whether the tracker accepted it. A rejected delivery is not sent again."""
         assert self._sender is not None
         self._sender.key = key
         try:
@@ -243,7 +249,7 @@ class Feed:
     def _send_lines(
         self, sender: Sender, what: str, file: str, parse: Callable[[Path, Mapping[str, Any]], Any]
     ) -> bool:
-        """Send each line of a file in a delivery of its own."""
+        """Send each new line of a file as a separate delivery. Return whether a line was sent."""
         if not sender.takes(what):
             return False
         sent = False
@@ -252,7 +258,7 @@ class Feed:
             position = self.cursor.position(file)
             try:
                 value = parse(self.directory, facts)
-            except (KeyError, TypeError, ValueError):  # a full disk damaged the line
+            except (KeyError, TypeError, ValueError):  # the line is damaged, because the disk was full
                 value = None
             if value is not None:
                 self._deliver(f"the {what} {value.name!r}", self._key(what, position), partial(send, value))
@@ -276,19 +282,19 @@ class Feed:
                 self._save()
                 sent = True
             else:
-                self.cursor.done(EVENTS, len(line))  # this position is saved with the next delivery
+                self.cursor.done(EVENTS, len(line))  # saved later, with the next delivery
         return sent
 
     def _new_lines(self, file: str) -> Iterator[tuple[bytes, Mapping[str, Any]]]:
-        """Yield the lines after the position, with their facts ({} for an unreadable line).
+        """Yield each new line of a file with its parsed content ({}: the line cannot be parsed).
 
-        The caller advances the position.
+        The caller must advance the position.
         """
         content = self._read(file, self.cursor.position(file), LINE_BYTES)
         for line in whole_lines(content):
             yield line + b"\n", next(parsed_events(line + b"\n"), {})
         if b"\n" not in content and len(content) == LINE_BYTES:
-            self.cursor.done(file, len(content))  # a line without an end is skipped
+            self.cursor.done(file, len(content))  # skip a line that is longer than the limit
 
     # --- points -------------------------------------------------------------------------------------------------------
 
@@ -304,7 +310,7 @@ class Feed:
             self._pending = None
             return False
         if points:
-            self._save()  # saves the mark: after a restart the same part is sent
+            self._save()  # save the end of this part first: after a restart, the same part is sent again
             key = self._key("metrics", self.cursor.position(METRICS), self.cursor.until)
             if self._deliver(f"{len(points)} points", key, partial(sender.points, points)):
                 self.cursor.points += len(points)
@@ -317,7 +323,7 @@ class Feed:
         return bool(points)
 
     def _gathered(self) -> tuple[list[Point], int]:
-        """Return the points to send together, and how many bytes of the file they take."""
+        """Return the points for the next delivery, and how many bytes of the metrics file they take."""
         self._look_ahead()
         cursor = self.cursor
         if size := cursor.marked():
@@ -340,13 +346,16 @@ class Feed:
         return self._selection.add(metrics_in(whole_lines(content)), self._redone)
 
     def _look_ahead(self) -> None:
-        """Note which steps were repeated, in the whole file as it is now."""
+        """Find repeated steps in the whole metrics file, as long as it is now."""
         while lines := whole_lines(self._read(METRICS, self._ahead, LINE_BYTES)):
             self._redone.look(lines)
             self._ahead += sum(map(len, lines)) + len(lines)
 
     def _send_rest(self, sender: Sender) -> None:
-        """Send the points that the selection has held back. The saved state still has them, should this process end."""
+        """Send the points that the selection has held back until the run's end.
+
+        If this process is killed meanwhile, the next process finds these points in the saved state.
+        """
         if self._rest is None:
             self._rest = self._selection.rest() if sender.takes("points") else []
         while some := self._rest[:POINTS]:

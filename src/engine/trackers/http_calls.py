@@ -1,7 +1,8 @@
-"""HTTP requests of trackers, by the standard library: proxies of the environment, no redirects, limits on replies.
+"""HTTP requests to trackers, by the standard library.
 
-Each reply except 2xx becomes one of the three errors of `base`. Errors contain only the host of an address, as a
-webhook's path may be its secret, and the server's text is cut.
+They use the proxies of the environment, follow no redirects, and limit the time and size of replies. Each reply except
+2xx becomes one of the three errors of `base`. Errors contain only the host of an address, as the path of a webhook may
+be a secret. The server's text is shortened in errors.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from ..api.printable import one_line
 from .addresses import basic
 from .base import Away, Refused, Rejected
 
-TIMEOUT_S = 30.0  # time limit for the server's next byte
-ANSWER_S = 30.0  # time limit for a whole reply, once it has begun
+TIMEOUT_S = 30.0  # the longest time without a byte from the server
+ANSWER_S = 30.0  # time limit for a whole reply, from its first byte
 ANSWER_BYTES = 4 * 1024 * 1024
-MESSAGE_CHARS = 200  # longest part of a server's message in an error
-_ASKS = frozenset({401, 403, 404, 405, 407})  # a wrong token or address: the content is not the cause
+MESSAGE_CHARS = 200  # a longer message of a server is cut to this length in errors
+_ASKS = frozenset({401, 403, 404, 405, 407})  # HTTP codes that show a wrong token or address, not wrong content
 _LATER = frozenset({408, 409, 423, 425, 429})
 
 
 class _AsItIs(HTTPErrorProcessor):
-    """Follow no redirect: a POST would become a GET, and tokens would go to another host.
+    """Return each HTTP response as it is: follow no redirect, and raise no error.
 
-    No status code raises here.
+    A redirect would change a POST to a GET, and send tokens to another host.
     """
 
     def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:  # noqa: ARG002
@@ -43,7 +44,10 @@ class _AsItIs(HTTPErrorProcessor):
 
 
 class Calls:
-    """Requests to one server. ``headers`` are sent with each request. ``insecure``: certificates are not checked."""
+    """HTTP requests to one server.
+
+    ``headers``: sent with each request. ``insecure``: True: the server's certificate is not checked.
+    """
 
     def __init__(self, address: str, headers: Mapping[str, str], *, cafile: str = "", insecure: bool = False) -> None:
         login, _, self.host = urlsplit(address).netloc.rpartition("@")
@@ -61,7 +65,7 @@ class Calls:
         self._opener = build_opener(_AsItIs(), *([] if context is None else [HTTPSHandler(context=context)]))
 
     def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the JSON object of the reply.
+        """Send a request with a JSON body. Return the JSON object of the reply.
 
         Raises:
             Away, Refused, Rejected: see `base`.
@@ -79,7 +83,7 @@ class Calls:
     def send(
         self, method: str, path: str, content: bytes | IO[bytes] | None, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """Send a request, and return the reply. A file needs Content-Length among the ``headers``.
+        """Send a request, and return the reply. If the body is a file, ``headers`` must have Content-Length.
 
         Raises:
             Away, Refused, Rejected: see `base`.
@@ -96,7 +100,7 @@ class Calls:
                 if 200 <= answer.status < 300:
                     return read
                 raise self._failure(answer.status, answer.reason, read, answer.headers.get("Retry-After"))
-        # the texts of these errors contain a header or the whole address, and so perhaps a secret
+        # these errors' texts contain a header or the whole address, and thus perhaps a secret
         except (InvalidURL, ValueError):
             raise Refused(
                 f"a header or the path for {self.host} has a character that HTTP does not take, such as a line's end: "
@@ -110,7 +114,7 @@ class Calls:
             raise Away(f"{self.host} does not answer ({one_line(str(text))})") from None
 
     def _read(self, answer: HTTPResponse) -> bytes:
-        """Return a server's reply if it ends in time: a server might send single bytes for ever."""
+        """Read a reply, but not longer than `ANSWER_S`: a server might send single bytes forever."""
         until, read = time.monotonic() + ANSWER_S, b""
         while len(read) < ANSWER_BYTES and (some := answer.read1(ANSWER_BYTES - len(read))):
             read += some
@@ -130,7 +134,7 @@ class Calls:
 
 
 def _message(text: bytes) -> str:
-    """Return the message of a reply, in one line: for JSON its `message`."""
+    """Return the error message of a reply, as one line. For a JSON reply this is its field `message` or `error`."""
     shown_text = text.decode(errors="replace")
     try:
         value = json.loads(shown_text)
@@ -142,7 +146,9 @@ def _message(text: bytes) -> str:
 
 
 def _retry_after(header: str | None) -> float | None:
-    """Return the seconds of a `Retry-After` header: a number, or a date (RFC 9110, 10.2.3)."""
+    """Return the seconds that a `Retry-After` header requests, as a number or a date (RFC 9110, 10.2.3); None:
+    invalid.
+    """
     if not header:
         return None
     if header.strip().isdecimal():

@@ -1,4 +1,4 @@
-"""Runs as lines of JSON in a folder elsewhere, such as a disk that several people share: a file for each run."""
+"""A tracker that writes runs as lines of JSON to another folder, such as a shared disk: one file per run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .machines import READY
 @checks_options
 @dataclass(frozen=True, slots=True)
 class JSONLines(Tracker):
-    """A folder of this computer with a file ``RUN.jsonl`` for each run. The folder is made if it does not exist.
+    """A tracker that writes a file ``RUN.jsonl`` for each run to a folder of this computer.
 
     Args:
-        folder: The folder.
+        folder: The folder; it is created if needed.
         ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
             names; ``"mean"``: the mean of each step.
         name: The name of the tracker, unique in its pool.
@@ -47,7 +47,7 @@ class JSONLines(Tracker):
 
 
 class JSONLinesSender(Sender):
-    """The writer of one run's file. Each line has its ``kind``."""
+    """The writer of one run's file. The field ``kind`` of each line says what the line contains."""
 
     events = frozenset({READY})
 
@@ -89,7 +89,7 @@ class JSONLinesSender(Sender):
 
 
 def point_facts(point: Point) -> dict[str, Any]:
-    """Return a point as JSON values: nan and infinities as texts."""
+    """Return a point as JSON values. nan and infinities become strings."""
     facts = point._asdict()
     del facts["number"]
     return facts | {"value": point.value if math.isfinite(point.value) else str(point.value)}

@@ -1,4 +1,4 @@
-"""The machines of a run for its trackers: where they are, and what their provider calls them. No I/O."""
+"""The machines of a run, as trackers show them: their places, and their names at the provider. No I/O."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ...actors import events as ev
 from ..runs.nodes import nodes_now
 
 READY = ev.PoolReady.name
-MOST = 20  # most values of one fact in a tag: a pool of 1,000 nodes has as many instance ids
-MACHINES = "machines"  # the tag with the machines' ids
-_OF_PROCESSES = frozenset({"pid", "group", "directory"})  # facts of local nodes, which are useless on another computer
-_PLACES = frozenset(  # provider options that decide where machines are
+MOST = 20  # most values of one fact in a tag; a pool of 1,000 nodes has 1,000 instance ids, for example
+MACHINES = "machines"  # name of the tag that has the machines' ids
+_OF_PROCESSES = frozenset({"pid", "group", "directory"})  # facts of local nodes that mean nothing on another computer
+_PLACES = frozenset(  # options of providers that decide where machines are launched
     {
         "account",
         "data_centers",
@@ -31,7 +31,7 @@ Machine = Mapping[str, Any]
 
 
 def machines_of(events: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Return the machines that a run has after these events, sorted by node, as JSON values."""
+    """Return the machines that exist after ``events`` of a run, sorted by node, as JSON values."""
     return [
         {
             "node": number,
@@ -46,12 +46,12 @@ def machines_of(events: Iterable[Mapping[str, Any]]) -> list[Machine]:
 
 
 def placement_of(provider: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provider's options that decide where its machines are, in the form of `run.json`."""
+    """Return the options of a provider that decide where its machines are. ``provider``: as in `run.json`."""
     return {name: value for name, value in provider.items() if name in _PLACES and value not in (None, [], "")}
 
 
 def values_of(machines: Sequence[Machine]) -> dict[str, list[str]]:
-    """Return the distinct values of each fact, and the machines' ids, in the order of the nodes."""
+    """Return fact -> its distinct values, in the order of the nodes. The key `MACHINES` has the machines' ids."""
     values: dict[str, dict[str, None]] = {MACHINES: {}}
     for machine in machines:
         if machine.get("machine"):
@@ -62,6 +62,6 @@ def values_of(machines: Sequence[Machine]) -> dict[str, list[str]]:
 
 
 def joined(values: Sequence[str]) -> str:
-    """Return values as the text for one tag."""
+    """Join values to the text of one tag."""
     more = len(values) - MOST
     return ", ".join(values[:MOST]) + (f" and {more} more" if more > 0 else "")

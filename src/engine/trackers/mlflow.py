@@ -1,7 +1,7 @@
-"""MLflow by its REST API, without its package: one MLflow run for each pool.
+"""A tracker that sends runs to MLflow by its REST API, without the package mlflow: one MLflow run for each pool.
 
-A repeated delivery changes nothing in MLflow: the run is found by its tag, a point is one row by name, time, step and
-value, a param has one value, and an artifact one path (mlflow/store/tracking/dbmodels of MLflow 2 and 3).
+A repeated delivery changes nothing in MLflow: the MLflow run is found by its tag, a point is one row by name, time,
+step and value, a param has one value, and an artifact one path (mlflow/store/tracking/dbmodels of MLflow 2 and 3).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 API = "/api/2.0/mlflow"
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
-TAG = "outrider.run"  # tag by which the MLflow run of a record is found again
-FACT = "outrider.machine."  # prefix of the tags with facts of machines
-METRICS_MOST, PARAMS_MOST = 1000, 100  # most items in a batch: mlflow/utils/validation.py
-NAME_CHARS, TAG_CHARS = 250, 5000  # smallest of the limits of MLflow's versions and stores
-PARAM_CHARS, FEW_PARAM_CHARS = 6000, 500  # longest value of a param: since MLflow 2.8, and in older versions
+TAG = "outrider.run"  # the tag by which a later process finds the MLflow run of this run
+FACT = "outrider.machine."  # prefix of tags that contain facts about machines
+METRICS_MOST, PARAMS_MOST = 1000, 100  # most metrics and params in one batch, by mlflow/utils/validation.py
+NAME_CHARS, TAG_CHARS = 250, 5000  # longest name and tag that all versions and stores of MLflow accept
+PARAM_CHARS, FEW_PARAM_CHARS = 6000, 500  # longest value of a param: since MLflow 2.8; before MLflow 2.8
 STATES = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 T = TypeVar("T")
@@ -59,13 +59,13 @@ class MLflow(Tracker):
 
     Args:
         url: The address of the server. Default: ``MLFLOW_TRACKING_URI`` of the environment.
-        experiment: The name of the experiment, made if it does not exist. Default: ``MLFLOW_EXPERIMENT_NAME``, else
-            MLflow's "Default".
+        experiment: The name of the experiment, which is created if needed. Default: ``MLFLOW_EXPERIMENT_NAME`` of the
+            environment, or else MLflow's "Default".
         ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
             names (``loss/rank-1``); ``"mean"``: the mean of each step.
-        token: A token. Default: ``MLFLOW_TRACKING_TOKEN``.
-        username: A user, in place of a token. Default: ``MLFLOW_TRACKING_USERNAME``.
-        password: The user's password. Default: ``MLFLOW_TRACKING_PASSWORD``.
+        token: An access token. Default: ``MLFLOW_TRACKING_TOKEN`` of the environment.
+        username: A user name, instead of a token. Default: ``MLFLOW_TRACKING_USERNAME`` of the environment.
+        password: The user's password. Default: ``MLFLOW_TRACKING_PASSWORD`` of the environment.
         artifacts: False: logged files are not sent.
         name: The name of the tracker, unique in its pool.
 
@@ -112,7 +112,7 @@ class MLflow(Tracker):
             object.__setattr__(self, option, value)
 
     def open(self, run: TrackedRun) -> MLflowSender:
-        from .http_calls import Calls  # a slow import, which a pool's program does not need
+        from .http_calls import Calls  # imported here, as the import is slow and a pool's program does not need it
 
         calls = Calls(
             self.url or "",
@@ -123,7 +123,7 @@ class MLflow(Tracker):
         return MLflowSender(self, run, calls)
 
     def authorization(self) -> dict[str, str]:
-        """Return the Authorization header, from the settings or else from the environment."""
+        """Return the HTTP Authorization header, by the tracker's settings or else by the environment."""
         token = self.token or variable("MLFLOW_TRACKING_TOKEN")
         username = self.username or variable("MLFLOW_TRACKING_USERNAME")
         password = self.password or variable("MLFLOW_TRACKING_PASSWORD")
@@ -133,7 +133,7 @@ class MLflow(Tracker):
 
 
 class MLflowSender(Sender):
-    """The sender of one run, which `begun` creates on the server."""
+    """The sender of one run. Its method `begun` creates the run on the MLflow server."""
 
     events = frozenset({READY})
 
@@ -142,7 +142,7 @@ class MLflowSender(Sender):
         self._id = self._artifacts = ""
 
     def begun(self) -> None:
-        """Create or find the run. If the server rejects it, raise Refused, so that no part of the run is skipped."""
+        """Create or find the run. Raise Refused if the server rejects it: then no data of the run is skipped."""
         try:
             self._begin()
         except Rejected as rejected:
@@ -164,7 +164,10 @@ class MLflowSender(Sender):
         self._run.keep("experiment_id", str(info.get("experiment_id", experiment)))
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Send params. MLflow keeps the first value of a param: a changed param becomes a tag."""
+        """Send params.
+
+        MLflow never changes the value of a param: if a value has changed, it is sent as a tag instead.
+        """
         params = [{"key": named(name), "value": _text(value, PARAM_CHARS)} for name, value in values.items()]
         for some in _pieces(params, PARAMS_MOST):
             try:
@@ -207,7 +210,7 @@ class MLflowSender(Sender):
             raise Rejected("it is not in the record any more") from None
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Set the facts of the machines as tags, when the pool is ready."""
+        """Set the facts about the machines as tags, once all machines of the pool are ready."""
         tags = machine_tags(event["machines"])
         if tags:
             self._post("runs/log-batch", {"tags": _tags(tags)})
@@ -240,7 +243,7 @@ class MLflowSender(Sender):
             answer = self._calls.json("GET", f"{API}/experiments/get-by-name?experiment_name={quote(name, safe='')}")
         except Refused as refused:
             if "404" in str(refused) and "does not exist" not in str(refused) and "not find" not in str(refused):
-                raise  # the server is not MLflow
+                raise  # 404 without MLflow's text: this server is not MLflow
             if "answered 404" in str(refused):
                 return None
             raise
@@ -252,7 +255,7 @@ class MLflowSender(Sender):
         return info
 
     def _searched(self, experiment: str) -> dict[str, Any] | None:
-        """Return a run that an earlier process created without storing its id before it ended."""
+        """Return the MLflow run that an earlier process created but could not note before it was killed; None: none."""
         answer = self._calls.json(
             "POST",
             f"{API}/runs/search",
@@ -292,10 +295,10 @@ class MLflowSender(Sender):
         self._calls.json("POST", f"{API}/{path}", {"run_id": self._id, **body})
 
     def _batch(self, metrics: Sequence[Mapping[str, Any]]) -> None:
-        """Send points. If the server rejects some of them, only these points are left out.
+        """Send points. If the server rejects some points, skip only these.
 
         Raises:
-            Rejected: the server rejected one or more points; it took the others.
+            Rejected: The server rejected one or more points; it has the others.
         """
         try:
             self._post("runs/log-batch", {"metrics": metrics})
@@ -322,13 +325,13 @@ class MLflowSender(Sender):
 
 
 def named(name: str) -> str:
-    """Return a name that MLflow accepts: a path of letters, digits and ``_-. :/``, as MLflow uses it for files."""
+    """Convert a name to a name that MLflow accepts: a relative path of letters, digits and ``_-. :/``."""
     path = posixpath.normpath(_NOT_IN_NAMES.sub("_", name).replace("..", "__").strip("/")).lstrip("/")
     return path[:NAME_CHARS].rstrip("/") or "_"
 
 
 def machine_tags(machines: Sequence[Machine]) -> dict[str, str]:
-    """Return the tags of a run's machines: their ids, and the values of each fact."""
+    """Return the tags for the machines of a run: the machines' ids, and the values of each fact."""
     prefixes = {MACHINES: "outrider."}
     return {f"{prefixes.get(name, FACT)}{name}": joined(values) for name, values in values_of(machines).items()}
 
@@ -338,7 +341,7 @@ def _words(value: Any) -> list[str]:
 
 
 def _number(value: float) -> float | str:
-    """Return a value in the form of protobuf's JSON."""
+    """Return a number as protobuf's JSON writes it: nan and infinities as strings."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

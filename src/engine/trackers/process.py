@@ -1,6 +1,7 @@
-"""The pool's side of the process for a run's trackers: the process is started, restarted if it died, and ended.
+"""The supervision, in the pool's program, of the process that sends a run to trackers.
 
-A thread waits for the process, so that the pool does not wait; an error here is no failure of the run.
+The process is started, restarted if it dies, and ended. A thread waits for it, so that the pool does not wait. An error
+here does not fail the run.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from ..wire import pickler
 from .base import Tracker, check_trackers
 from .state_file import FOLDER, LOG
 
-DELAY_S = 0.5  # pause after the record is created: a pool that is opening needs the processor
-# pause before a dead process is restarted; the pause doubles each time, up to the second value
+DELAY_S = 0.5  # start the process this long after the run began, as an opening pool needs the CPU
+# Pause before a dead process is restarted, in seconds: the first pause, and the longest. The pause doubles each time.
 AGAIN_S, AGAIN_MOST_S = 1.0, 60.0
-CLOSING_AGAIN_S = 0.5  # pause before a restart while the program waits in the end of the `with Pool` block
-END_S = 1.0  # time between SIGTERM and SIGKILL
+# pause before a restart, in seconds, while the end of the `with Pool` block waits for the process
+CLOSING_AGAIN_S = 0.5
+END_S = 1.0  # seconds between SIGTERM and SIGKILL
 
 
 def checked_trackers(trackers: object, run: RunOption) -> tuple[Tracker, ...]:
-    """Check a pool's ``trackers=``, and that they can be pickled for another process.
+    """Check the argument ``trackers=`` of a pool, and that each tracker can be pickled for another process.
 
     Raises:
-        SpecError: a tracker is not valid, or cannot be pickled.
+        SpecError: A tracker is not valid, or cannot be pickled.
     """
     checked = check_trackers(trackers)
     if checked and run is False:
@@ -47,13 +49,14 @@ def checked_trackers(trackers: object, run: RunOption) -> tuple[Tracker, ...]:
 
 
 def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
-    """Return the input of the process. A class of the program's own script is sent as a copy.
+    """Return the bytes that the sending process reads from stdin: (name, pickled tracker) of each tracker, and
+    ``flush_s``.
 
-    Each tracker is a pickle of its own beside its name, so that a tracker that cannot be loaded does not stop the
-    others.
+    Each tracker is pickled separately, so that a tracker that cannot be loaded does not stop the other trackers. A
+    class that the program's own script defines is pickled as a copy.
 
     Raises:
-        Exception: a tracker cannot be pickled.
+        Exception: A tracker cannot be pickled.
     """
     with allow_secrets():
         each = [(tracker.name, pickler.dumps(tracker)) for tracker in trackers]
@@ -61,19 +64,22 @@ def packed(trackers: Sequence[Tracker], flush_s: float) -> bytes:
 
 
 class TrackerProcess:
-    """The process for one record, once `start` is called. ``order``: the result of `packed`."""
+    """The process that sends one run to its trackers, started by `start`.
+
+    ``order``: the process's input, as `packed` returns it.
+    """
 
     def __init__(self, order: bytes) -> None:
         self._order = order
         self._closing = threading.Event()
-        self._done = threading.Event()  # set when no process is left, and none will be started
+        self._done = threading.Event()  # set when the process has ended and will not be started again
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._killing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, directory: Path) -> None:
-        """Start, in a thread. If the system has no thread or process left, nothing is sent."""
+        """Start the process, from a thread. If the system can start no further thread or process, no data is sent."""
         self._thread = threading.Thread(target=self._run, args=(directory,), name="outrider-trackers", daemon=True)
         try:
             self._thread.start()
@@ -81,9 +87,8 @@ class TrackerProcess:
             self._done.set()
 
     def close(self, within_s: float) -> None:
-        """Wait up to ``within_s`` for the process to end by itself after the run; then end it.
-
-        On return it has ended.
+        """Wait up to ``within_s`` seconds until the process has sent the rest of the run. Then end it if it still
+        runs.
         """
         self._closing.set()
         if self._thread is None:
@@ -93,7 +98,7 @@ class TrackerProcess:
             self._done.wait(END_S)
 
     def kill(self) -> None:
-        """End the process and its children, if it runs, and start no other process."""
+        """End the process and its children, and do not start another process."""
         with self._lock:
             self._killing.set()
             process = self._process
@@ -124,19 +129,19 @@ class TrackerProcess:
             self._done.set()
 
     def _once(self, directory: Path) -> int:
-        """Run the process to its end; return its exit code. Its process group ends with it."""
+        """Run the sending process until it ends, then kill its process group. Return its exit code."""
         with self._lock:
             if self._killing.is_set():
                 return 0
             try:
                 process = self._process = _started(directory)
-            except OSError:  # the system has no memory or no process left
+            except OSError:  # the system cannot start another process or lacks memory
                 return 1
         assert process.stdin is not None
-        with suppress(OSError), process.stdin as stdin:  # the process may be dead already
+        with suppress(OSError), process.stdin as stdin:  # the process may already have died
             stdin.write(self._order)
-        with suppress(ChildProcessError):  # the application reaps every child itself
-            # without reaping, so that its id is not reused before the next lines
+        with suppress(ChildProcessError):  # raised if the application itself has reaped all its child processes
+            # wait without reaping: the process id must not be reused before the next lines
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
             with suppress(ProcessLookupError, PermissionError):
@@ -147,9 +152,9 @@ class TrackerProcess:
 
 
 def _started(directory: Path) -> subprocess.Popen[bytes]:
-    """Start the process in a session of its own.
+    """Start the sending process in a session of its own.
 
-    So Ctrl-C in the terminal ends only the pool, and the process sends the end of the run.
+    Then Ctrl-C in the terminal ends only the pool's program, and the process can still send the end of the run.
     """
     folder = directory / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)

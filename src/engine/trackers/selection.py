@@ -1,9 +1,12 @@
-"""The choice of a record's points for a tracker: of some ranks, and the newest of a repeated step. No I/O.
+"""The choice of the points that a tracker gets from a record. No I/O.
+
+The tracker's ``ranks`` select the points. If a broadcast restarts, the next generation repeats some steps: the newest
+generation's points count.
 
 SELECT-1: ``head`` has each point of rank 0 and of calls outside of broadcasts; ``all`` has each point; each once.
 SELECT-2: for a step that was repeated, an older generation's point is left out if the newer point is already known.
 SELECT-3: a mean is of one name and step of one generation, and is sent once. It is sent when all ranks that log this
-name have logged it, or `LAG_S` later by the record's own times, or at the end.
+    name have logged it, or `LAG_S` later by the record's own times, or at the end of the run.
 """
 
 from __future__ import annotations
@@ -16,17 +19,18 @@ from typing import Any
 from ..runs.metrics import Logged, metrics_in
 from .base import Point, Ranks
 
-LAG_S = 10.0  # longest wait for the values of slow ranks before the mean over the ranks is sent without them
-KEPT_KEYS = 20_000  # most jobs and ranks whose generations are remembered: a map has a job for each task
+LAG_S = 10.0  # seconds after which the mean over the ranks is sent without the values of slow ranks
+KEPT_KEYS = 20_000  # most (job, rank) pairs whose generations are remembered; a map has one job for each task
 _ORIGIN = re.compile(rb'"job":(\d+),"rank":(\d+|null),"node":[^,]*,"generation":(\d+),"step":(-?\d+)')
 
 
 class Redone:
-    """The points that a newer generation has logged again, according to the lines that `look` has read."""
+    """The points that a newer generation of a broadcast has logged again, in the lines that `look` was called with."""
 
     def __init__(self) -> None:
-        self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}  # (job, rank) -> generation -> its highest step
-        # (job, rank) -> (name, step) -> newest generation
+        # (job, rank) -> generation -> highest step that it has logged
+        self._tops: dict[tuple[bytes, bytes], dict[int, int]] = {}
+        # (job, rank) -> (name, repeated step) -> newest generation that logged it
         self._again: dict[tuple[int, int | None], dict[tuple[str, int], int]] = {}
 
     def look(self, lines: Iterable[bytes]) -> None:
@@ -55,27 +59,31 @@ class Redone:
 
 
 class Selection:
-    """The selected points of a record, in the record's order, for one tracker."""
+    """The points of a record that one tracker gets, in the order of the record."""
 
     def __init__(self, ranks: Ranks, state: Mapping[str, Any] | None = None) -> None:
         self._ranks: Ranks = ranks
         state = state or {}
-        self._counts: dict[str, int] = dict(state.get("counts", {}))  # name -> number of points without a step
+        # name -> number of its points without a step so far
+        self._counts: dict[str, int] = dict(state.get("counts", {}))
         self._means = _Means(state.get("means", {}))
 
     def state(self) -> dict[str, Any]:
-        """Return the state with which another selection can continue, as JSON values."""
+        """Return the state of this selection as JSON values, from which a later process continues."""
         return {"counts": dict(self._counts), "means": self._means.state()}
 
     def add(self, lines: Iterable[Logged], redone: Callable[[Logged, str], bool]) -> list[Point]:
-        """Return the points to send now."""
+        """Add logged lines. Return the points that can be sent now.
+
+        ``redone``: returns whether a newer generation has logged this name again at this step.
+        """
         points: list[Point] = []
         for each in lines:
             if self._ranks == "head" and each.rank:
                 continue
             mean = self._ranks == "mean" and each.rank is not None and each.step is not None
             if self._ranks == "mean" and each.rank and each.step is None:
-                continue  # without a step, points of several ranks cannot be matched
+                continue  # a mean needs steps, so only rank 0's points without a step are sent
             for name, value in each.values.items():
                 if redone(each, name):
                     continue
@@ -87,7 +95,7 @@ class Selection:
         return points
 
     def rest(self) -> list[Point]:
-        """Return the points that are still held back when the run is over."""
+        """Return the points that are still held back; call this when the run has ended."""
         return self._means.rest()
 
     def _point(self, of: Logged, name: str, value: float) -> Point:
@@ -99,7 +107,7 @@ class Selection:
 
 
 class _Means:
-    """Values of ranks, by job, generation, function, name and step, until their mean is complete."""
+    """The values of ranks whose mean is not sent yet, by job, function, name, generation and step."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self._series: dict[str, dict[str, Any]] = json.loads(json.dumps(state))
@@ -113,7 +121,8 @@ class _Means:
         series = self._series.get(key)
         points: list[Point] = []
         if series is None or series["generation"] < of.generation:
-            if series is not None:  # steps before the first step of the new generation are complete
+            # the older generation logs no more, so send its means before the newer one's first step
+            if series is not None:
                 points = self._closed(key, lambda step, _: step < (of.step or 0))
             series = self._series[key] = {
                 "generation": of.generation,
@@ -123,7 +132,7 @@ class _Means:
                 "open": {},
             }
         if of.generation < series["generation"] or (series["closed"] is not None and of.step <= series["closed"]):
-            return points  # the value is too late: its mean was sent
+            return points  # too late: the mean of this step was already sent
         if of.rank not in series["ranks"]:
             series["ranks"].append(of.rank)
         group = series["open"].setdefault(str(of.step), {"at": of.at, "values": {}})
@@ -144,7 +153,8 @@ class _Means:
         for text, group in sorted(series["open"].items(), key=lambda each: int(each[0])):
             step = int(text)
             if not closes(step, group):
-                break  # means are sent in the order of steps
+                # this mean is not complete yet; later steps must wait for it, as means are sent in the order of steps
+                break
             del series["open"][text]
             series["closed"] = step
             mean = sum(group["values"].values()) / len(group["values"])

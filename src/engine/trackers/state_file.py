@@ -1,4 +1,4 @@
-"""The file with a tracker's position in the record of a run, and the lock of the process that sends to the tracker."""
+"""The file with a tracker's position in a run's record, and a lock so that only one process sends to the tracker."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from pathlib import Path
 from ..runs.reader import read_json
 from .cursor import Cursor
 
-FOLDER = "trackers"  # folder in the record
+FOLDER = "trackers"  # folder in the run's record
 LOG = "process.log"  # file in `FOLDER` with the output of the sending process
 
 
 class Busy(Exception):
-    """Another process sends to this tracker."""
+    """The error for a tracker to which another process is sending."""
 
 
 class StateFile:
-    """``trackers/NAME.json``. The file holds no secret: only ids, positions, and replies of a tracker."""
+    """The file ``trackers/NAME.json`` of a run's record.
+
+    The file holds no secret: only ids, positions, and replies of a tracker.
+    """
 
     def __init__(self, directory: Path, name: str) -> None:
         self.path = directory / FOLDER / f"{name}.json"
@@ -30,10 +33,10 @@ class StateFile:
         return Cursor.read(read_json(self.path))
 
     def save(self, cursor: Cursor) -> None:
-        """Replace the whole state. After a kill the file has the old state or the new one.
+        """Replace the whole content of the file. After a kill the file has either the old or the new content.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: The file cannot be written.
         """
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         new = self.path.with_suffix(".new")
@@ -46,11 +49,11 @@ class StateFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock that only one sender can have. The kernel releases it when the process ends.
+        """Hold the lock that only one sending process can hold. The kernel releases it when the process ends.
 
         Raises:
-            Busy: another process holds the lock.
-            OSError: the lock file cannot be opened.
+            Busy: Another process holds the lock.
+            OSError: The lock file cannot be opened.
         """
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         file = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -65,5 +68,5 @@ class StateFile:
 
 
 def trackers_in(directory: Path) -> list[str]:
-    """Return the names of the trackers that have a state in the record."""
+    """Return the names of the trackers that have a state file in the record."""
     return sorted(path.stem for path in (directory / FOLDER).glob("*.json"))

@@ -1,4 +1,7 @@
-"""Runs as TensorBoard event files in a folder elsewhere: a subfolder per run, and in it one per function and rank."""
+"""A tracker that writes runs as TensorBoard event files to a folder.
+
+Each run has a subfolder, which has a subfolder for each function and rank.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ from .exact_files import ExactFiles, check_folder
 @checks_options
 @dataclass(frozen=True, slots=True)
 class TensorBoard(Tracker):
-    """A folder of this computer for ``tensorboard --logdir``. The package tensorboard is not needed.
+    """A folder of this computer that ``tensorboard --logdir`` can show. The package tensorboard is not needed.
 
     Args:
-        folder: The folder, made if it does not exist.
+        folder: The folder; it is created if needed.
         ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
             names; ``"mean"``: the mean of each step.
         name: The name of the tracker, unique in its pool.
@@ -46,7 +49,7 @@ class TensorBoard(Tracker):
 
 
 class TensorBoardSender(Sender):
-    """The writer of one run's event files. It keeps the generation and the step of each file's last point."""
+    """The writer of one run's event files. It remembers the generation and step of the last point in each file."""
 
     def __init__(self, folder: Path, run: TrackedRun) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""`outrider.trackers`: the destinations of runs, and the classes for a tracker of your own."""
+"""The public module `outrider.trackers`: destinations for runs, and base classes for your own tracker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
     "WandB",
     "Webhook",
 ]
-# name of each kind in files and commands -> (module in this folder, class)
+# kind of tracker in files and commands -> (module in this folder, class)
 KINDS = {
     "jsonl": ("json_lines", "JSONLines"),
     "mlflow": ("mlflow", "MLflow"),
@@ -59,7 +59,7 @@ def __dir__() -> list[str]:
 
 
 def new_tracker(kind: str, options: dict[str, Any]) -> Tracker:
-    """Return a tracker of a kind: one of `KINDS`, or your own as ``package.module:Class``.
+    """Create a tracker of a given kind: a name in `KINDS`, or your own class as ``package.module:Class``.
 
     Raises:
         SpecError: The kind does not exist, or an option is not valid.

@@ -1,8 +1,8 @@
-"""Runs at Weights & Biases, by its package, in the trackers' process: online, or in files for ``wandb sync``.
+"""A tracker that sends runs to Weights & Biases (W&B) by the package wandb: online, or into files for ``wandb sync``.
 
-The package writes from a process of its own, and loses unwritten data if that process is killed. So everything is first
-written to a journal in the record, each row of which is one step of W&B. After a kill, another process sends the rows
-that W&B lacks: online, W&B returns its next step; offline, its files are written again.
+The package writes from a process of its own, and loses unwritten data if that process is killed. So all data is first
+written to a journal file in the record, each row of which becomes one step of W&B. After a kill, another process sends
+the rows that W&B lacks: online, W&B returns the number of its next step; offline, all its files are written again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from .machines import MOST, READY, Machine, values_of
 from .state_file import FOLDER
 
 Mode = Literal["online", "offline"]
-# metric with our steps: W&B's own steps only increase, while a training may restart from a checkpoint
+# Metric that holds the training's step. W&B's own steps can only increase, but a training may restart from a
+# checkpoint.
 STEP = "outrider/step"
 CONNECT_S = 60.0
-CLOSE_S = 1.0  # time for W&B to write its data, if the run is not over
+CLOSE_S = 1.0  # seconds for W&B to write its data, if this process ends before the run does
 FINISHED = "finished"
-TAGGED = ("job", "partition", "type", "region", "zone", "market")  # facts of machines that people search for
+# facts about machines that become tags, as people search for them
+TAGGED = ("job", "partition", "type", "region", "zone", "market")
 TAG_CHARS = 64  # longest tag that wandb accepts
-QUIET: Mapping[str, Any] = {  # disables W&B's own output and data, for settings that the installed version has
+# settings that disable W&B's own output and data collection; only those that the installed version has are used
+QUIET: Mapping[str, Any] = {
     "console": "off",
     "disable_git": True,
     "disable_job_creation": True,
@@ -51,16 +54,16 @@ QUIET: Mapping[str, Any] = {  # disables W&B's own output and data, for settings
 @checks_options
 @dataclass(frozen=True, slots=True)
 class WandB(Tracker):
-    """Weights & Biases, by its package ``wandb``, which must be installed here.
+    """Weights & Biases, by its package ``wandb``, which must be installed on this computer.
 
     Args:
-        project: The project. Default: ``WANDB_PROJECT``.
-        entity: The user or team. Default: ``WANDB_ENTITY``.
-        mode: ``"online"`` or ``"offline"``. Default: ``WANDB_MODE``.
+        project: The project. Default: ``WANDB_PROJECT`` of the environment.
+        entity: The user or team. Default: ``WANDB_ENTITY`` of the environment.
+        mode: ``"online"`` or ``"offline"``. Default: ``WANDB_MODE`` of the environment.
         ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
             names; ``"mean"``: the mean of each step.
-        api_key: The key. Default: ``WANDB_API_KEY``, or the key that ``wandb login`` has stored.
-        url: The address of a server of your own.
+        api_key: The key. Default: ``WANDB_API_KEY`` of the environment, or the key that ``wandb login`` has stored.
+        url: The address of your own W&B server. Default: the public server.
         folder: The folder for W&B's files. Default: in the run's record.
         artifacts: False: logged files are not sent.
         name: The name of the tracker, unique in its pool.
@@ -106,7 +109,10 @@ class WandB(Tracker):
 
 
 class WandBSender(Sender):
-    """Sends one run. ``_next``: W&B's next step; ``_rows``: number of journal rows that were sent or skipped."""
+    """Sends one run to W&B.
+
+    ``_next``: the number of W&B's next step. ``_rows``: the number of journal rows that were sent or skipped.
+    """
 
     events = frozenset({READY})
 
@@ -115,7 +121,7 @@ class WandBSender(Sender):
         self._name = f"{tracker.name}.journal.jsonl"
         self._journal = ExactFiles(run.directory / FOLDER, run)
         self._folder = Path(tracker.folder or run.directory)
-        self._waiting: list[dict[str, Any]] = []  # rows in the journal that were not passed to W&B yet
+        self._waiting: list[dict[str, Any]] = []  # rows of the journal that W&B does not have yet
         self._wandb: Any = None
         self._next = self._rows = 0
 
@@ -169,7 +175,7 @@ class WandBSender(Sender):
         self._give()
 
     def _give(self) -> None:
-        """Pass the waiting rows to W&B. After an error the remaining rows wait for the next call."""
+        """Pass the waiting rows to W&B. After an error, the next call passes the remaining rows."""
         while self._waiting:
             line = self._waiting[0]
             if "row" in line:
@@ -187,7 +193,7 @@ class WandBSender(Sender):
             del self._waiting[0]
 
     def _describe(self, machines: Sequence[Machine]) -> None:
-        """Put the machines into the config, and their facts into the tags."""
+        """Write the machines to the config of the W&B run, and their facts to its tags."""
         run = self._run
         about = {"id": run.id, "provider": run.provider, "user": run.user, "git": dict(run.git)}
         self._wandb.config.update(
@@ -204,9 +210,10 @@ class WandBSender(Sender):
         self._wandb.log_artifact(artifact)
 
     def _started(self) -> Any:
-        """Return a W&B run.
+        """Start a W&B run and return it.
 
-        Online, an existing run is continued. Offline, the run is new: old files may lack their end.
+        Online, W&B continues an existing run of the same id. Offline, the run is written anew, as old files may be
+        incomplete.
         """
         tracker, run = self._tracker, self._run
         if tracker.is_offline:
@@ -233,7 +240,7 @@ class WandBSender(Sender):
                 reinit="create_new",
                 settings=wandb.Settings(**settings),
             )
-        except wandb.errors.UsageError as error:  # for example because there is no key
+        except wandb.errors.UsageError as error:  # for example: there is no API key
             raise Refused(f"wandb: {error}") from error
         except (wandb.errors.Error, OSError) as error:
             raise Away(f"wandb: {error}") from error
@@ -248,14 +255,14 @@ class _WithoutArtifacts(WandBSender):
 
 
 def fact_tags(machines: Sequence[Machine]) -> list[str]:
-    """Return tags such as "zone:us-east-1a" for a run's machines, without their ids, which only the config has."""
+    """Return tags such as "zone:us-east-1a" for the machines of a run. They do not contain the machines' ids."""
     facts = values_of(machines)
     tags = [f"{name}:{value}" for name in TAGGED for value in facts.get(name, [])[:MOST]]
     return [tag for tag in tags if len(tag) <= TAG_CHARS]
 
 
 def rows(points: Sequence[Point]) -> Iterator[dict[str, Any]]:
-    """Yield rows for W&B: the values of one log call are in one row."""
+    """Yield rows for W&B, each with all values of one log call."""
     row: dict[str, Any] = {}
     of: tuple[object, ...] = ()
     for point in points:

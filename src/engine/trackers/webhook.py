@@ -1,7 +1,7 @@
-"""Webhooks: the events of a run, posted to an address as signed JSON, each with a key of its own.
+"""A tracker that posts the events of a run to an address as signed JSON messages, each with a unique key.
 
 A repeated delivery has the same key, so a receiver that remembers keys processes each delivery once. The format is in
-docs/guides/trackers.md; each message contains `VERSION`.
+docs/guides/trackers.md. Each message contains the format's `VERSION`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ EVENTS = frozenset(
 @checks_options
 @dataclass(frozen=True, slots=True)
 class Webhook(Tracker):
-    """An address that receives messages about a run: its begin, params, metrics, artifacts, losses and end.
+    """An address to which messages about a run are posted: its begin, params, metrics, artifacts, losses and end.
 
     Args:
-        url: The address. It may be a `Secret`, because some addresses contain a token. In either case the address is
-            not in any record.
+        url: The address. It may be a `Secret`, because some addresses contain a token. No record contains the address.
         secret: The key by which each delivery is signed (header ``Outrider-Signature``). Default: no signature.
-        headers: Further headers, such as ``Authorization``. A value that is a `Secret` is in no record.
+        headers: Further headers, such as ``Authorization``. No record contains a value that is a `Secret`.
         metrics: False: no points are sent.
         ranks: The ranks whose points are sent: ``"head"``: rank 0; ``"all"``: all ranks, with the rank in the points'
             names; ``"mean"``: the mean of each step.
@@ -88,7 +87,7 @@ class Webhook(Tracker):
 
     @property
     def host(self) -> str:
-        """The part of the address that may appear in output."""
+        """The part of the address that may appear in output: host and port."""
         return urlsplit(revealed(self.url)).netloc.rpartition("@")[2]
 
     def open(self, run: TrackedRun) -> Sender:
@@ -96,7 +95,7 @@ class Webhook(Tracker):
 
 
 class WebhookSender(Sender):
-    """Sends one run."""
+    """Sends one run to a webhook."""
 
     events = EVENTS
 
@@ -104,14 +103,14 @@ class WebhookSender(Sender):
         self._run, self._now = run, now
         self._secret = None if tracker.secret is None else revealed(tracker.secret).encode()
         headers = {name: revealed(value) for name, value in tracker.headers.items()}
-        from .http_calls import Calls  # a slow import, which a pool's program does not need
+        from .http_calls import Calls  # imported here, as the import is slow and a pool's program does not need it
 
         self._calls = Calls(revealed(tracker.url), headers)
 
     def begun(self) -> None:
         run = self._run
         if run.ids.get("begun"):
-            return  # an earlier process has sent the message
+            return  # an earlier process has already sent this message
         about = {
             "began": run.began,
             "user": run.user,
@@ -182,5 +181,8 @@ class _WithoutPoints(WebhookSender):
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """Return the HMAC-SHA256 of ``timestamp.body`` in hexadecimal, which follows ``v1=`` in `Outrider-Signature`."""
+    """Return the HMAC-SHA256 of ``timestamp.body`` in hexadecimal.
+
+    In the header `Outrider-Signature` it follows ``v1=``.
+    """
     return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""The decision, for each request, whether it may see a page or act on a run. No I/O.
+"""The rules that decide, for each HTTP request, whether it may see a page or act on a run. No I/O.
 
 ACCESS-1: a request without the token shows nothing and does nothing.
 ACCESS-2: a page of another site shows nothing and does nothing, whatever the browser adds to its requests.
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from ...lazy_dataclass import dataclass
 
-COOKIE = "outrider-ui"  # the cookie's name continues with the port: all ports of a host share its cookies
+COOKIE = "outrider-ui"  # the port is appended to this cookie name, because all ports of a host share their cookies
 METRICS = "/metrics"
-# names of this computer or, for a forwarded port, of the browser's computer
+# host names in the browser's address: of this computer or, if the port is forwarded, of the browser's computer
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 _HOST = re.compile(r"(.+?)(?::(\d{1,5}))?", re.ASCII)
 
@@ -26,9 +26,10 @@ Verdict = Literal["allowed", "enter", "no token", "other host", "other site"]
 
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
-    """A request.
+    """The data of an HTTP request that decide about access.
 
-    ``headers``: by lower-case name. ``token``: from the address; empty: none. ``path``: from the address.
+    ``headers``: lower-case name -> value. ``token``: the token in the address; "": none. ``path``: the path in the
+    address.
     """
 
     method: str
@@ -39,10 +40,13 @@ class AccessRequest:
 
 
 class Access:
-    """The rules of access. ``token``: part of the address shown to the user. ``port``: None on a unix socket.
+    """The rules of access to one server.
 
-    ``once``: a token for one use only, as other users can read the token in the arguments of the browser.
-    ``metrics``: a token for the metrics alone; empty: none.
+    Args:
+        token: The token that the address shown to the user contains.
+        port: The server's port; None: it listens on a unix socket.
+        once: A token that works once, for the browser that `outrider ui` starts: other users can read its arguments.
+        metrics: A token that allows only the metrics; "": there is none.
     """
 
     def __init__(self, token: str, port: int | None, once: str = "", metrics: str = "") -> None:
@@ -50,7 +54,10 @@ class Access:
         self.cookie = COOKIE if port is None else f"{COOKIE}-{port}"
 
     def verdict(self, request: AccessRequest) -> Verdict:
-        """Return whether a request is allowed. "enter": allowed, and the reply must set the cookie."""
+        """Return whether a request is allowed, or why not.
+
+        "enter": it is allowed, and the reply must set the cookie.
+        """
         if not self._is_ours(request.headers.get("host", "")):
             return "other host"
         acts = request.method not in ("GET", "HEAD")
@@ -65,9 +72,9 @@ class Access:
         return "allowed"
 
     def _is_ours(self, host: str) -> bool:
-        """Return whether the browser addresses this server by a name of this computer.
+        """Return whether the browser uses a name of this computer for the server.
 
-        With a foreign name that resolves to 127.0.0.1 (DNS rebinding), a foreign page would have the same origin as our
+        Another name that resolves to 127.0.0.1 (DNS rebinding) would give another site's page the same origin as our
         pages.
         """
         match = _HOST.fullmatch(host.lower())
@@ -80,7 +87,9 @@ class Access:
         return origin.scheme == "http" and origin.netloc.lower() == headers.get("host", "").lower()
 
     def _scrapes(self, request: AccessRequest) -> bool:
-        """Return whether a program requests the metrics, with a token in a header that no browser adds by itself."""
+        """Return whether a program requests the metrics, with the token in a header that browsers do not add by
+        themselves.
+        """
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         fits = self._fits(credentials.strip()) or (self._metrics != "" and _same(credentials.strip(), self._metrics))
         return request.path == METRICS and scheme.lower() == "bearer" and fits

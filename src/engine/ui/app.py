@@ -1,4 +1,4 @@
-"""The pages over HTTP: their addresses, and the check of each request's access."""
+"""The web pages: their addresses, and the check whether a request has access."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from .prometheus import Exporter, Text
 
-LASTING = 4  # most open streams: a browser has six connections, and needs some for pages and requests
-ANSWER_S = 5.0  # time after which the reply to a button says that its action still runs
-HEADERS = {  # headers of every reply; a page contains its own policy for scripts and requests
+LASTING = 4  # most streams of updates that stay open: a browser has six connections, and needs some for other requests
+ANSWER_S = 5.0  # after this many seconds, the reply to a button says that its action is still running
+HEADERS = {  # headers of every reply; each page also contains its own policy for scripts and requests
     "cache-control": "no-store",
     "content-security-policy": "frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
@@ -53,11 +53,11 @@ REFUSED: Mapping[Verdict, str] = {
 }
 
 _OWN_PATH = re.compile(r"/(runs/[A-Za-z0-9._-]+)?")
-Act = Callable[[Run], str]  # the action of a button; it returns a message, and may take long
+Act = Callable[[Run], str]  # the action of a button: returns a message for the user, and may take long
 
 
 class Pages:
-    """The pages of the records in ``folder``. ``acts``: name of a button -> its action."""
+    """The web pages of the runs whose records are in ``folder``. ``acts``: name of a button -> its action."""
 
     def __init__(self, folder: Path, acts: Mapping[str, Act], tasks: TaskGroup) -> None:
         self._folder, self._acts = folder, acts
@@ -68,7 +68,7 @@ class Pages:
         self._doing: set[Done] = set()
 
     def close(self) -> None:
-        """End all streams, and stop waiting for actions."""
+        """End all streams of updates, and stop waiting for actions."""
         self._watches.close()
         for each in self._doing:
             each.event.set()
@@ -97,7 +97,8 @@ class Pages:
     async def _metrics(self, request: Request) -> Response:
         try:
             exported = await anyio.to_thread.run_sync(self._metrics_text, request.headers.get("accept", ""))
-        except ModuleNotFoundError as error:  # the extra `ui` was installed for an older version, without this package
+        # prometheus_client is missing: the extra `ui` was installed for an older version that did not need it
+        except ModuleNotFoundError as error:
             if error.name != "prometheus_client":
                 raise
             lacks = "This needs a part that is not installed: pip install 'outrider[ui]'"
@@ -107,7 +108,7 @@ class Pages:
     def _metrics_text(self, accept: str) -> Text:
         with self._exporting:
             if self._exporter is None:
-                from .prometheus import Exporter  # slow to import, and rarely needed
+                from .prometheus import Exporter  # imported here, as the import is slow and rarely needed
 
                 self._exporter = Exporter(self._folder)
         return self._exporter.text(accept)
@@ -166,13 +167,15 @@ class Pages:
 
 
 class Done:
-    """A started action of a button. ``message``: the action's result, once it has finished."""
+    """The progress of a button's action. ``message``: the action's result; "" while the action runs."""
 
     def __init__(self) -> None:
         self.event, self.message = anyio.Event(), ""
 
     def begin(self, act: Act, run: Run) -> None:
-        """Run the action in a daemon thread, so that the server's end does not wait: a stop may take minutes."""
+        """Run the action in a daemon thread: a stop of a run may take minutes, and the server's end must not wait
+        for it.
+        """
         loop = asyncio.get_running_loop()
 
         def work() -> None:
@@ -180,7 +183,7 @@ class Done:
                 message = act(run)
             except Exception as error:  # noqa: BLE001  shown to the user who pressed the button
                 message = f"{type(error).__name__}: {error}"
-            with suppress(RuntimeError):  # the server has ended
+            with suppress(RuntimeError):  # the server has already ended
                 loop.call_soon_threadsafe(self._over, message)
 
         threading.Thread(target=work, name="outrider-ui-act", daemon=True).start()
@@ -191,7 +194,10 @@ class Done:
 
 
 class Guard:
-    """The filter in front of ``app``: passes the requests that `Access` allows, and adds the headers of every reply."""
+    """The filter in front of the web application ``app``.
+
+    It passes only the requests that `Access` allows, and adds `HEADERS` to every reply.
+    """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -224,7 +230,7 @@ class Guard:
 
 
 class Opened(NamedTuple):
-    """New tokens that grant access: one for any number of uses, one for a single use."""
+    """The access to a new server: a token for any number of uses, a token for a single use, and the rules."""
 
     token: str
     once: str
@@ -232,13 +238,16 @@ class Opened(NamedTuple):
 
 
 def opened(port: int | None, metrics: str = "") -> Opened:
-    """Return a new token for a server on this port of 127.0.0.1; None: on a unix socket. ``metrics``: see `Access`."""
+    """Create the tokens and access rules for a server.
+
+    ``port``: its port on 127.0.0.1; None: it listens on a unix socket. ``metrics``: see `Access`.
+    """
     token, once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     return Opened(token, once, Access(token, port, once, metrics))
 
 
 def _name() -> str:
-    """Return a unique name for a stream."""
+    """Return a unique name for a stream of updates."""
     return secrets.token_hex(6)
 
 

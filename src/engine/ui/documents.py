@@ -19,13 +19,14 @@ ACTS = (
     ("stacks", "Stacks"),
     ("profile", "Profile"),
     ("stop", "Stop the run"),
-)  # (request to an open run, text of its button)
+)  # (name of the request to the run's program, text of its button)
 
 
 def run_document(contents: Contents, parts: PageParts, cursor: str) -> str:
-    """Return a run's page.
+    """Return the HTML page of a run.
 
-    ``cursor``: the position at which its script continues the stream; empty: the page is final.
+    ``cursor``: the position in the stream of updates from which the page's script continues; "": the page will not
+    change.
     """
     run = contents.run
     empty = {name: f'<section id="{name}" hidden></section>' for name in (OVERVIEW, *NAMES)}
@@ -45,7 +46,10 @@ def run_document(contents: Contents, parts: PageParts, cursor: str) -> str:
 
 
 def runs_document(rows: str, cursor: str) -> str:
-    """Return the list of runs. ``rows``: the result of `runs_section`."""
+    """Return the HTML page with the list of runs.
+
+    ``rows``: the result of `runs_section`. ``cursor``: the position in the stream of updates.
+    """
     return _page(
         title="Runs - Outrider",
         main=rows,
@@ -57,7 +61,10 @@ def runs_document(rows: str, cursor: str) -> str:
 
 
 def runs_section(rows: Sequence[Sequence[str]], folder: str) -> str:
-    """Return the list of runs as HTML. ``rows``: the cells of each run, as texts; the first cell is the id."""
+    """Return the list of runs as HTML.
+
+    ``rows``: the cells of each run, as plain text; the first cell is the run's id.
+    """
     if not rows:
         return section("runs", "Runs", f'<p class="note">No runs in {text(folder)}.</p>')
     cells = [(f'<a href="/runs/{text(row[0])}">{text(row[0])}</a>', *map(text, row[1:])) for row in rows]
@@ -66,7 +73,7 @@ def runs_section(rows: Sequence[Sequence[str]], folder: str) -> str:
 
 
 def plain_document(title: str, message: str, *, to: str = "") -> str:
-    """Return a page with a short message. ``to``: a path of this server to redirect to at once."""
+    """Return a page with a short message. ``to``: a path of this server to which the page redirects at once."""
     follows = f'<meta http-equiv="refresh" content="0; url={text(to)}">' if to else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>{follows}'

@@ -1,6 +1,6 @@
-"""The files of a record that can be downloaded: traces of profiles, and artifacts. A browser shows none of them.
+"""The files of a record that a browser can download, but not show: traces of profiles, and artifacts.
 
-Only regular files of the record in one of two folders are served, whatever path the address or the record contains.
+Only regular files in these two folders of the record are sent, whatever path the address or the record contains.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _KINDS = {  # folder -> (pattern of file names, media type)
 
 
 def media_type(path: str) -> str | None:
-    """Return the media type of a file by its path in the record; None: the file cannot be downloaded."""
+    """Return the media type of a file, given its path in the record; None: the file must not be downloaded."""
     folder, _, name = path.partition("/")
     names, kind = _KINDS.get(folder, (None, None))
     return kind if names is not None and names.fullmatch(name) else None
 
 
 def is_there(run: Run, path: str) -> bool:
-    """Return whether ``path`` is a file of the record, and not a link to a place outside of it."""
+    """Return whether ``path`` is a regular file in the record, reached without symbolic links."""
     try:
         folder, file = os.lstat((run.directory / path).parent), os.lstat(run.directory / path)
     except OSError:
@@ -37,7 +37,7 @@ def is_there(run: Run, path: str) -> bool:
 
 
 def links_of(run: Run) -> Link:
-    """Return a function that returns the address of each downloadable file of a run."""
+    """Return a function that maps the path of a file in the record to its address; None: no download."""
 
     def link(path: str) -> str | None:
         return f"/runs/{run.id}/{path}" if media_type(path) else None

@@ -1,7 +1,10 @@
 """The charts of an open run's metrics, as in a report, and their changes when points are added. No clock, no I/O.
 
+A tail is the new points at the end of a curve. A chart is stale if new points do not just extend its curves: the chart
+must then be renewed (computed anew).
+
 LIVE-1: the charts of a page with all tails sent after them equal a report's charts of the same lines; a chart that
-        would differ is stale until it is renewed.
+    would differ is stale until it is renewed.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from ...lazy_dataclass import dataclass
 from ..report.charts import Chart, Facts, label_of, metric_chart, metric_charts, thin
 from ..runs.metrics import Logged, Point, Series, counted
 
-Key = tuple[str, str]  # identifies a chart: (function, name)
-TAIL_POINTS = 20_000  # number of new points of a chart after which its curves are thinned again
+Key = tuple[str, str]  # the identity of a chart: (function, name of the metric)
+TAIL_POINTS = 20_000  # after this many new points of a chart, its curves are reduced to fewer points again
 
 
 @dataclass(slots=True)
 class Tail:
-    """The new points of a curve since the last message."""
+    """The new points at the end of a curve, since the last message to pages."""
 
     at_s: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
@@ -30,9 +33,10 @@ class Tail:
 
 @dataclass(slots=True)
 class _Line:
-    """A growing curve: its position among a chart's curves and facts, and its last point.
+    """A curve that can be extended.
 
-    ``once``: all points are of one generation.
+    ``place`` and ``fact``: its indexes among the chart's curves and figures. ``last``: its last point. ``once``: True:
+    all points are of one generation.
     """
 
     key: Key
@@ -43,41 +47,49 @@ class _Line:
 
 
 class Change(NamedTuple):
-    """A change of a chart on a page: ``tails``: position of a curve -> new points; None: send the whole chart."""
+    """A change of a chart on a page.
 
-    place: int  # position of the chart on the page
+    ``tails``: index of a curve -> points to append; None: the page gets the whole chart.
+    """
+
+    place: int  # index of the chart on the page
     chart: Chart
     tails: dict[int, Tail] | None
 
 
 class LiveCharts:
-    """The charts of one page. ``fresh``: there is a new chart, so all charts must be sent."""
+    """The charts of one page. ``fresh``: True: a chart was added, so the page must get all charts anew."""
 
     def __init__(self, began_at: float) -> None:
         self._began = began_at
         self._points: dict[Series, list[Point]] = {}
-        self._series: dict[Key, list[Series]] = {}  # series of each chart, in the order of the charts on the page
+        # chart -> its series; the keys have the order of the charts on the page
+        self._series: dict[Key, list[Series]] = {}
         self._charts: dict[Key, Chart] = {}
         self._lines: dict[Series, _Line] = {}
-        self._tails: dict[Key, dict[int, Tail]] = {}  # tails that were not sent yet
-        self._grown: dict[Key, int] = {}  # number of new points of a chart since it was renewed
-        self._renewed_keys: list[Key] = []  # renewed charts that were not sent yet
+        # chart -> index of a curve -> new points that pages do not have yet
+        self._tails: dict[Key, dict[int, Tail]] = {}
+        self._grown: dict[Key, int] = {}  # chart -> number of its new points since it was renewed
+        self._renewed_keys: list[Key] = []  # renewed charts that pages do not have yet
         self._stale: set[Key] = set()
         self.fresh = False
 
     @property
     def charts(self) -> list[Chart]:
-        """All charts, as on a page that has received every message."""
+        """All charts, as shown by a page that has received every message."""
         return [self._charts[key] for key in self._series]
 
     @property
     def stale(self) -> bool:
-        """Return whether a chart must be renewed before it has all points."""
+        """Return whether some chart must be renewed, as its curves cannot just be extended."""
         return bool(self._stale)
 
     @property
     def grown(self) -> bool:
-        """Return whether a chart has new points since it was renewed, which the table below the chart lacks."""
+        """Return whether some chart has new points since it was renewed.
+
+        The table below the chart lacks these points.
+        """
         return bool(self._grown)
 
     def add(self, lines: Iterable[Logged]) -> None:
@@ -123,12 +135,15 @@ class LiveCharts:
             self._stale.add(line.key)
 
     def renew(self, *, grown: bool = False) -> None:
-        """Renew the stale charts; with ``grown`` also the charts with new points."""
+        """Renew the stale charts. ``grown``: True: renew also the charts with new points."""
         for _ in self.renewing(grown=grown):
             pass
 
     def renewing(self, *, grown: bool) -> Iterator[None]:
-        """Renew charts as `renew` does, one chart per step of the iterator, the most urgent first."""
+        """Yield after each renewed chart, the most urgent first, so that the caller can stop early.
+
+        ``grown``: as in `renew`.
+        """
         if self.fresh:
             self._renew_all()
             yield
@@ -168,9 +183,9 @@ class LiveCharts:
                 self._lines[series] = _Line(key, places[label], fact_places[label], last, once)
 
     def taken(self) -> list[Change]:
-        """Return the changes of charts since the last call; if `fresh` is set, all charts in full.
+        """Return the changes of charts since the last call. If `fresh` is set, return all charts as whole charts.
 
-        A page can apply the changes only if it has applied all earlier ones.
+        A page can apply these changes only after all earlier changes.
         """
         order = {key: place for place, key in enumerate(self._series)}
         keys = [*order] if self.fresh else self._renewed_keys
@@ -183,7 +198,7 @@ class LiveCharts:
 
 
 def _follows(point: Point, last: Point, *, by_step: bool, once: bool) -> bool:
-    """Return whether a point can be appended to its curve, and replaces no earlier point."""
+    """Return whether ``point`` extends its curve after the point ``last``, and replaces no earlier point."""
     if point.generation != last.generation:
         return False
     if not by_step:
@@ -192,12 +207,12 @@ def _follows(point: Point, last: Point, *, by_step: bool, once: bool) -> bool:
 
 
 def _with(facts: Facts, x: float, point: Point) -> Facts:
-    """Return the figures of a curve after one more point."""
+    """Return the figures of a curve after ``point`` was appended at ``x``."""
     value, points = point.value, facts.points + 1
     if not math.isfinite(value):
         odd_at = x if facts.odd_at is None else facts.odd_at
         return facts._replace(points=points, odd=facts.odd + 1, odd_at=odd_at)
-    if math.isnan(facts.last):  # the curve had no finite values
+    if math.isnan(facts.last):  # so far all values of the curve were nan or infinite
         return facts._replace(points=points, first=value, last=value, least=value, greatest=value)
     least, greatest = min(facts.least, value), max(facts.greatest, value)
     return facts._replace(points=points, last=value, least=least, greatest=greatest)

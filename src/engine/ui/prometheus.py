@@ -1,4 +1,4 @@
-"""Metrics of the open runs for Prometheus, in its text format.
+"""The metrics of open runs for the monitoring system Prometheus, in its text format.
 
 Only this module imports prometheus_client (extra `ui`).
 """
@@ -19,8 +19,8 @@ from ...actors import events as ev
 from ..runs.reader import runs_in
 from .run_figures import COUNTED, RunFigures
 
-MOST_RUNS = 50  # most exported runs, the newest ones
-ENDED_S = 300.0  # time for which an ended run is still exported, so that its last figures are scraped
+MOST_RUNS = 50  # if more runs are open, only this many newest runs are exported
+ENDED_S = 300.0  # seconds after its end for which a run is still exported, so that Prometheus gets its last figures
 RUN_STATES = ("starting", "running", "closing", "ended", "died")
 COUNT_TEXTS = {
     "nodes_lost": "Ready nodes that were lost.",
@@ -32,25 +32,28 @@ COUNT_TEXTS = {
 
 
 class Text(NamedTuple):
-    """A reply. ``kind``: its content type."""
+    """The content of a reply to Prometheus. ``kind``: its content type."""
 
     kind: str
     content: bytes
 
 
 class Exporter:
-    """The figures of the runs in ``folder``. Any thread may call its methods."""
+    """Exports the figures of the open runs whose records are in ``folder``. Any thread may call its methods."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
         self._runs: dict[str, RunFigures] = {}
-        self._over: dict[str, float] = {}  # run -> time of its end
+        self._over: dict[str, float] = {}  # run -> time (by ``clock``) at which its end was noticed
         self._lock = threading.Lock()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     def text(self, accept: str = "") -> Text:
-        """Read new events, and return the metrics in the format of ``accept``: Prometheus' own, or OpenMetrics."""
+        """Read new data of the runs, and return their metrics.
+
+        ``accept``: the HTTP header that chooses the format: Prometheus' own, or OpenMetrics.
+        """
         encode, kind = choose_encoder(accept)
         with self._lock:
             self._look()
@@ -73,7 +76,7 @@ class Exporter:
 
 
 class Family:
-    """The samples of one metric, each with its own labels."""
+    """One metric for Prometheus with its samples, one for each combination of labels."""
 
     def __init__(self, kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, *labels: str) -> None:
         self.metric = kind(f"outrider_{name}", text, labels=("run", *labels))

@@ -1,4 +1,4 @@
-"""Incremental reading of a run's record: each call reads the data added since the last call."""
+"""Incremental reading of a run's record: each call reads what was added since the last call."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from ..runs.metrics import METRICS, Logged, metrics_in
 from ..runs.reader import Logs, Owned, Printed, Run, at_present, read_json
 from ..runs.samples import SampleFile
 
-CHUNK = 4 << 20  # most bytes of a file that one call reads; later calls read the rest
-SMALL = ("run.json", "result.json", PARAMS, TEXTS, ARTIFACTS, STACKS, PROFILES)  # files that are read as a whole
+CHUNK = 4 << 20  # most bytes of a file that one call reads; the next call continues
+# files and folders that are read as a whole whenever they change
+SMALL = ("run.json", "result.json", PARAMS, TEXTS, ARTIFACTS, STACKS, PROFILES)
 
 
 class Growing:
-    """A file to which lines are appended."""
+    """A file to which another program appends lines."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
 
     def new_lines(self) -> bytes:
-        """Return the complete new lines, up to `CHUNK` bytes."""
+        """Return the complete lines that were added since the last call, at most `CHUNK` bytes."""
         try:
             if self._path.stat().st_size <= self._read:
                 return b""
@@ -40,13 +41,13 @@ class Growing:
         except OSError:
             return b""
         whole = content[: content.rfind(b"\n") + 1]
-        # a line longer than `CHUNK` is skipped
+        # skip a line that is longer than `CHUNK`
         self._read += len(whole) or (len(content) if len(content) == CHUNK else 0)
         return whole
 
 
 class RecordFollower:
-    """The content of a run's record that has been read so far; empty at first."""
+    """The content of a run's record, as far as it has been read."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -64,7 +65,7 @@ class RecordFollower:
 
     @property
     def over(self) -> bool:
-        """Return whether the record is final."""
+        """Return whether the record will not change any more."""
         return self.run.ended or self.owner == "dead"
 
     @property
@@ -72,7 +73,7 @@ class RecordFollower:
         return self.contents().began
 
     def read_state(self) -> bool:
-        """Read the run's owner and status; return whether they have changed."""
+        """Read the run's status, and whether its program is alive. Return whether anything has changed."""
         before = (self.owner, self.run.status)
         owner, self.run = at_present(self.run)
         self.owner = None if self.run.ended else owner
@@ -96,7 +97,7 @@ class RecordFollower:
         return list(self._logs.new_lines())
 
     def read_small(self) -> bool:
-        """Read the files that are replaced as a whole; return whether a file has changed."""
+        """Read again the files that have changed as a whole. Return whether a file has changed."""
         has_changed = False
         for name in SMALL:
             sign = _sign(self.directory / name)
@@ -114,14 +115,14 @@ class RecordFollower:
         return list(parsed_events(content_of(path))) if name in (TEXTS, ARTIFACTS) else read_json(path)
 
     def log_excerpts(self) -> tuple[Sequence[Excerpt], Sequence[str]]:
-        """Return excerpts of the logs read so far, as long as a page has room for."""
+        """Return excerpts of the logs that were read so far, with as many bytes as a page has room for."""
         folder = self.directory / LOGS
         return excerpts(folder, logs_of(folder, self.events, self._small["result.json"]), read=self._logs.read_bytes())
 
     def contents(self, logs: tuple[Sequence[Excerpt], Sequence[str]] = ((), ()), *, files: bool = False) -> Contents:
-        """Return the contents read so far in the form for a report, without metrics.
+        """Return everything read so far, in the form for a report, but without metrics.
 
-        ``logs``: the result of `log_excerpts`. ``files``: include the list of the record's files.
+        ``logs``: the result of `log_excerpts`. ``files``: True: include the list of the record's files.
         """
         return Contents(
             run=self.run,
@@ -145,7 +146,7 @@ class RecordFollower:
 
 
 def _sign(path: Path) -> tuple[int, ...]:
-    """Return a signature that changes with a file, or with a folder's list of files."""
+    """Return numbers that change if the file changes or, for a folder, its list of files."""
     with suppress(OSError):
         status = path.stat()
         return (status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""The present figures of an open run for a monitoring system, read from additions to its record.
+"""The present figures of an open run for a monitoring system, updated by what is added to the run's record.
 
 A counter only increases while the run is open. The figure of a metric is its newest value in the newest generation. A
 run exports at most `MOST_METRICS` metrics, and the number of its other metrics.
@@ -20,10 +20,10 @@ from ..runs.metrics import METRICS, Logged, metrics_in
 from ..runs.reader import Run, at_present
 from ..runs.samples import SYSTEM, samples_in
 
-MOST_METRICS = 1000  # most metrics of a run, counted as names times ranks
-READ_BYTES = 16 << 20  # most bytes of a file that one `look` reads
+MOST_METRICS = 1000  # most metrics that a run exports; each rank's metric counts
+READ_BYTES = 16 << 20  # most bytes of a file that one call of `look` reads
 NODE_STATES = tuple(dict.fromkeys(state for state in STATES.values() if state != "lost"))
-COUNTED: dict[str, str] = {  # event -> metric with the number of these events
+COUNTED: dict[str, str] = {  # name of an event -> name of the counter of such events
     "node_lost": "nodes_lost",
     "node_noticed": "preemption_notices",
     "launch_failed": "launch_failures",
@@ -34,7 +34,10 @@ _NODES = {kind.name: state for kind, state in STATES.items()} | {"node_dismissed
 
 
 class MetricName(NamedTuple):
-    """The name of a metric. ``rank``: None outside of broadcasts; the tasks of a map share the newest value."""
+    """The identity of a metric.
+
+    ``rank``: None outside of broadcasts. The tasks of a map have one common metric, with the newest value.
+    """
 
     function: str
     rank: int | None
@@ -44,17 +47,20 @@ class MetricName(NamedTuple):
 class MetricValue(NamedTuple):
     value: float
     step: int | None
-    of: tuple[int, int]  # (job, generation)
+    of: tuple[int, int]  # (job, generation) that logged the value
 
 
 class Tail:
-    """A file to which lines are appended, read in steps of `READ_BYTES`. ``skip``: leave out the older content."""
+    """A file to which another program appends lines.
+
+    Each call reads at most `READ_BYTES`. ``skip``: True: if more has been added, skip the older lines.
+    """
 
     def __init__(self, path: Path, *, skip: bool) -> None:
         self._path, self._skip, self._read = path, skip, 0
 
     def new_lines(self) -> bytes:
-        """Return the complete new lines."""
+        """Return the complete lines that were added since the last call."""
         try:
             size = self._path.stat().st_size
             if size <= self._read:
@@ -72,24 +78,25 @@ class Tail:
 
 
 class RunFigures:
-    """The figures of ``run`` at the last `look`."""
+    """The figures of ``run``, as they were at the last call of `look`."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.state = "starting"  # state of the record, or "died": the program was killed
+        self.state = "starting"  # the run's state by its record; "died": its program was killed
         self.spent_usd = 0.0
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED.values(), 0))
         self.metrics: dict[MetricName, MetricValue] = {}
         self.metrics_left_out: set[MetricName] = set()
         self.samples: dict[int, ev.NodeSampled] = {}  # node -> its newest sample
-        self.network: dict[int, tuple[int, int]] = {}  # node -> bytes received and sent since the first look
+        # node -> (bytes received, bytes sent) since the first call of `look`
+        self.network: dict[int, tuple[int, int]] = {}
         self._node_states: dict[int, str] = {}
         self._events = Tail(run.directory / EVENTS, skip=False)
         self._logged = Tail(run.directory / METRICS, skip=True)
         self._sampled = Tail(run.directory / SYSTEM, skip=True)
 
     def look(self) -> None:
-        """Read the additions to the record."""
+        """Read what was added to the record, and update the figures."""
         owner, self.run = at_present(self.run)
         for fields in parsed_events(self._events.new_lines()):
             self._happened(fields)
@@ -109,7 +116,7 @@ class RunFigures:
         return self.state in ("ended", "died")
 
     def nodes(self) -> dict[str, int]:
-        """Return how many nodes are in each state."""
+        """Return state -> number of nodes in it."""
         states = Counter(self._node_states.values())
         return {state: states[state] for state in NODE_STATES}
 

@@ -1,4 +1,4 @@
-"""The page of an open run: the whole page, and messages with the changes since the last message."""
+"""The page of an open run: the whole page, and messages with what has changed since the last message."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ from .updates import Updates
 
 LEAST_S = {OVERVIEW: 1.0, "timeline": 0.5, "metrics": 0.2, "system": 0.5, "logs": 2.0}
 LEAST_S |= {"stacks": 1.0, "profiles": 1.0, "record": 2.0}
-# time between two checks of the status, small files, samples and logs
+# seconds between two checks of: the status, the small files, the samples, the logs
 STATE_S, SMALL_S, SAMPLES_S, LOGS_S = 1.0, 1.0, 0.5, 0.2
-TABLES_S = 10.0  # time between two updates of the tables of growing curves
-RENEW_S = 0.1  # time after which no further chart is renewed in the same look
-APPENDED = 256 * 1024  # most characters of logs in one message
-# most characters of logs appended since a whole message; beyond it, a whole message with excerpts is sent
+TABLES_S = 10.0  # seconds between two updates of the tables below charts with new points
+RENEW_S = 0.1  # one call of `look` renews charts for at most about this many seconds
+APPENDED = 256 * 1024  # most characters of log lines in one message
+# Most characters of log lines that messages append to a page. After that, a message replaces all logs by excerpts.
 APPENDED_IN_ALL = 1 << 20
-GROWN = 200  # the timeline is redrawn when it has grown by at least 1/200 and `GROWN_S`
-GROWN_S = 2.0  # shortest growth of the timeline before it is redrawn
+GROWN = 200  # the timeline is drawn again if the run's time has grown by more than 1/200 (and by more than `GROWN_S`)
+GROWN_S = 2.0  # seconds by which the run's time must grow before the timeline is drawn again
 
 
 class RunPage:
-    """The page of an open run. Only one thread at a time may use it. ``over``: the page is final."""
+    """The page of an open run.
+
+    Only one thread at a time may use it. ``over``: True: the page will not change any more.
+    """
 
     def __init__(self, run: Run, name: str) -> None:
-        """Read the record. ``name``: the name of the stream for `Updates`."""
+        """Read the run's record. ``name``: the name of the page's stream of updates."""
         self.updates = Updates(name)
         self.over = False
         self._follower = follower = RecordFollower(run)
@@ -65,12 +68,12 @@ class RunPage:
         self._shown: dict[str, str] = {}
         self._titles: set[str] = set()  # titles of the logs that are on the page
         self._appended = 0
-        self._drawn_at = 0.0  # time at which the timeline was drawn
+        self._drawn_at = 0.0  # the run's time in seconds when the timeline was last drawn
         self._whole: tuple[str, PageParts] | None = None
         self.parts()
 
     def parts(self) -> PageParts:
-        """Return the whole page, not older than after the last message."""
+        """Return the whole page, with all changes that messages have reported."""
         if self.over:
             return parts_of(read_contents(self._follower.run), self._link)
         if self._whole is None or self._whole[0] != self.updates.newest:
@@ -91,7 +94,10 @@ class RunPage:
         return json.dumps(message | {"end": True} if self.over else message, separators=(",", ":")).encode()
 
     def look(self) -> bool:
-        """Read the additions to the record; return whether there is a further message."""
+        """Read what was added to the record.
+
+        If the page changes, add a message to the stream of updates and return True.
+        """
         message: dict[str, Any] = {}
         self._read(message)
         if self.over:
@@ -128,7 +134,7 @@ class RunPage:
             self._dirty.add("timeline")
 
     def _due(self, name: str) -> bool:
-        """Return whether a check is due; if so, note it as done now."""
+        """Return whether the check ``name`` is due. If so, the time until its next check begins now."""
         now = time.monotonic()
         if not self._looks[name].due(now):
             return False
@@ -136,7 +142,7 @@ class RunPage:
         return True
 
     def _append(self, lines: Sequence[Printed], message: dict[str, Any]) -> None:
-        """Add lines to the logs on the page; if that is impossible, send all logs again."""
+        """Add log lines to the message. If the page cannot append them, all logs are sent again later."""
         if "logs" in self._dirty:
             return
         size = sum(len(line.text) for line, _ in lines)
@@ -156,14 +162,14 @@ class RunPage:
             ended, whole = began, True
             for _ in self._charts.renewing(grown=tables):
                 ended = time.monotonic()
-                if ended > began + RENEW_S:  # points of other charts are waiting to be sent
+                if ended > began + RENEW_S:  # stop here, as new points of other charts wait to be sent
                     whole = False
                     break
             throttle.done(began, ended)
             if tables:
                 self._tables_due = ended + (TABLES_S if whole else STATE_S)
         if self._charts.fresh and self._charts.stale:
-            return  # a new chart must be sent first
+            return  # send nothing until the new charts are renewed
         if self._charts.fresh:
             message.setdefault("sections", {})["metrics"] = section_of("metrics", self._section_source())
         for change in self._charts.taken():
@@ -213,12 +219,12 @@ class RunPage:
 
 
 def whole_message(parts: PageParts) -> dict[str, Any]:
-    """Return the message that replaces the whole page."""
+    """Return a message that replaces the whole page."""
     return {"sections": {name: parts.sections[name] for name in (OVERVIEW, *NAMES)}, "data": parts.data}
 
 
 def add_change(message: dict[str, Any], change: Change) -> None:
-    """Add the change of a metric's chart to a message."""
+    """Add a change of a metric's chart to a message."""
     if change.tails is None:
         add_chart(message, f"m{change.place}", change.chart)
         return
@@ -235,5 +241,5 @@ def add_change(message: dict[str, Any], change: Change) -> None:
 
 
 def add_chart(message: dict[str, Any], place: str, chart: Chart) -> None:
-    """Add a whole chart to a message. ``place``: the chart's key in the data of the page."""
+    """Add a whole chart to a message. ``place``: the chart's key in the page's data."""
     message.setdefault("charts", {})[place] = {"figure": figure(chart, place), **chart_data(chart, place[0])}

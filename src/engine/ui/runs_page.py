@@ -1,4 +1,4 @@
-"""The list of all runs with a record on this computer, updated while a page shows it."""
+"""The page with the list of all runs that have a record on this computer. It is updated while a browser shows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RunsPage:
     over = False
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Read the records. ``name``: the name of the stream for `Updates`."""
+        """Read the records. ``name``: the name of the page's stream of updates."""
         self.updates = Updates(name)
         self._folder = folder
         self._shown = self._rows()
@@ -40,7 +40,7 @@ class RunsPage:
         return json.dumps({"sections": {"runs": self._shown}}).encode()
 
     def _rows(self) -> str:
-        """Return the rows as HTML. An unreadable folder looks like a folder without runs."""
+        """Return the list of runs as HTML. A folder that cannot be read looks like a folder without runs."""
         try:
             runs = runs_in(self._folder)[::-1]
         except OSError:

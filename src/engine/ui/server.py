@@ -1,4 +1,4 @@
-"""The server of the pages: its socket and its end. Needs the extra `ui`."""
+"""The web server: its socket, its start and its end. It needs the extra `ui`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,22 @@ from ..api.checks import refuse
 from .app import Act, Pages, opened
 
 HOST = "127.0.0.1"
-SEND_BYTES = 256 * 1024  # size of the system's send buffer, which fills when a page does not read
-NICE = 5  # lower priority of the server: tasks of a local pool come first
-END_S = 2  # time limit for open requests when the server ends
+SEND_BYTES = 256 * 1024  # size of the socket's send buffer, which fills if a browser does not read
+NICE = 5  # lowers the priority of the server, so that tasks of a local pool come first
+END_S = 2  # at the server's end: seconds for which it waits for open requests
 
 Announce = Callable[[str, str], object]
 
 
 def serve(sock: socket.socket, folder: Path, acts: Mapping[str, Act], announce: Announce, metrics: str = "") -> int:
-    """Serve the pages of the records in ``folder`` until SIGINT, SIGTERM or SIGHUP, and return that signal's number.
+    """Serve the pages until SIGINT, SIGTERM or SIGHUP. Return the number of that signal.
 
-    ``announce``: called when the server is ready, with the address and with an address that works only once.
-    ``metrics``: a token that allows only the metrics.
+    Args:
+        sock: The listening socket.
+        folder: The folder with the records of runs.
+        acts: Name of a button -> its action.
+        announce: Called when the server is ready, with its address and with an address that works only once.
+        metrics: A token that allows only the metrics; "": there is none.
     """
     with contextlib.suppress(OSError):
         os.nice(NICE)
@@ -77,10 +81,10 @@ async def _end(
 
 
 def loopback_socket(port: int) -> socket.socket:
-    """Return a socket that listens on 127.0.0.1. ``port``: 0 picks a free one.
+    """Return a socket that listens on 127.0.0.1. ``port``: 0 means any free port.
 
     Raises:
-        SpecError: the port is in use, or this user may not use it.
+        SpecError: The port is in use, or this user may not use it.
     """
     sock = socket.socket()
     try:
@@ -96,10 +100,12 @@ def loopback_socket(port: int) -> socket.socket:
 
 
 def private_socket(path: Path) -> socket.socket:
-    """Return a socket that listens at ``path``, in a folder that only this user may enter; create a missing folder.
+    """Return a unix socket that listens at ``path``, in a folder that only this user may enter.
+
+    Create the folder if needed.
 
     Raises:
-        SpecError: other users may enter the folder, or ``path`` exists already.
+        SpecError: Other users may enter the folder, or ``path`` already exists.
     """
     path = path.absolute()
     try:
@@ -116,7 +122,7 @@ def private_socket(path: Path) -> socket.socket:
 
 
 def _is_left(path: Path) -> bool:
-    """Return whether ``path`` is the socket of a killed server: no process listens on it."""
+    """Return whether ``path`` is the socket of a server that was killed: no process listens on it."""
     if not path.is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as sock, short_name(path) as name:

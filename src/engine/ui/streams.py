@@ -1,4 +1,4 @@
-"""Server-sent events: a page receives each message, in order, as fast as the page reads."""
+"""Streams of updates as server-sent events: a browser gets each message, in order, as fast as it reads."""
 
 from __future__ import annotations
 
@@ -12,16 +12,24 @@ from .watching import Watch
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-QUIET_S = 15.0  # time without messages after which a comment is sent, to detect that the reader has gone
-SLOW_S = 60.0  # time without reading after which a page is disconnected; the page reconnects
-AGAIN_MS, SOON_MS = 2000, 100  # delay before a page reconnects: usually, and after a response that ends at once
+# after this many seconds without messages, an empty comment is sent, which fails if the browser has gone
+QUIET_S = 15.0
+SLOW_S = 60.0  # a browser that reads nothing for this many seconds is disconnected; it reconnects by itself
+# milliseconds until a browser reconnects: after an error, and after a response that ends at once
+AGAIN_MS, SOON_MS = 2000, 100
 
 
 class EventStream:
-    """A response that lasts until its source ends, its reader disconnects, or the server ends.
+    """The HTTP response with a page's stream of updates.
 
-    ``lasting``: if false, the response ends after the present messages, and the reader reconnects: a browser has at
-    most six connections to a server for all its pages. ``left`` is called at the end.
+    It lasts until the page will not change any more, the browser disconnects, or the server ends.
+
+    Args:
+        watch: The page.
+        cursor: The position in the stream from which to continue.
+        lasting: False: the response ends after the present messages, and the browser reconnects. A browser has at most
+            six connections to a server for all its pages.
+        left: Called at the end of the response.
     """
 
     def __init__(self, watch: Watch, cursor: str, *, lasting: bool, left: Callable[[], object] = lambda: None) -> None:
@@ -59,7 +67,7 @@ class EventStream:
 
 
 async def _sent(send: Send, body: bytes) -> bool:
-    """Send a part of the response, and return whether the reader has room for it within `SLOW_S`."""
+    """Send a part of the response. Return False if the browser does not read it within `SLOW_S` seconds."""
     with anyio.move_on_after(SLOW_S) as slow:
         await send({"type": "http.response.body", "body": body, "more_body": True})
     return not slow.cancelled_caught

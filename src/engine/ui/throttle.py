@@ -1,12 +1,12 @@
-"""Pauses between runs of an activity, so that it takes at most a tenth of a processor. No clock."""
+"""Pauses between the runs of an activity, so that it uses at most a tenth of one CPU. No clock."""
 
 from __future__ import annotations
 
-PART = 0.1  # largest part of a processor that the activity takes
+PART = 0.1  # largest fraction of one CPU that the activity may use
 
 
 class Throttle:
-    """The throttle of one activity. ``least_s``: the shortest pause."""
+    """The throttle of one activity. ``least_s``: the shortest time between the beginnings of two runs, in seconds."""
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
@@ -16,5 +16,5 @@ class Throttle:
         return now >= self._next
 
     def done(self, began: float, ended: float) -> None:
-        """Note when the activity began and ended."""
+        """Record when the latest run of the activity began and ended."""
         self._next = max(began + self._least_s, ended + (ended - began) * (1 / PART - 1))

@@ -1,7 +1,9 @@
-"""The newest messages of a page's stream, and the position of each reader in the stream. No clock, no I/O.
+"""The newest messages in a page's stream of updates, and the position of each reader (browser) in it.
+
+No clock, no I/O. A position is a text, the cursor.
 
 LIVE-2: a reader that always continues from its last cursor receives each message once and in order, or is informed that
-        it must begin again.
+    it must begin again.
 LIVE-3: the messages kept for readers, however slow, take at most ``most_bytes``, except for a single message.
 """
 
@@ -13,7 +15,10 @@ MOST_BYTES = 4 << 20
 
 
 class Updates:
-    """The messages of one stream. ``name``: unique, so that a reader that returns to a new stream begins again."""
+    """The messages of one stream.
+
+    ``name``: unique: a reader whose cursor has the name of an older stream must begin again.
+    """
 
     def __init__(self, name: str, most_bytes: int = MOST_BYTES) -> None:
         self._name, self._most_bytes = name, most_bytes
@@ -23,7 +28,7 @@ class Updates:
 
     @property
     def newest(self) -> str:
-        """The cursor of a reader that has received all messages."""
+        """The cursor after the last message so far."""
         return f"{self._name}-{self._count}"
 
     def add(self, message: bytes) -> None:
@@ -34,7 +39,7 @@ class Updates:
             self._size_bytes -= len(self._kept.popleft())
 
     def since(self, cursor: str) -> list[tuple[str, bytes]] | None:
-        """Return each message after ``cursor`` with its own cursor; None: some of these messages were dropped."""
+        """Return (cursor, message) of each message after ``cursor``; None: some of these messages were dropped."""
         name, _, number = cursor.rpartition("-")
         if name != self._name or not number.isascii() or not number.isdecimal() or len(number) > 18:
             return None

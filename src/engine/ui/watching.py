@@ -1,4 +1,4 @@
-"""The pages that have readers: one task updates each page for all its readers; a page without readers has no task."""
+"""The pages that browsers show. A task updates each page for all its readers. A page without readers has no task."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from .updates import Updates
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-LOOK_S = 0.05  # pause between two checks for changes
-# time for which a page is still updated after its last reader has gone, as the reader may be reloading it
+LOOK_S = 0.05  # seconds between two checks of a page for changes
+# Seconds for which a page is still updated after its last reader has gone, as a browser may be reloading it.
 ALONE_S = 20.0
 T = TypeVar("T")
 
 
 class Shown(Protocol):
-    """A page that changes. Its methods are called in threads, only one at a time."""
+    """A page that changes. Worker threads call its methods, one at a time."""
 
     updates: Updates
-    over: bool  # whether the page is final
+    over: bool  # True: the page will not change any more
 
     def look(self) -> bool:
-        """Read additions to the record; return whether there is a further message."""
+        """Read what was added to the record. Return whether this added a message to ``updates``."""
         ...
 
     def html(self) -> str:
-        """Return the whole page, for a new reader."""
+        """Return the HTML of the whole page, for a new reader."""
         ...
 
     def whole(self) -> bytes:
-        """Return the whole page as a message."""
+        """Return a message that replaces the whole page."""
         ...
 
 
 class Watch:
-    """A page that is updated while it has readers."""
+    """A page with the task that updates it while the page has readers."""
 
     def __init__(self, shown: Shown, look_s: float = LOOK_S) -> None:
         self._shown, self._look_s = shown, look_s
@@ -56,9 +56,10 @@ class Watch:
         return await self._in_thread(self._shown.html)
 
     async def next(self, cursor: str, *, wait: bool) -> list[tuple[str, bytes]]:
-        """Return the messages after ``cursor``, each with its own cursor; a whole page if some messages were dropped.
+        """Return (cursor, message) of each message after ``cursor``.
 
-        With ``wait``, an empty result means that the page is final.
+        If some of these messages were dropped, return one message that replaces the whole page. ``wait``: True: wait
+        for a message; an empty result means that the page will not change any more.
         """
         while not self.closed:
             news, over = self._news, self._shown.over
@@ -78,19 +79,19 @@ class Watch:
         self._left_at = time.monotonic()
 
     async def run(self) -> None:
-        """Update the page until it is final, or has had no reader for `ALONE_S`."""
+        """Update the page until it will not change any more, or has had no reader for `ALONE_S` seconds."""
         try:
             while not self._shown.over and (self._readers or time.monotonic() - self._left_at < ALONE_S):
                 if await self._in_thread(self._shown.look):
                     self._tell()
                 await anyio.sleep(self._look_s)
             if self._shown.over:
-                await anyio.sleep(ALONE_S)  # so that slow readers still get the last message
+                await anyio.sleep(ALONE_S)  # slow readers can still get the last message in this time
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let all readers return."""
+        """End the waiting of all readers."""
         self.closed = True
         self._tell()
 
@@ -104,7 +105,7 @@ class Watch:
 
 
 class Watches:
-    """The watched pages by name. Their tasks run in the task group ``tasks``."""
+    """The pages that are being updated, by name. Their tasks run in the task group ``tasks``."""
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
@@ -113,7 +114,7 @@ class Watches:
         self._closed = False
 
     async def of(self, name: str, make: Callable[[], Shown], look_s: float = LOOK_S) -> Watch:
-        """Return the watch for the page ``name``; if it is missing, create the page by ``make`` in a thread."""
+        """Return the watch of the page ``name``. If there is none, a thread creates the page by calling ``make``."""
         async with self._lock:
             watch = self._watches.get(name)
             if watch is None or watch.closed:

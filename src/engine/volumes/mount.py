@@ -1,4 +1,4 @@
-"""The mount of one volume on this host, kept alive until `end`, and the kernel's list of mounts."""
+"""The mount of one volume (a bucket) on this host, which is kept alive until `end`, and the kernel's list of mounts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .mount_lock import Busy, MountLock
 
 _CHECK_S, _MOUNTED_S, _LISTED_S = 25.0, 30.0, 10.0
 _UNMOUNTED_S, _BUSY_S = 10.0, 1.5
-# seconds of each of three waits for rclone's end; together they are shorter than a pool's wait for the end of its nodes
+# At the end, rclone is waited for three times, this many seconds each. A pool waits longer for the end of its nodes.
 _ENDED_S = 1.0
 _POLL_S = 0.02
 _UNMOUNT_POLL_S = 0.05
@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None)
 
 
 class MountFailed(Exception):
-    """The error for a volume that cannot be mounted. ``log``: the output that explains the reason."""
+    """The error for a volume that cannot be mounted. ``log``: lines of output that explain the reason."""
 
     def __init__(self, reason: str, log: Sequence[str] = ()) -> None:
         super().__init__(reason)
@@ -45,7 +45,7 @@ class MountFailed(Exception):
 class VolumeMount:
     """The mount of one volume.
 
-    ``order``: the installer's request; ``volume``: one of its volumes. See `image.installer.volumes`.
+    ``order``: the installer's request, described in `image.installer.volumes`. ``volume``: one of its volumes.
     """
 
     def __init__(self, order: Mapping[str, Any], volume: Mapping[str, Any]) -> None:
@@ -56,11 +56,11 @@ class VolumeMount:
         self._env = rclone.environment(volume, order["login"])
         self._running: subprocess.Popen[bytes] | None = None
         self._output: deque[str] = deque(maxlen=_OUTPUT_LINES)
-        self._created_folders: list[str] = []  # created folders, outermost first
+        self._created_folders: list[str] = []  # folders created for the mount, outermost first
         self._due_at = 0.0
 
     def begin(self) -> None:
-        """Mount the volume, or share another pool's mount of it. The volume is mounted on return."""
+        """Mount the volume, or share another pool's mount of it. The volume is mounted when this returns."""
         if objection := mount_path.objection(self.mount):
             raise MountFailed(f"{self._volume['mount']} is {self.mount} there, and that {objection}")
         try:
@@ -75,19 +75,22 @@ class VolumeMount:
             raise MountFailed(f"another pool has been busy with {self.mount} for minutes") from None
 
     def check(self) -> None:
-        """Mount again if rclone, or the other pool's supervisor that ran rclone, was killed."""
+        """Mount again if rclone was killed, or the supervisor of another pool that ran rclone."""
         if self._running is not None and self._running.poll() is None:
             return
         if time.monotonic() < self._due_at or (self._running is None and not self._lock.own()):
             return
         self._due_at = time.monotonic() + _AGAIN_S
-        with suppress(MountFailed, Busy, OSError), self._lock.alone():  # the next check tries again
+        with suppress(MountFailed, Busy, OSError), self._lock.alone():  # after a failure, the next check tries again
             self._created_folders = self._lock.read_facts().get("made", [])
             self._remove_dead_mount()
             self._start()
 
     def end(self) -> bool:
-        """End this pool's use of the volume. Return False if other pools still use this mount: call again later."""
+        """End this pool's use of the volume.
+
+        Return False if this process must keep the mount for other pools: then call this method again later.
+        """
         try:
             with self._lock.alone():
                 if self._lock.leave() and self._lock.own():
@@ -102,17 +105,18 @@ class VolumeMount:
 
     @property
     def _identity(self) -> list[Any]:
-        """The settings that identify the mount. Pools with exactly equal settings share it."""
+        """The settings that identify the mount. Pools share a mount only if all these settings are equal."""
         wanted = self._volume
         same = [wanted[name] for name in ("source", "read_only", "region", "endpoint", "cache_bytes")]
-        # hashed, as the key itself must not be written to a file
+        # only a hash of the key, as the key itself must not be written to a file
         key = wanted["credentials"].get("AWS_ACCESS_KEY_ID", "")
         return [*same, hashlib.sha256(key.encode()).hexdigest(), self._order["uid"]]
 
     # --- mounting -------------------------------------------------------------------------------------------------
 
     def _mount(self) -> None:
-        self._created_folders = self._lock.read_facts().get("made", [])  # folders that an owner created before it died
+        # from an owner that died: the folders that it created
+        self._created_folders = self._lock.read_facts().get("made", [])
         try:
             self._check_store()
             self._remove_dead_mount()
@@ -127,8 +131,9 @@ class VolumeMount:
             raise
 
     def _check_store(self) -> None:
-        """Check that the store answers, accepts the credentials and has the bucket, by listing a name that does not
-        exist.
+        """Check that the store replies, accepts the credentials and has the bucket.
+
+        The check lists a name that does not exist.
         """
         source = self._volume["source"]
         argv = [self._order["rclone"], "lsf", "--max-depth", "1", rclone.remote(self._volume, ".outrider-is-here")]
@@ -146,7 +151,7 @@ class VolumeMount:
             raise MountFailed(rclone.reason(source, output), output.splitlines())
 
     def _remove_dead_mount(self) -> None:
-        """Unmount the remains of a killed rclone. Refuse if something else is mounted."""
+        """Unmount a mount whose rclone was killed. Raise an error if something else is mounted."""
         existing = mount_at(self.mount)
         if existing is None:
             return
@@ -188,7 +193,7 @@ class VolumeMount:
         deadline = time.monotonic() + _MOUNTED_S
         while not is_rclone(self.mount):
             if running.poll() is not None:
-                time.sleep(_POLL_S)  # the last output lines may still arrive
+                time.sleep(_POLL_S)  # the thread may still read the last output lines
                 why = self._output[-1] if self._output else "it does not say why"
                 raise MountFailed(f"rclone cannot mount {self.mount}: {why}", self._output)
             if time.monotonic() > deadline:
@@ -196,9 +201,9 @@ class VolumeMount:
             time.sleep(_POLL_S)
 
     def _check_contents(self) -> None:
-        """Refuse an empty read-only volume, as its prefix must be wrong.
+        """Raise an error if a read-only volume is empty, as then its prefix must be wrong.
 
-        If the listing is slow, assume that it is not empty.
+        If listing the volume takes long, assume that it is not empty.
         """
         seen: list[bool | None] = []
         looking = threading.Thread(target=_look_into, args=(self.mount, seen), daemon=True)
@@ -220,7 +225,7 @@ class VolumeMount:
             unmount(self.mount)
         shutil.rmtree(self._cache, ignore_errors=True)
         for folder in (*reversed(self._created_folders), str(self._cache.parent)):
-            with suppress(OSError):  # the folder is not empty
+            with suppress(OSError):  # not empty: other files are in the folder
                 os.rmdir(folder)  # noqa: PTH106
         self._created_folders = []
         self._lock.remove()
@@ -233,7 +238,7 @@ class VolumeMount:
 
 
 def _look_into(folder: str, seen: list[bool | None]) -> None:
-    """Append to ``seen`` whether ``folder`` has any entry; None: it cannot be read."""
+    """Append to ``seen`` whether ``folder`` has any entry; append None if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             seen.append(next(entries, None) is not None)
@@ -242,7 +247,7 @@ def _look_into(folder: str, seen: list[bool | None]) -> None:
 
 
 def _ended(running: subprocess.Popen[bytes]) -> None:
-    """Wait for rclone to end, as it does after its mount is gone. If it does not end, send it a signal."""
+    """Wait for rclone to end, as it does by itself once it is unmounted. If it does not end, send signals to it."""
     for number in (signal.SIGTERM, signal.SIGKILL, None):
         try:
             running.wait(_ENDED_S)
@@ -254,9 +259,9 @@ def _ended(running: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel send SIGTERM to this process when ``parent`` ends.
+    """Make the kernel send SIGTERM to this process when the process ``parent`` ends.
 
-    The process becomes rclone, which then unmounts.
+    This runs in the child process before it executes rclone, which unmounts on SIGTERM.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
@@ -268,24 +273,27 @@ def _end_with(parent: int) -> None:
 
 class MountEntry(NamedTuple):
     point: str
-    kind: str  # such as "fuse.rclone"
+    kind: str  # type of the file system, such as "fuse.rclone"
     source: str
 
 
 def parse(mounts: str) -> list[MountEntry]:
-    """Parse text in the format of ``/proc/self/mounts``, see proc(5). Later mounts hide earlier ones."""
-    # not splitlines, as names may contain other line separators
+    """Parse text in the format of ``/proc/self/mounts``, see proc(5).
+
+    A later mount hides earlier mounts of the same path.
+    """
+    # `splitlines` would also split at other line separators, which names may contain
     lines = (line.split(" ") for line in mounts.split("\n"))
     return [MountEntry(_plain(words[1]), words[2], _plain(words[0])) for words in lines if len(words) >= 6]
 
 
 def _plain(written: str) -> str:
-    """Decode the kernel's octal escapes."""
+    """Decode the octal escapes that the kernel writes in names."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), written)
 
 
 def mount_at(point: str) -> MountEntry | None:
-    """Return the visible mount at the path ``point``."""
+    """Return the mount that is visible at the path ``point``; None: there is none."""
     text = os.fsdecode(Path("/proc/self/mounts").read_bytes())
     return next((mount for mount in reversed(parse(text)) if mount.point == point), None)
 
@@ -296,9 +304,9 @@ def is_rclone(point: str) -> bool:
 
 
 def is_dead(point: str) -> bool:
-    """Return whether the process behind the mount is gone."""
+    """Return whether the process that serves the mount is gone."""
     try:
-        os.statvfs(point)  # statvfs always asks the process, while the kernel caches the answer of stat for a second
+        os.statvfs(point)  # unlike stat, whose answer the kernel caches for a second, statvfs always asks that process
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
@@ -307,7 +315,8 @@ def is_dead(point: str) -> bool:
 def unmount(point: str) -> str:
     """Unmount all mounts of rclone at ``point``.
 
-    Return the error, or "". After a lazy unmount, users may see it for a while.
+    Return the error, or "". If a program still uses the mount after some time, it is unmounted lazily: that program
+    keeps access until it closes its files.
     """
     deadline = time.monotonic() + _BUSY_S
     problem, lazily = "", False
@@ -323,7 +332,10 @@ def unmount(point: str) -> str:
 
 
 def _unmount_once(point: str, *, lazily: bool) -> str:
-    """Unmount once, and return the error, or "". Only root, or the user who mounted it with fusermount, can unmount."""
+    """Unmount the newest mount at ``point``. Return the error, or "".
+
+    Only root, or the user who mounted with fusermount, can unmount.
+    """
     if os.geteuid() == 0:
         argv = ["umount", *(["-l"] if lazily else []), "--", point]
     else:

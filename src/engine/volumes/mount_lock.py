@@ -1,8 +1,8 @@
-"""Locks on a mount folder of this host that several pools may use. The last pool that leaves unmounts the folder.
+"""The locks on a folder that several pools of this host may use as a mount. The last pool unmounts it.
 
-There are three lock files, and the kernel releases a lock when its holder dies. ``lock`` is held for every change. Each
-pool that uses the mount holds ``users``, shared. The pool whose process mounts the folder holds ``owner``, and writes
-its facts into that file.
+There are three lock files, and the kernel releases a lock when its holder dies. ``lock`` is held during every change.
+Each pool that uses the mount holds a shared lock on ``users``. The pool whose process mounts the folder holds
+``owner``, and writes the mount's facts into that file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/mnt")
-_PATIENCE_S = 120.0  # seconds to wait for the lock, as its holder may be waiting for a store that does not answer
+_PATIENCE_S = 120.0  # longest wait for the lock, in seconds: its holder may be waiting for a store that does not answer
 _POLL_S = 0.05
 
 
@@ -27,27 +27,29 @@ class Busy(Exception):
 
 
 class MountLock:
-    """The locks on the folder ``mount``.
+    """The locks on the mount folder ``mount``.
 
-    ``registry``: the folder of the lock files; hosts with one home folder share it.
+    ``registry``: the folder of the lock files. Hosts that share a home folder share it too.
     """
 
     def __init__(self, registry: Path, mount: str) -> None:
-        # Mounts are visible only in this boot of this kernel, and in this mount namespace.
+        # The name of the locks contains what limits the mount: this boot of the kernel, and this mount namespace.
         identity = f"{_BOOT.read_text().strip()} {_NAMESPACE.stat().st_ino} {mount}"
         self.name = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:16]
         self._folder = registry / self.name
         self._users = self._owner = -1
 
     def alone(self) -> BinaryIO:
-        """Take the lock, so that no other pool changes the mount. Closing the returned file releases the lock.
+        """Take the lock for changes, so that no other pool changes the mount.
+
+        Close the returned file to release the lock.
 
         Raises:
-            Busy: another process holds the lock for too long.
+            Busy: Another process has held the lock for too long.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while True:
-            with suppress(FileNotFoundError):  # the last holder has just removed the folder
+            with suppress(FileNotFoundError):  # the last holder of the lock has just removed the folder
                 fd = self._open("lock")
                 if _try(fd) and os.fstat(fd).st_nlink:
                     return os.fdopen(fd, "rb")
@@ -61,7 +63,7 @@ class MountLock:
         fcntl.flock(self._users, fcntl.LOCK_SH)
 
     def own(self) -> bool:
-        """Become the owner if there is none; return whether this process is the owner."""
+        """Become the owner of the mount if there is none. Return whether this process is the owner."""
         if self._owner < 0:
             fd = self._open("owner")
             if not _try(fd):
@@ -71,7 +73,7 @@ class MountLock:
         return True
 
     def read_facts(self) -> dict[str, Any]:
-        """Read the facts that the present or last owner has written; empty: none."""
+        """Return the facts that the present or last owner of the mount has written; {}: there are none."""
         try:
             facts: dict[str, Any] = json.loads((self._folder / "owner").read_text())
         except (OSError, ValueError):
@@ -83,7 +85,10 @@ class MountLock:
         os.pwrite(self._owner, json.dumps(facts).encode(), 0)
 
     def leave(self) -> bool:
-        """Stop using the mount. Return whether no user is left: then unmount while the lock is held."""
+        """End this pool's use of the mount.
+
+        Return whether no other pool uses it. If so, unmount before you release the lock for changes.
+        """
         if self._users >= 0:
             os.close(self._users)
             self._users = -1
@@ -100,14 +105,14 @@ class MountLock:
         self._users = self._owner = -1
 
     def remove(self) -> None:
-        """Remove the lock files, while holding the lock.
+        """Remove the lock files. The caller must hold the lock for changes.
 
-        A process that is waiting for the lock notices the removal, and creates and locks new files.
+        A process that waits for the removed lock detects the removal, and creates and locks new files.
         """
         self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         for folder in (self._folder.parent, self._folder.parent.parent):
-            with suppress(OSError):  # the folder has other locks
+            with suppress(OSError):  # the folder has locks of other mounts
                 folder.rmdir()
 
     def _open(self, name: str) -> int:

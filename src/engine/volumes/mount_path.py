@@ -1,4 +1,4 @@
-"""Check a mount path without I/O, on the client and again on the host."""
+"""Checks of a path at which a volume is mounted. No I/O, so they work on the client and again on the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _FOLDERS = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/v
 
 
 def objection(path: str) -> str:
-    """Return why nothing can be mounted at ``path``, as the end of a sentence that begins with the path; "": it can."""
+    """Return the reason why no volume can be mounted at ``path``; "": it can.
+
+    The reason is the end of a sentence that begins with the path.
+    """
     if not path.startswith("/"):
         return "is not absolute: tasks have folders of their own to work in"
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in path):
@@ -32,7 +35,7 @@ def is_in(path: str, folder: str) -> bool:
 
 
 def overlap(paths: Sequence[str]) -> tuple[str, str] | None:
-    """Return two of ``paths``, the first of which would hide the second; None: there are none."""
+    """Return (upper, lower) of two ``paths``, if a mount at upper would hide the one at lower; None: no such paths."""
     ordered = sorted(paths, key=lambda path: path.split("/"))
     for upper, lower in zip(ordered, ordered[1:]):  # noqa: B905, RUF007 - Python 3.8 has neither
         if is_in(lower, upper):

@@ -1,10 +1,12 @@
-"""Keep a node's volumes mounted as long as its executor lives, in a separate process, as root if needed.
+"""The supervisor that keeps a node's volumes mounted as long as the node's executor (its daemon) lives.
+
+It is a separate process, and runs as root if needed::
 
     python3 -I <runtime> volumes <SOCKET
 
-Its stdin is a socket. It reads one request (a line of JSON), and replies ``ready`` or ``failed``. It ends when all
-other ends of the socket are closed, because the installer failed or the executor ended for any reason. It then unmounts
-and removes everything, and closes its own end. Like the installer, this module and all its imports must run on Python
+Its stdin is a socket. It reads one request (a line of JSON), and replies ``ready`` or ``failed``. When all other ends
+of the socket are closed, because the installer failed or the executor ended for any reason, the supervisor unmounts and
+removes everything, closes its own end and ends. Like the installer, this module and all its imports must run on Python
 3.8 or newer.
 """
 
@@ -26,11 +28,11 @@ _CHECK_S = 0.5
 
 
 class _Ended(BaseException):
-    """Raised by a signal that ends the supervisor while it is still mounting."""
+    """The exception that a signal handler raises to end the supervisor while it is still mounting."""
 
 
 def main() -> int:
-    """Start the supervisor in the background; return at once."""
+    """Start the supervisor as a background process. Return at once."""
     client = socket.socket(fileno=os.dup(0))
     if os.fork():
         return 0
@@ -47,7 +49,7 @@ def main() -> int:
 
 
 def _detach() -> None:
-    """Leave the folder, the umask and the standard streams of the process that started this one."""
+    """Leave the current folder, the umask and the standard streams that this process has inherited."""
     os.chdir("/")
     os.umask(0o077)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -63,7 +65,7 @@ def _supervise(client: socket.socket) -> None:
 
     def end(number: int, _: object) -> None:
         end_signals.append(number)
-        # otherwise the supervisor could not end while a store does not answer
+        # a store may not answer: only an exception ends that wait
         if is_mounting and len(end_signals) == 1:
             raise _Ended
 
@@ -95,9 +97,9 @@ def _supervise(client: socket.socket) -> None:
                 mount.check()
         mounted = _end(mounted)
     with suppress(OSError):
-        client.shutdown(socket.SHUT_RDWR)  # closing is not enough, as a thread is reading the socket
+        client.shutdown(socket.SHUT_RDWR)  # closing would not end the connection while a thread reads from the socket
     client.close()
-    while mounted:  # another pool still uses these mounts
+    while mounted:  # other pools still use these mounts
         select.select([], [], [], _CHECK_S)
         for mount in mounted:
             mount.check()
@@ -105,18 +107,18 @@ def _supervise(client: socket.socket) -> None:
 
 
 def _end(mounted: list[VolumeMount]) -> list[VolumeMount]:
-    """End mounts; return those that other pools still use."""
+    """End mounts. Return the mounts that other pools still use."""
     return [mount for mount in reversed(mounted) if not mount.end()]
 
 
 def _end_when_closed(client: socket.socket, main: threading.Thread) -> None:
-    """End this process when all other ends of its socket are closed."""
+    """Wait until all other ends of the socket are closed, then end this process."""
     with suppress(OSError):
         while client.recv(4096):
             pass
-    signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # the signal wakes the main thread from any wait
+    signal.pthread_kill(main.ident or 0, signal.SIGTERM)  # a signal wakes the main thread from any wait
 
 
 def _answer(client: socket.socket, kind: str, reason: str = "", log: Sequence[str] = ()) -> None:
-    with suppress(OSError):  # the reader is gone
+    with suppress(OSError):  # the installer is gone
         client.sendall(json.dumps({"is": kind, "reason": reason, "log": list(log)}).encode() + b"\n")
