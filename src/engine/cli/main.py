@@ -50,7 +50,7 @@ app.register_install_completion_command()
 
 def main() -> None:
     for name in ("stdout", "stderr"):
-        # the caller has closed this stream: without a replacement, print(file=None) would print to the other stream
+        # the caller has closed this stream: print(file=sys.stderr) would print to stdout if sys.stderr stayed None
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  open as long as the program runs
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper) and stream.errors == "strict":

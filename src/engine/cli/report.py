@@ -49,8 +49,8 @@ def report(
     if as_json and output is not None and is_no_file_of_its_own(output):
         refuse(f"--json tells a file's path and size, and {output} is no file of its own: give it another one.")
     chosen = chosen_run(run)
-    # searching a hundred thousand points of a run keeps them all in memory: garbage collection would find nothing, and
-    # take a third of the time
+    # a report may keep a hundred thousand points in memory: garbage collection would search them all, take a third of
+    # the time, and find no garbage
     gc.disable()
     try:
         path = write_report(chosen, output)

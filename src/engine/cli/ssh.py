@@ -63,7 +63,7 @@ def run_ssh(words: Sequence[str]) -> int:
             while True:
                 try:
                     return process.wait()
-                except KeyboardInterrupt:  # Ctrl-C is for the remote shell, and ssh ends by itself if it must
+                except KeyboardInterrupt:  # the remote shell handles Ctrl-C: keep waiting for ssh's end
                     continue
     except FileNotFoundError:
         refuse(f"there is no {words[0]} on this computer's PATH: install it (ssh is of OpenSSH's client).")

@@ -1,4 +1,4 @@
-"""`outrider stacks`: shows the call stacks of a running run's tasks."""
+"""`outrider stacks`: shows the call stacks of a run's tasks."""
 
 from __future__ import annotations
 
