@@ -16,21 +16,23 @@ if TYPE_CHECKING:
 
 
 def config_check(file: Path | None = None, /, *, as_json: AsJson = False) -> int:
-    """Check outrider.toml, or [tool.outrider] of a pyproject.toml, and show the settings of its pools.
+    """Check outrider.toml, or [tool.outrider] in a pyproject.toml, and show the settings of its pools.
 
-    All that is wrong is said at once: keys that there are not, with the one that was probably meant, values that
-    cannot be, files that are not there, variables of secrets that are not set. Trackers are checked also where no pool
-    names them. Settings of pools that are not the defaults are shown, secrets without their values. Nothing is started,
-    and no cloud is asked. Exits with 2 where something is wrong.
+    Reports all errors at once: unknown keys (with the key that was probably meant), invalid values, missing files, and
+    environment variables of secrets that are not set. Trackers are checked even if no pool uses them. Of each pool, the
+    settings that differ from their defaults are shown; secrets are hidden. Nothing is started, and no cloud is
+    contacted.
+
+    Exits with 0 if everything is in order, and with 2 if there is an error.
 
     Example: `outrider config check outrider.toml`
 
     Parameters
     ----------
     file:
-        Default: the nearest, in this folder or above.
+        The file to check. Default: the nearest one, in this folder or a folder above.
     as_json:
-        Print JSON, for programs, with all settings.
+        Print the result and all settings as JSON, for programs.
     """
     from ..api.checks import refuse
     from ..config.check import checked_pool, checked_tracker
@@ -72,7 +74,7 @@ def _show(where: str, problems: Sequence[str], settings: Mapping[str, Any]) -> N
 
 
 def _short(value: Any) -> Any:
-    """Return a setting without the values that are empty by default."""
+    """Return a setting without its empty parts (None, 0, empty texts, lists and tables), which only repeat defaults."""
     if isinstance(value, list):
         return [_short(each) for each in value]
     if not isinstance(value, dict):

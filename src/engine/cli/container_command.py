@@ -17,9 +17,10 @@ _SHELL = ("sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec 
 
 @dataclass(frozen=True, slots=True)
 class InContainer:
-    """A container. ``name``: the container's name. ``runtime``: the command of its runtime, such as ``("sudo",
-    "docker")``.
-    ``host``: how to reach the host that the container runs on; None: this computer.
+    """A container, and how to run commands in it.
+
+    ``name``: the container's name. ``runtime``: the command of the container runtime, such as ``("sudo", "docker")``.
+    ``host``: how to reach the host of the container; None: this computer.
     """
 
     name: str
@@ -27,7 +28,7 @@ class InContainer:
     host: Way | None = None
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """Return the command line that runs ``command`` in the container, without input."""
+        """Return the command line that runs ``command`` in the container, with an empty standard input."""
         return [*self.runtime, "exec", self.name, *command]
 
     def shell(self, *, terminal: bool) -> list[str]:
@@ -39,7 +40,10 @@ class InContainer:
 
 
 def container_of(about: Mapping[str, Any], node: LivingNode) -> InContainer | None:
-    """Return the container of a node, from the description of its run; None: the node is not a container."""
+    """Return the container of a node; None: the node is not a container.
+
+    ``about``: the description of the node's run, from run.json.
+    """
     runtime, (host, _, name) = shlex.split(node.facts.get("runtime", "")), node.machine.rpartition("/")
     if not runtime:
         return None

@@ -1,4 +1,4 @@
-"""`outrider exec`: runs a command on nodes of a living pool."""
+"""`outrider exec`: runs a command on nodes of a running pool."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .run_choice import RunOrMachine
 from .ssh import pinned
 from .ssh_command import ssh_command
 
-AT_A_TIME = 32  # most nodes that run the command concurrently
-END_S = 2.0  # seconds for a command to end after SIGTERM, and again after SIGKILL
+AT_A_TIME = 32  # at most so many nodes run the command at the same time
+END_S = 2.0  # seconds to wait for the command's end after SIGTERM, and again after SIGKILL
 LINE_BYTES = 1024 * 1024
 STREAMS = {1: "stdout", 2: "stderr"}
-NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the exit codes that shells use
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes as in shells: there is no such command; it cannot be executed
 
 
 class Lines(NamedTuple):
@@ -36,7 +36,7 @@ class Lines(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a command on a node. ``reason``: why the command could not be run; else empty."""
+    """The end of a command on a node. ``reason``: why the command could not be run; empty if it ran."""
 
     code: int
     reason: str = ""
@@ -48,30 +48,30 @@ Tell = Callable[[Reached, Lines | Ended], None]
 def execute(
     target: RunOrMachine, /, *command: str, node: int | None = None, rank: int | None = None, as_json: AsJson = False
 ) -> int:
-    """Run a command on all nodes of a living pool, or on one.
+    """Run a command on every node of a running pool, or on one node.
 
-    Elsewhere it runs by the system's ssh, in the home folder of the user who logs in; in a container by docker exec or
-    podman exec, in the image's own folder; on this computer in the folder in which the node's tasks work. It is no
-    task: it takes no slot, and does not see the image's environment. What it prints is marked with its node, and has no
-    colours. It is no shell's line: for that write -- sh -c 'ls | wc -l'.
+    The command is not a task of the pool: it takes no slot, and does not see the image's environment. It runs in the
+    home folder of the login user (on nodes reached by ssh), in the image's own folder (in containers, by docker exec or
+    podman exec), or in the folder of the node's tasks (on this computer). Each line of output begins with the node's
+    name, and has no colours. The command is not given to a shell: for pipes and the like, write -- sh -c 'ls | wc -l'.
 
-    Exits with 0, or with the exit code of the command that failed first: 255 where ssh did, 127 where the command is
-    not there.
+    Exits with 0 if the command succeeds on all nodes, else with the exit code of the command that failed first: 255 if
+    ssh failed, 127 if the command was not found.
 
     Example: `outrider exec train --node 0 -- nvidia-smi -L`
 
     Parameters
     ----------
     target:
-        A run, or the machine of a node, as i-0abc or the name of a host.
+        A run (id or name), or the machine of a node, such as i-0abc or a host name.
     command:
         The command and its arguments, after --.
     node:
-        Only on the node of this number.
+        Run only on the node with this number.
     rank:
-        Only on the node of this rank of the newest broadcast.
+        Run only on the node of this rank in the newest broadcast.
     as_json:
-        Print each line, and how the command ended on each node, as a JSON object, for programs.
+        Print each line of output, and how the command ended on each node, as a JSON object, for programs.
     """
     if not command:
         refuse("what is to be run is missing: outrider exec RUN -- COMMAND ARGS.")
@@ -82,7 +82,7 @@ def execute(
 
 
 async def _on_all(nodes: Sequence[Reached], command: Sequence[str], show: Tell) -> int:
-    """Run the command on all nodes. Return the first exit code that is not 0."""
+    """Run the command on all nodes. Return the exit code of the first command that failed, else 0."""
     failures: list[int] = []
     turns = asyncio.Semaphore(AT_A_TIME)
     running: set[Command] = set()
@@ -98,15 +98,17 @@ async def _on_all(nodes: Sequence[Reached], command: Sequence[str], show: Tell) 
         async with asyncio.TaskGroup() as tasks:
             for node in nodes:
                 tasks.create_task(one(node))
-    except ExceptionGroup as group:  # raise only one of several errors, such as a BrokenPipeError for each node
+    except ExceptionGroup as group:  # several nodes may fail in the same way: raise only the first error
         raise group.exceptions[0] from None
-    finally:  # commands are ended here, because the group cancels its tasks a second time if two of them fail
+    finally:  # end the commands here, not in the tasks of the group, which the group may cancel twice
         await asyncio.gather(*(each.end() for each in running))
     return failures[0] if failures else 0
 
 
 async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], object], running: set[Command]) -> Ended:
-    """Run the command on one node. The command is in ``running`` while it runs; after an exception, it stays there."""
+    """Run the command on one node. While the command runs, it is in the set ``running``; after an exception, it stays
+    in the set for the caller to end.
+    """
     with ExitStack() as stack:
         words, folder = list(command), node.folder
         if node.container is not None:
@@ -128,12 +130,13 @@ async def _on(node: Reached, command: Sequence[str], tell: Callable[[Lines], obj
 class Command(asyncio.SubprocessProtocol):
     """A running command, in a session of its own.
 
-    ``code``: a future of the exit code, set when all output is reported; if reporting fails, the future has that error.
+    ``code``: a future of the exit code. It is set after all output was reported; if reporting fails, it has that error.
     """
 
     def __init__(self, tell: Callable[[Lines], object]) -> None:
         self._tell = tell
-        self._rests = {1: b"", 2: b""}  # the unfinished line of each stream
+        # for each stream (1: stdout, 2: stderr), the beginning of a line whose end has not arrived
+        self._rests = {1: b"", 2: b""}
         self._over = asyncio.Event()
         self._transport: asyncio.SubprocessTransport
         self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -164,31 +167,35 @@ class Command(asyncio.SubprocessProtocol):
         try:
             if not await self._ended_by(signal.SIGTERM):
                 await self._ended_by(signal.SIGKILL)
-        except asyncio.CancelledError:  # caused by a second Ctrl-C
+        except asyncio.CancelledError:  # the user has pressed Ctrl-C a second time
             await self._ended_by(signal.SIGKILL)
             raise
         finally:
-            # closing kills a process that has not ended, which may belong to another user
+            # close() kills a command that still runs; this is forbidden if the command belongs to another user
             with suppress(PermissionError):
-                self._transport.close()  # a process in another session may still have the output open
+                # needed if a process outside of the command's session still has the output open
+                self._transport.close()
 
     async def _ended_by(self, number: signal.Signals) -> bool:
-        """Send a signal. Return whether the command has ended and no process has its output open any more."""
-        with suppress(ProcessLookupError, PermissionError):  # the command runs as another user, as under sudo
+        """Send a signal to the command. Wait up to `END_S`, and return whether the command has ended and no process has
+        its output open any more.
+        """
+        # PermissionError: the command runs as another user, for example by sudo
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._transport.get_pid(), number)
         with suppress(TimeoutError):
             async with asyncio.timeout(END_S):
                 await self._over.wait()
         return self._over.is_set()
 
-    # --- as asyncio calls it ---
+    # --- callbacks that asyncio calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._transport = transport
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Report complete lines. A line that is too long for memory is reported in pieces."""
+        """Report complete lines. A line of more than `LINE_BYTES` is reported in pieces."""
         *lines, rest = (self._rests[fd] + data).split(b"\n")
         if len(rest) > LINE_BYTES:
             lines, rest = [*lines, rest], b""
@@ -200,7 +207,7 @@ class Command(asyncio.SubprocessProtocol):
             self._report(fd, [rest])
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Set the exit code, after the command and both its streams have ended."""
+        """Set the exit code: asyncio calls this when the command and both of its output streams have ended."""
         self._over.set()
         self._transport.close()
         code = self._transport.get_returncode()
@@ -209,7 +216,7 @@ class Command(asyncio.SubprocessProtocol):
             self.code.set_result(code)
 
     def _report(self, fd: int, lines: Sequence[bytes]) -> None:
-        if self.code.done():  # nothing waits for the command any more
+        if self.code.done():  # the caller has stopped waiting for the command, or an earlier report has failed
             return
         try:
             self._tell(Lines(STREAMS[fd], [clean(line.decode(errors="replace")) for line in lines]))

@@ -22,13 +22,14 @@ def guarded(command: Callable[[], object]) -> int:
         try:
             command()
         except SystemExit as end:
-            if isinstance(end.__context__, BrokenPipeError):  # rich has caught a BrokenPipeError and raised SystemExit
+            # rich (the library that prints tables) has replaced a BrokenPipeError by a SystemExit
+            if isinstance(end.__context__, BrokenPipeError):
                 raise BrokenPipeError from None
             code = _code(end)
-        sys.stdout.flush()  # otherwise Python flushes at exit, where the error cannot be caught
+        sys.stdout.flush()  # flush here: at exit, Python would flush stdout where no error can be caught
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # as in `outrider runs | head -1`
+    except BrokenPipeError:  # the reader of stdout has ended, as in `outrider runs | head -1`
         _forget_stdout()
         return code or CLOSED
     except Exception as error:
@@ -37,13 +38,13 @@ def guarded(command: Callable[[], object]) -> int:
         with suppress(OSError):
             print(f"outrider: {line}", file=sys.stderr)
         if isinstance(error, OSError):
-            _forget_stdout()  # stdout's disk may be full
+            _forget_stdout()  # the error may be that stdout's disk is full: then a flush at exit would fail again
         return code or WRONG
     return code
 
 
 def described(error: Exception) -> str | None:
-    """Return an error as a line that says what to do; None: the error is a bug of this program."""
+    """Return an error as a line that says what the user can do; None: the error is a bug of Outrider."""
     from ...providers.errors import ProviderError
     from ..api.errors import OutriderError
     from ..api.language import is_own, worded
@@ -72,12 +73,12 @@ def _has_working_folder() -> bool:
 
 
 def defect(error: Exception) -> str:
-    """Return a message about an unexpected error, for a command that continues without the part that failed."""
+    """Return a message about a bug of Outrider, for a command that continues without the part that failed."""
     return f"this is a defect of Outrider: report it ({type(error).__name__}: {error})"
 
 
 def usage_error(error: CycloptsError) -> Text:
-    """Return the message about a wrong command line, with a pointer to its help."""
+    """Return the message about a wrong command line, with a pointer to the verb's `--help`."""
     from cyclopts.exceptions import UnknownCommandError, UnknownOptionError, UnusedCliTokensError
     from rich.text import Text
 
@@ -107,7 +108,10 @@ _OF_TORCHRUN = {
 
 
 def _other_spelling(typed: str, verb: str) -> str:
-    """Return a suggestion for an option that `outrider run` does not have; empty: no suggestion."""
+    """Return a message with the right spelling of an option that `outrider run` does not have; empty: no suggestion.
+
+    Covers torchrun's options, and options that are written with `--set` or `--image`.
+    """
     if verb not in ("run", "offers"):
         return ""
     from ...providers.option_names import OF_IMAGE, SAME
@@ -140,7 +144,7 @@ _OF_PROVIDERS = frozenset({
 
 
 def refused(reason: str) -> SystemExit:
-    """Print why a command is refused. Return the SystemExit for the caller to raise."""
+    """Print the reason why a command is refused. Return a SystemExit for the caller to raise."""
     print(f"outrider: {reason}", file=sys.stderr)
     return SystemExit(WRONG)
 

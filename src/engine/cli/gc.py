@@ -1,4 +1,4 @@
-"""`outrider gc`: ends the machines that dead clients have left."""
+"""`outrider gc`: removes machines and other resources that dead programs have left."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ def gc(
     foreign: Annotated[bool, Flag] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Show what dead clients left in clouds, clusters and containers; with --apply, remove it.
+    """Show what dead programs left in clouds, clusters and containers; with --apply, remove it.
 
     Example: `outrider gc --apply`
 
-    Looks in the places that this computer's journal knows, and in those given. A pool whose owner is alive on this
-    computer is never touched. Exits with 0 when nothing is left of this computer's dead pools, with 1 when something
-    is left, and with 2 when a place could not be asked.
+    Searches every place where programs of this computer requested machines (the journal lists these places), and the
+    places that the options name. Pools of programs that are alive on this computer are never touched.
+
+    Exits with 0 if nothing is left of this computer's dead programs, with 1 if something is left, and with 2 if a place
+    could not be searched.
 
     Parameters
     ----------
     apply:
-        Remove what was found. Without this it is only shown.
+        Remove what was found. Without this option, it is only shown.
     foreign:
-        Also remove pools of other computers, pools that this computer's journal does not know, and machines that only
-        have the tags of a pool that it knows. Be sure that nobody uses them.
+        Also remove pools of other computers, pools that this computer's journal does not list, and machines that have
+        the tags of a listed pool and are not listed themselves. Make sure that nobody uses them.
     as_json:
         Print JSON, for programs.
     """
@@ -67,7 +69,7 @@ def gc(
 class Removal(NamedTuple):
     """The result of removing a pool.
 
-    ``failure``: why the pool still exists. ``note``: a remark about a removed pool.
+    ``failure``: why the pool still exists; empty if it is removed. ``note``: a remark about a removed pool.
     """
 
     failure: str = ""
@@ -75,7 +77,9 @@ class Removal(NamedTuple):
 
 
 async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequence[Verdict]) -> list[Removal]:
-    """Remove pools. Different providers work concurrently; the pools of one provider are removed one after another."""
+    """Remove pools. Pools of different providers are removed at the same time, and pools of one provider one after
+    another.
+    """
     done = [Removal()] * len(pools)
 
     async def remove_all(provider: str) -> None:
@@ -99,7 +103,7 @@ async def _removed(journal: Journal, pool: FoundPool) -> Removal:
         if surveyor is not None and pool.standing == "unknown":
             note = await surveyor.sweep_others(pool.place, pool.pool, journal)
             return Removal(note=note or "")
-        # owned during the removal, so that no client can attach to the pool
+        # this process owns the pool during the removal, so that no client can attach to the pool
         with journal.own(pool.pool, pool.provider, adopt=True) as owned:
             if surveyor is not None:
                 note = await surveyor.sweep(pool.place, pool.pool, journal, lease_s=lease_kept(owned))

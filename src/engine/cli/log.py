@@ -24,26 +24,29 @@ def log(
     param: list[str] | None = None,
     artifact: list[Path] | None = None,
 ) -> int:
-    """Log from what a task has started, as a shell script: into the record of the run.
+    """Log numbers, texts and files to a run's record, from a script that a task started.
 
-    Exits with 2 where no task has started it or something cannot be understood, with 1 where the node does not take it.
+    For shell scripts and other programs. In Python, use log_metrics, log_text, log_params and log_artifact.
+
+    Exits with 1 if the node does not accept what is logged, and with 2 if no task started the script, or an argument is
+    invalid.
 
     Example: `outrider log loss=0.3 accuracy=0.9 --step 7`
 
     Parameters
     ----------
     values:
-        Numbers, as loss=0.3; nan and inf are some.
+        Numbers to log, such as loss=0.3. nan and inf are allowed.
     step:
-        The step that the numbers, or the text, are of.
+        The training step to which the numbers or the text belong.
     text:
-        A text, such as a sample that a model has generated.
+        A text to log, such as a sample that a model has generated.
     name:
-        The name of the text, or of the artifact.
+        The name of the text (default: text) or of the artifact (default: its file name).
     param:
-        A setting of the run, as lr=0.1; may be given several times.
+        A setting of the run, such as lr=0.1. Can be repeated.
     artifact:
-        A file to be copied into the record; may be given several times.
+        A file to copy into the record. Can be repeated.
     """
     if not os.environ.get(VARIABLE):
         return _refused(f"log is for what a task of a pool has started: {VARIABLE} is not set here")
@@ -68,8 +71,12 @@ def log(
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command with these arguments, without any third-party package."""
-    parser = argparse.ArgumentParser(prog="outrider log", description="Log from what a task has started.")
+    """Run `outrider log` with these arguments. Nodes have no third-party packages, so only the standard library is
+    used.
+    """
+    parser = argparse.ArgumentParser(
+        prog="outrider log", description="Log to a run's record, from a script that a task started."
+    )
     parser.add_argument("values", nargs="*", metavar="NAME=NUMBER")
     parser.add_argument("--step", type=int)
     parser.add_argument("--text")

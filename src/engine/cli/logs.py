@@ -20,7 +20,7 @@ from .failures import refused
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-POLL_S = 0.25  # interval between reads of new lines
+POLL_S = 0.25  # seconds between two reads of new lines
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -37,25 +37,27 @@ def logs(
     times: Annotated[bool, Flag] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Show what the tasks of a run have printed, in the order of time.
+    """Show what the tasks of a run printed, oldest line first.
 
-    A broadcast's lines are by rank, with a mark where a generation begins; those of other calls are by node. Exits with
-    2 where there is no such run, or a rank or node that is named has no log.
+    Each line begins with its rank if a broadcast printed it, else with its node. A line with --- marks where a
+    broadcast begins, and where it begins again after the loss of a node.
+
+    Exits with 2 if there is no such run, or a given rank or node has no log.
 
     Example: `outrider logs train --rank 0 -f --since 5m --grep loss`
 
     Parameters
     ----------
     rank:
-        Only this rank of broadcasts; may be given several times.
+        Only lines of this rank of broadcasts. Can be repeated.
     node:
-        Only what this node ran outside of broadcasts; may be given several times.
+        Only lines that this node printed outside of broadcasts. Can be repeated.
     follow:
-        Go on until the run has ended.
+        Keep printing new lines until the run ends.
     lines:
-        Only the last so many lines; with --follow, those and what comes.
+        Only so many lines from the end. With --follow, new lines come after them.
     since:
-        Only lines of the last so many seconds, minutes, hours or days: 30s, 5m, 2h, 1d.
+        Only lines printed in the last seconds, minutes, hours or days: 30s, 5m, 2h, 1d.
     grep:
         Only lines in which this regular expression is found.
     times:
@@ -97,7 +99,7 @@ def _print(printed: Iterable[Printed], *, times: bool, as_json: bool) -> None:
 
 
 def _check_origins(run: Run, ranks: Sequence[int] | None, nodes: Sequence[int] | None) -> None:
-    """Exit with 2 if a run has no log of a requested rank or node."""
+    """Exit with 2 if a run has no log of a rank or node that the user named."""
     there = Logs(run).origins()
     for kind, numbers in (("rank", ranks), ("node", nodes)):
         known = sorted(number for each, number in there if each == kind)
@@ -108,7 +110,7 @@ def _check_origins(run: Run, ranks: Sequence[int] | None, nodes: Sequence[int] |
 
 
 def fields(line: LogLine, origin: str) -> dict[str, Any]:
-    """Return the fields of a line for ``--json``."""
+    """Return the fields of a line of a run's log, for ``--json``."""
     kind, _, number = origin.partition(" ")
     whose = {each: int(number) if kind == each else None for each in ("rank", "node")}
     return {"at": unix_time(line.at), **whose, "stream": line.stream, "text": line.text}
@@ -121,7 +123,7 @@ def _shown(line: LogLine, origin: str, *, times: bool) -> str:
 
 def _followed(run: Run, logs: Logs) -> Iterator[Printed]:
     while True:
-        # read the owner's state before the lines: then all lines written before the owner's end are read
+        # read the owner's state first, and then its lines: no line that a dying owner writes in between is missed
         alive = run.owner == "alive"
         yield from logs.new_lines()
         if not alive:
@@ -138,7 +140,7 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
 
 
 def _earliest(since: str | None) -> str:
-    """Return the time of the first line to show, in the format of logs; empty: show all lines."""
+    """Return the time of the first line to show, formatted as in the log; empty: show all lines."""
     if since is None:
         return ""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", since)

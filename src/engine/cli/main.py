@@ -1,4 +1,4 @@
-"""The command `outrider`. Each verb is a module of its own, imported when the verb or its help is needed."""
+"""The command `outrider`. The code of each verb is in a module that is imported when the verb or its help is needed."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ app = App(
     name="outrider",
     help="Runs ordinary Python functions on clusters that exist only while they are needed.",
     version_flags=["--version"],
-    default_parameter=Parameter(negative=""),  # no --no-... variant for each flag
+    default_parameter=Parameter(negative=""),  # flags have no variant with --no-
     error_formatter=usage_error,
     suppress_keyboard_interrupt=False,
 )
-config = App(name="config", help="Look at outrider.toml.")
+config = App(name="config", help="Check the configuration file outrider.toml.")
 app.command(config)
 for verb, (module, function) in VERBS.items():
     of = config if verb.startswith("config ") else app
@@ -50,18 +50,18 @@ app.register_install_completion_command()
 
 def main() -> None:
     for name in ("stdout", "stderr"):
-        # the caller has closed this stream, and print() would use the other stream instead
+        # the caller has closed this stream: print(file=sys.stderr) would print to stdout if sys.stderr stayed None
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  open as long as the program runs
         elif isinstance(stream := getattr(sys, name), io.TextIOWrapper) and stream.errors == "strict":
-            # characters that the terminal's encoding lacks are printed as "?", instead of a traceback
+            # print "?" for characters that the terminal's encoding lacks, instead of ending with a traceback
             stream.reconfigure(errors="replace")
     with speaking(_language(sys.argv[1:])):
         sys.exit(guarded(lambda: app(_words(sys.argv[1:]))))
 
 
 def _language(words: list[str]) -> Language:
-    """Return the form in which messages to the caller of a verb name options."""
+    """Return how messages of a verb name options: as command-line options, as places, or as keys of a TOML file."""
     forms: dict[str, Form] = {"run": "options", "offers": "options", "ps": "places", "gc": "places"}
     return Language(forms.get(words[0] if words else "", "toml"))
 
@@ -72,7 +72,7 @@ def _words(words: list[str]) -> list[str]:
 
         return with_program_apart(words)
     if not words or (words[0] != "--version" and words[0] not in VERBS):
-        for verb in VERBS:  # help and shell completion need the description of each verb
+        for verb in VERBS:  # import every verb, because help and shell completion show the description of each verb
             _resolve(app, verb.split())
     return words
 

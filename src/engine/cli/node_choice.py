@@ -1,6 +1,6 @@
 """The choice of nodes for `outrider ssh` and `outrider exec`, and how to reach each of them.
 
-Nodes of living pools can be chosen, and nodes of pools whose client died, for as long as their machines live.
+The user can choose nodes of running pools, and nodes of pools whose program has died, until their machines end.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from .ssh_command import Way
 class Reached:
     """A node, and how to reach it: in a ``folder`` on this computer, in a ``container``, or by SSH (``way``)."""
 
-    name: str  # "node 3", or the machine's name for a pool without a record
+    name: str  # such as "node 3"; the machine's name if the pool has no record
     machine: str
     way: Way | None = None
     folder: Path | None = None
     container: InContainer | None = None
-    number: int | None = None  # number of the node in its run
+    number: int | None = None  # the node's number in its run; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The machines that the journal has SSH keys for, by their ids at the provider."""
+    """The machines whose SSH keys the journal (the local database of pools) has.
+
+    ``ways``: the SSH route to each machine, by the machine's id at the provider.
+    """
 
     ways: Mapping[str, Way]
 
@@ -56,8 +59,10 @@ class Machines:
 
 
 def reached(wanted: str, *, node: int | None = None, rank: int | None = None) -> list[Reached]:
-    """Return the nodes that ``wanted`` names: all nodes of a run, its node with a number or rank, or a node by its
-    machine.
+    """Return the nodes that the user means.
+
+    ``wanted`` is a run, which means all its ready nodes, or a machine, which means the node on it. ``node`` and
+    ``rank`` limit a run to the node with this number or rank.
 
     Raises:
         SpecError: there is no such node; the message says which nodes exist.
@@ -89,9 +94,9 @@ def reached(wanted: str, *, node: int | None = None, rank: int | None = None) ->
 
 
 def _left(run: Run, machines: Machines, node: int | None, rank: int | None) -> Iterator[Reached]:
-    """Yield the nodes of a run whose client died, if their machines end by their lease.
+    """Yield the nodes of a run whose program died, if their machines still exist.
 
-    Print a message about that to stderr.
+    Print to stderr when the machines' leases will end them.
     """
     left = machines_left(Journal(state_root()))
     run_nodes = nodes_now(parsed_events((run.directory / EVENTS).read_bytes()))
@@ -126,11 +131,10 @@ def _chosen(
 
 
 def _by_machine(wanted: str, runs: Sequence[Run], machines: Machines) -> Iterator[Reached]:
-    """Yield the nodes whose pools know them by this name or address; if there is none, the nodes that report it
-    themselves.
+    """Yield the nodes whose machine has this name or address.
 
-    Reports of nodes are used last, because a node that reports the name of another node must not get commands for that
-    node.
+    Names that the pool knows count first. Names that nodes report about themselves are used only if no other name
+    matches: a node that reports the name of another node must not get that node's commands.
     """
     living = [
         (run, each)
@@ -170,9 +174,9 @@ def _reached(run: Run, node: LivingNode, machines: Machines) -> Reached:
 
 
 def host_way(about: Mapping[str, Any], machine: str) -> Way | None:
-    """Return how to reach a host of the user's own, from the description of a run; None: the run has no such host.
+    """Return how to reach a host that belongs to the user; None: the run has no such host. No I/O.
 
-    No I/O.
+    ``about``: the description of the run, from run.json.
     """
     specs = about.get("spec", {}).get("specs", ()) if isinstance(about.get("spec"), Mapping) else ()
     for spec in specs:

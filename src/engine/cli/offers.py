@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from ...providers.base import LaunchRequest, MachineOffer
     from ..api.settings import Settings, Spec
 
-SHOWN = 20  # offers shown of a spec; --json has all
-SHOWN_OF_EACH = 5  # offers shown of each provider when several are compared
-ANSWER_S = 30.0  # timeout for a provider's offers; a cloud's catalogue and prices arrive within some seconds
+SHOWN = 20  # at most so many offers are shown for each spec; --json shows all
+SHOWN_OF_EACH = 5  # at most so many offers are shown for each provider if several providers are compared
+ANSWER_S = 30.0  # seconds to wait for a provider's offers; clouds send their catalogue and prices within a few seconds
 COLUMNS = ("try", "type", "where", "market", "USD/h", "vCPUs", "GB", "GPUs", "stock", "arch")
-# columns that are left out, in this order, on a terminal that is too narrow
+# on a terminal that is too narrow, these columns are left out, in this order
 FIRST_TO_GO = ("arch", "stock", "GB", "vCPUs", "try", "market")
 RIGHT = frozenset({"try", "USD/h", "vCPUs", "GB"})
 
 
 @dataclass(frozen=True, slots=True)
 class SpecOffers:
-    """The offers of machines for one spec, in the order in which they are tried. ``why_not``: why there are none."""
+    """The offers of machines for one spec, in the order in which a pool tries them. ``why_not``: why there are no
+    offers.
+    """
 
     provider: str
     offers: Sequence[MachineOffer] = ()
@@ -44,7 +46,7 @@ class SpecOffers:
 
     @property
     def hourly_usd(self) -> float:
-        """The price by which pools compare specs: that of the cheapest machine among those tried first."""
+        """The price by which pools compare specs: the lowest price per hour among the machines that are tried first."""
         first = [each.hourly_usd for each in self.offers if each.attempt == 1 and each.hourly_usd is not None]
         return min(first, default=float("inf"))
 
@@ -58,28 +60,29 @@ def offers(
     max_price: float | None = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show what machines a pool would get, and what they cost, without starting any.
+    """Show which machines a pool would get, and their prices, without starting any.
 
-    Takes the options of `outrider run`, and outrider.toml as that does. Where neither says a provider, every cloud is
-    asked, at once, and their offers stand in one table, the cheapest first; a cloud that gives none is named with the
-    reason and the next step. Of one provider, offers stand in the order in which they are tried; those with the same
-    number are asked for together, and the next number when they give too few. Prices are of one machine with its disk.
-    Unless the cloud tells its stock, whether it has such a machine to give shows when it is asked for.
+    Takes the options of `outrider run`, and uses outrider.toml as `outrider run` does. If neither names a provider, all
+    clouds are asked at once: one table shows their offers, the cheapest first, and each cloud without an offer is named
+    with the reason and the next step. If a provider is named, its offers are in the order in which a pool would request
+    them: first all offers with 1 in the column "try" together, then those with 2 if that gave too few machines, and so
+    on. A price includes one machine and its disk. Whether a machine is free is known only at the launch, unless the
+    cloud publishes its stock.
 
-    Exits with 2 where nothing fits, and says what comes close.
+    Exits with 2 if no machine fits, and shows which machines come close.
 
     Example: `outrider offers --accelerator H100 --nodes 2 --spot`
 
     Parameters
     ----------
     spot:
-        Spot machines alone.
+        Only spot machines.
     region:
-        Only machines of this region, as the cloud calls it.
+        Only machines in this region, by the cloud's name for it.
     vcpus:
-        What each machine has at least.
+        The least number of vCPUs of a machine.
     max_price:
-        The most that a machine may cost, in USD per hour.
+        The highest price of a machine, in USD per hour.
     as_json:
         Print JSON, for programs.
     """
@@ -109,14 +112,16 @@ def offers(
 def settings_of(
     options: RunOptions, wanted: Mapping[str, Any], region: str | None = None
 ) -> tuple[Settings | None, list[SpecOffers]]:
-    """Return the settings of the pool that `outrider run` would open here, and the clouds that lack the region.
+    """Return the settings of the pool that `outrider run` would open here, and a refusal for each cloud without the
+    region.
 
-    If the options name no provider, the pool has a spec for each cloud. The settings are None if no cloud is left.
+    If neither the options nor the file name a provider, the pool has a spec for each cloud. The settings are None if no
+    cloud has the region.
 
     Args:
         options: The options of `outrider run`.
-        wanted: Further options of the pool.
-        region: The region of each provider that has regions.
+        wanted: Other options of the pool, such as vcpus.
+        region: The only region to use; None: any. Providers without regions ignore it.
 
     Raises:
         SpecError: an option or the file is not valid.
@@ -160,7 +165,9 @@ def settings_of(
 
 
 def _in_region(provider: object, region: str) -> dict[str, Any]:
-    """Return a provider's table with the region added. A provider without a region option is returned unchanged."""
+    """Return a provider's configuration table with the region set. If the provider has no such option, nothing is
+    added.
+    """
     from inspect import signature
 
     from ...providers.registry import PROVIDERS, provider_class
@@ -176,7 +183,9 @@ def _in_region(provider: object, region: str) -> dict[str, Any]:
 
 
 def _clouds_with(names: Sequence[str], region: str | None) -> tuple[list[Any], list[SpecOffers]]:
-    """Return the clouds that may have the region, as tables, and those that cannot have it, with the reason."""
+    """Return the configuration tables of the clouds that may have the region, and a refusal for each of the other
+    clouds.
+    """
     from ...providers.registry import provider_class
     from ..api.language import worded
 
@@ -195,7 +204,7 @@ def _clouds_with(names: Sequence[str], region: str | None) -> tuple[list[Any], l
 
 
 def _within(result: SpecOffers, region: str | None) -> SpecOffers:
-    """Return only the offers of a region. Some providers have no region option, and return offers of all regions."""
+    """Return only the offers in a region: a provider without a region option returns offers in all regions."""
     here = [each for each in result.offers if region is None or region in (each.region, each.place)]
     if here or result.why_not or region is None or not any(each.region or each.place for each in result.offers):
         return result if not here else SpecOffers(result.provider, here)
@@ -204,9 +213,9 @@ def _within(result: SpecOffers, region: str | None) -> SpecOffers:
 
 
 async def offers_of(settings: Settings) -> list[SpecOffers]:
-    """Request the offers of each spec from all providers concurrently.
+    """Request the offers for all specs from their providers at the same time.
 
-    Return them in the order in which the pool tries the specs.
+    Return the offers in the order in which the pool tries the specs.
     """
     import anyio
 
@@ -308,7 +317,7 @@ def _price(offer: MachineOffer) -> float:
 
 
 def _show_table(console: Console, rows: Sequence[Sequence[str]], columns: Sequence[str] = COLUMNS) -> None:
-    """Print a table. On a narrow terminal, columns are left out rather than cut."""
+    """Print a table. If the terminal is too narrow, leave out columns instead of cutting them."""
     from rich.table import Table
     from rich.text import Text
 
@@ -324,7 +333,7 @@ def _show_table(console: Console, rows: Sequence[Sequence[str]], columns: Sequen
 
 
 def fitting(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int) -> list[str]:
-    """Return the most important columns of a table, as many as fit into the width."""
+    """Return the columns of a table that fit into the width. Columns in `FIRST_TO_GO` are left out first."""
     needs = {column: 2 + max(len(column), *(len(row[place]) for row in rows)) for place, column in enumerate(columns)}
     for column in FIRST_TO_GO:
         if sum(needs.values()) > width:

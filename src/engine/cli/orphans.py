@@ -1,4 +1,4 @@
-"""Decides, from the journal and from tags, which cloud machines are orphans (machines without an owner). No I/O."""
+"""Decides, from the journal and from tags, which cloud resources have no living owner (orphans). No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Standing = Literal["alive", "dead", "elsewhere", "unknown"]
 class FoundPool:
     """All resources of one pool in one place.
 
-    ``standing`` is "unknown" for resources with the tag of a pool that the journal does not know.
+    ``standing``: the state of the pool's owner. "unknown": a resource's tag names the pool, but the journal does not
+    list the resource.
     """
 
     pool: str
@@ -28,39 +29,41 @@ class FoundPool:
     standing: Standing
     machines: tuple[FoundMachine, ...] = ()
     others: tuple[str, ...] = ()
-    unsettled: int = 0  # resources that may exist in the place according to the journal
+    unsettled: int = 0  # number of resources that may exist in the place, according to the journal
     error: str = ""
-    tagged: bool = False  # the tag names a pool that the journal knows
-    unsaid: bool = False  # some resources have no tag that names an owner
+    tagged: bool = False  # the resources' tag names a pool that the journal knows
+    unsaid: bool = False  # some resources have no tag that names their owner
 
     @property
     def hourly_usd(self) -> float | None:
-        """Price of all its machines in USD per hour; None if the price of one is unknown."""
+        """The price of all machines of the pool, in USD per hour; None: the price of a machine is unknown."""
         prices = [machine.hourly_usd for machine in self.machines]
         return None if None in prices else sum(price for price in prices if price is not None)
 
     def outlived(self, now: float) -> bool:
-        """Return whether the lifetimes of all its machines are known, and over."""
+        """Return whether the pool has machines, and the lifetime of each machine is known and over."""
         return bool(self.machines) and all(each.until is not None and each.until < now for each in self.machines)
 
     @property
     def ours(self) -> bool:
-        """Return whether this computer may have to remove the pool: no living client on this computer owns it."""
+        """Return whether the pool may be left over from this computer: it has no living owner here, and is in the
+        journal or has no tag of another owner.
+        """
         return self.standing in ("dead", "elsewhere") or (self.tagged and self.unsaid)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision of `outrider gc` on a pool, and the reason as a clause for people."""
+    """The decision of `outrider gc` about a pool, and the reason as a part of a sentence for users."""
 
     remove: bool
     why: str
 
 
 def known_pools(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -> list[FoundPool]:
-    """Return a row for each pool in each place that the journal or tags name, sorted by name.
+    """Return a `FoundPool` for each pool in each place that the journal or a tag names, sorted by the pool's name.
 
-    Each resource is in exactly one row.
+    Each resource is in exactly one `FoundPool`.
     """
     rows = [
         _of_record(record, place, next((each for each in answers if _is_of(each, record, place)), None))
@@ -75,8 +78,8 @@ def known_pools(records: Sequence[PoolRecord], answers: Sequence[PlaceAnswer]) -
 def verdict(pool: FoundPool, *, foreign: bool, now: float) -> Verdict:
     """Decide whether `gc` removes a pool. ``now``: unix time.
 
-    GC-1: resources of a living owner on this computer are never touched. Those of another computer are only touched
-    with ``foreign``, or if the lifetime that their owner has set is over.
+    GC-1: resources of a living owner on this computer are never touched. Resources of another computer are touched only
+    with ``foreign``, or when the lifetime that their owner has set is over.
     GC-2: resources of another owner, whatever their tags are, do not prevent the removal of this computer's resources.
     GC-3: each resource that was found with a pool's tag or id is in exactly one row.
     """
@@ -104,9 +107,9 @@ def _is_of(answer: PlaceAnswer, record: PoolRecord, place: Place) -> bool:
 
 
 def _of_record(record: PoolRecord, place: Place, answer: PlaceAnswer | None) -> FoundPool:
-    """Return the row of a pool in the journal.
+    """Return the `FoundPool` of a pool that is in the journal.
 
-    A row without resources is kept, because the cloud's answer may be out of date.
+    A pool without resources in the cloud's answer is kept, because the answer may be out of date.
     """
     claim, answer = record.claim(place), answer or PlaceAnswer(record.provider, place)
     return FoundPool(
@@ -123,7 +126,7 @@ def _of_record(record: PoolRecord, place: Place, answer: PlaceAnswer | None) -> 
 
 
 def _of_others(answer: PlaceAnswer, claims: Sequence[Claim]) -> list[FoundPool]:
-    """Return rows for resources that belong to no pool in the journal, one for each pool that their tags name."""
+    """Return a `FoundPool` for each pool that only tags name: its resources belong to no pool in the journal."""
 
     def is_other(thing: Thing) -> bool:
         return bool(thing.pool) and not any(claim.has(thing) for claim in claims)

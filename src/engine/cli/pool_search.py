@@ -1,4 +1,4 @@
-"""The search for pools of `outrider ps` and `outrider gc`: in the places of the journal, and in places that the user
+"""The search for pools, for `outrider ps` and `outrider gc`: in the places of the journal, and in places that the user
 names.
 """
 
@@ -25,20 +25,20 @@ from .orphans import FoundPool, known_pools
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """Places to look in, besides those that this computer's journal knows.
+    """Places to search, in addition to those that this computer's journal lists.
 
     Parameters
     ----------
     region:
-        An AWS region; may be given several times.
+        An AWS region to search. Can be repeated.
     all_regions:
-        Every AWS region of the account.
+        Search every AWS region of the account.
     profile:
-        The profile in ~/.aws to use for them.
+        The profile in ~/.aws to use for these regions.
     endpoint_url:
-        The endpoint of another cloud with EC2's interface, to use for them.
+        The endpoint of another cloud with EC2's interface, to search instead of AWS.
     place:
-        A place of any provider, as in aws:region=us-east-1,profile=lab; may be given several times.
+        A place of any provider, such as aws:region=us-east-1,profile=lab. Can be repeated.
     """
 
     region: Annotated[list[str] | None, Flag] = None
@@ -50,7 +50,7 @@ class SearchOptions:
 
     @property
     def places(self) -> list[tuple[str, Place]]:
-        """Return the places with their providers. Exit with 2 if one is not valid."""
+        """The places of the options ``region`` and ``place``, with their providers. Exit with 2 if one is not valid."""
         regions: list[tuple[str, Place]] = [("aws", {"region": region, **self._access}) for region in self.region or ()]
         return regions + [_place_named(text) for text in self.place or ()]
 
@@ -82,7 +82,7 @@ def _place_named(text: str) -> tuple[str, Place]:
 
 
 def open_journal() -> Journal:
-    """Open this user's journal. Exit with 2 if that fails."""
+    """Open this user's journal (the local database of pools). Exit with 2 if that fails."""
     try:
         return Journal.open()
     except ProviderError as error:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ...providers.survey import PlaceAnswer
     from .orphans import FoundPool
 
-FILE_COLUMNS = 1000  # width of a table that is not printed to a terminal
+FILE_COLUMNS = 1000  # width of a table that goes to a file or a pipe
 
 
 def pool_table(pools: Sequence[FoundPool], last: str, remarks: Sequence[str]) -> Table:
-    """Return a table with one row per pool and place. ``remarks`` are the cells of the ``last`` column."""
+    """Return a table with a row for each pool and place. ``last``: title of the last column; ``remarks``: its cells."""
     shown = Table(box=None, padding=(0, 1), header_style="dim")
     for column in ("pool", "where", "machines", "age", "USD/h"):
         shown.add_column(column, justify="right" if column in ("age", "USD/h") else "left", no_wrap=True)
@@ -42,7 +42,7 @@ def console_for_tables() -> Console:
 
 
 def print_json(pools: Sequence[FoundPool], more: Sequence[dict[str, object]]) -> None:
-    """Print a JSON list of the known facts of each pool, joined with the command's own fields in ``more``."""
+    """Print a JSON list with an object for each pool: its known facts, and the command's fields in ``more``."""
     rows = [
         {**asdict(pool), "place": dict(pool.place), "hourly_usd": pool.hourly_usd, **own}
         for pool, own in zip(pools, more, strict=True)
@@ -58,7 +58,7 @@ def print_unanswered(unanswered: Sequence[PlaceAnswer]) -> None:
 
 
 def place(where: Place) -> str:
-    """Return a description of a place: its region, or its name in another cloud, and its access."""
+    """Return a text about a place: its region, or its name in a cloud without regions, and the profile used."""
     first = [where["region"]] if "region" in where else []
     return (
         " ".join(part for part in (*first, *(where[key] for key in sorted(where.keys() - {"region"}))) if part)

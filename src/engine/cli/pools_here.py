@@ -1,4 +1,4 @@
-"""The living pools that this computer knows without asking a cloud: from records, and from folders of local pools."""
+"""The running pools that this computer knows without asking a cloud: from records, and from folders of local pools."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from ..runs.reader import Run, read_json, runs_in
 from ..runs.status import Spending
 from .orphans import FoundPool
 
-# most seconds since an owner's last update of its record to count as alive; living owners update each minute
+# a run whose owner cannot be checked counts as alive up to this many seconds after its record's last update
+# (living owners update the record each minute)
 SILENT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeen:
-    """A run that has not ended, and whose owner is, or may be, alive.
+    """A run that has not ended, and whose owner (the program that opened the pool) is alive, or may be.
 
-    ``pool``: the pool's name in the run's program.
+    ``pool``: the name that the program gave the pool.
     """
 
     run: str
@@ -44,7 +45,7 @@ class RunSeen:
     hourly_usd: float = 0.0
 
     def has(self, pool: str, owner: str, pid: int | None = None) -> bool:
-        """Return whether the run's program owns the pool with this unique name."""
+        """Return whether this run is a run of the pool with this unique name, and has this owner or process id."""
         return is_named(pool, self.pool) and (owner == self.owner if pid is None else pid == self.pid)
 
     def cost(self, now: float) -> float | None:
@@ -53,7 +54,7 @@ class RunSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPool:
-    """A row of `outrider ps`. ``since``: unix time. None in any field: unknown, as for a pool without a record."""
+    """A row of `outrider ps`. ``since``: unix time of the pool's start. None: unknown, for example without a record."""
 
     facts: FoundPool
     since: float | None = None
@@ -73,7 +74,7 @@ class ShownPool:
 def joined(
     surveyed: Sequence[FoundPool], runs: Sequence[RunSeen], local: Sequence[LivingPool], *, now: float, host: str
 ) -> list[ShownPool]:
-    """Join what clouds, records and folders report about pools. No I/O.
+    """Combine what clouds, records and folders report about pools. No I/O.
 
     Every pool in ``surveyed``, every run that has not ended and every local pool is in exactly one row.
     """
@@ -115,7 +116,7 @@ def _row(pool: FoundPool, seen: RunSeen | None, now: float) -> ShownPool:
 
 
 def pools_here(surveyed: Sequence[FoundPool]) -> list[ShownPool]:
-    """Return ``surveyed``, and all other living pools in the state folder.
+    """Return ``surveyed`` (the pools found in clouds), and all other running pools that the state folder knows.
 
     Raises:
         OSError: the state folder cannot be read.
@@ -135,7 +136,7 @@ def _seen(run: Run, now: float) -> RunSeen | None:
     owner = about.get("owner")
     try:
         named = Owner(**owner) if isinstance(owner, dict) else None
-    except TypeError:  # the record is from another version
+    except TypeError:  # a record of another version of Outrider, with other fields
         named = None
     names = ("began", "nodes", "wanted_nodes", "spent_usd")
     return RunSeen(
@@ -153,7 +154,7 @@ def _seen(run: Run, now: float) -> RunSeen | None:
 
 
 def _place(spec: Any) -> Place:
-    """Return the place of a pool of the user's own hosts: the names of the hosts."""
+    """Return the place of a pool on the user's own hosts, which is the names of the hosts; other pools: empty."""
     try:
         hosts = [host["name"] for each in spec["specs"] for host in each["provider"].get("hosts", ())]
     except (TypeError, KeyError, AttributeError):

@@ -1,4 +1,4 @@
-"""`outrider profile`: takes a profile of a living run, and reports which rank the others wait for."""
+"""`outrider profile`: takes a profile of a run, and reports which rank the others wait for."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-ANSWER_S = 100.0  # wait for the reply, in addition to the profile's duration; nodes have 80 s to send their parts
+ANSWER_S = 100.0  # seconds to wait for the reply after the profile's end; nodes have 80 s to send their traces
 MOST_S = 600.0
-STEPS, STEPS_WITHIN_S = 5, 10.0  # default number of steps, and default limit in seconds
+STEPS, STEPS_WITHIN_S = 5, 10.0  # defaults: the number of steps, and the limit in seconds
 FAILED = 1  # exit code: no rank has a trace, or the trace cannot be written
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -39,25 +39,25 @@ def profile(
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Take a profile of a living run: one trace of all ranks, and a table that says which rank the others wait for.
+    """Profile a run: write one trace of all ranks, and show which rank the others wait for.
 
-    It ends after some steps of the tasks, or some seconds. Nothing is ended by it. The trace is written into the run's
-    record, for https://ui.perfetto.dev, and its path is printed. Exits with 1 where no rank has a trace, and with 2
-    where there is no such run, or it does not answer.
+    The profile covers some steps of the tasks, or some seconds. The tasks go on. The trace is saved in the run's
+    record, and its path is printed: open it in https://ui.perfetto.dev. Exits with 1 if no rank has a trace, and with 2
+    if there is no such run, or the run does not answer.
 
     Example: `outrider profile train --steps 5 --ranks 0-3`
 
     Parameters
     ----------
     steps:
-        Whole steps that it takes. They are those of torch's optimizer, or of log_metrics(step=), or of should_stop(). 0
-        takes all of the seconds.
+        How many whole steps to profile. They are steps of torch's optimizer, of log_metrics(step=), or of
+        should_stop(). 0: profile for the whole time of --seconds.
     seconds:
-        It ends after so many seconds at the latest, at most 600.
+        End the profile after this many seconds, even before the last step. At most 600.
     ranks:
-        Only these ranks of broadcasts, as 0-3,8. Everything that runs is taken without it.
+        Only these ranks of broadcasts, such as 0-3,8. Default: everything that runs.
     last:
-        Take none, and show the newest that the record has, as of a run that has ended.
+        Take no new profile: show the newest one in the record, also of a run that has ended.
     output:
         Copy the trace to this file.
     as_json:
@@ -86,10 +86,11 @@ def profile(
 
 
 def take_profile(run: Run, *, steps: int, seconds: float, ranks: list[tuple[int, int]] | None = None) -> Merged:
-    """Request a profile from the owner of a run, and merge its parts in the run's record.
+    """Request a profile from the owner of a run (its program), and merge the nodes' traces into one in the run's
+    record.
 
     Raises:
-        Refused, NoAnswer: as for `ask`.
+        Refused, NoAnswer: raised by `ask`, as its description says.
         OSError: the trace cannot be written.
     """
     answer = ask(run, "profile", within_s=math.ceil(seconds) + ANSWER_S, steps=steps, seconds=seconds, ranks=ranks)
@@ -101,7 +102,7 @@ def take_profile(run: Run, *, steps: int, seconds: float, ranks: list[tuple[int,
 
 
 def newest_profile(run: Run) -> Merged:
-    """Merge the newest profile in a run's record.
+    """Merge the traces of the newest profile in a run's record into one.
 
     Raises:
         Refused: the record has no profile.
@@ -114,7 +115,7 @@ def newest_profile(run: Run) -> Merged:
 
 
 def rank_spans(ranks: str) -> list[tuple[int, int]] | None:
-    """Return the spans of ranks in a text such as "0-3,8", each as its first and last rank; None: all ranks.
+    """Return the ranges of ranks in a text such as "0-3,8", each as its first and last rank; None: all ranks.
 
     Raises:
         SpecError: the text is not valid.

@@ -1,4 +1,4 @@
-"""`outrider ps`: shows living pools."""
+"""`outrider ps`: shows running pools."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ def ps(
     provider: Annotated[list[ProviderName] | None, Flag] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show this user's living pools, wherever their nodes are.
+    """Show your running pools, wherever their nodes are.
 
-    Those of this computer are known by their folders, others by their records and the journal, and in the places given
-    pools of clouds are found by their tags. A pool of `SSH` that leaves no record is known to its own program alone.
-    Exits with 2 if a place could not be asked.
+    Local pools are found by their folders, other pools by their records and by this computer's journal (its list of
+    requested machines). In the places that the options name, pools in clouds are found by the tags of their machines. A
+    pool of the provider `SSH` without a record is known only to its own program, and is not shown. Exits with 2 if a
+    place could not be searched.
 
     Example: `outrider ps --all-regions --json`
 
     Parameters
     ----------
     provider:
-        Only pools of this provider; may be given several times.
+        Only pools of this provider. Can be repeated.
     as_json:
         Print JSON, for programs.
     """
@@ -88,7 +89,7 @@ def cells(pool: ShownPool, now: float) -> tuple[str, ...]:
 
 
 def _nodes(pool: ShownPool) -> str:
-    """Return a text with the number of ready nodes, if a record has that, and with the known machines in a cloud."""
+    """Return a text about a pool's nodes: how many are ready (if known), and its known machines in a cloud."""
     ready = str(pool.nodes) if pool.wanted_nodes is None else f"{pool.nodes} of {pool.wanted_nodes}"
     kinds = machines(pool.facts) if pool.facts.machines or pool.facts.error or pool.nodes is None else ""
     return ": ".join(each for each in ("" if pool.nodes is None else ready, kinds) if each)

@@ -29,27 +29,28 @@ def report(
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Make one HTML file of a run's record: what happened, its curves, its nodes and its logs.
+    """Write a run's events, curves, nodes and logs into one HTML file.
 
-    The file is `report.html` in the record, and its path is printed. It needs no network and no server, and can be
-    copied and sent. Of a run that goes on it shows what there is now. Exits with 2 where there is no such run, and with
-    1 where the file cannot be written.
+    The file is `report.html` in the run's record, and its path is printed. It needs no network and no server, so you
+    can copy and send it. If the run goes on, the file shows its present state. Exits with 1 if the file cannot be
+    written, and with 2 if there is no such run.
 
     Example: `outrider report train --open`
 
     Parameters
     ----------
     open_:
-        Show it in the browser.
+        Open the file in the browser.
     output:
-        Write it to this file instead.
+        Write to this file instead of the record.
     as_json:
         Print the run's id, and the file's path and size, as JSON, for programs.
     """
     if as_json and output is not None and is_no_file_of_its_own(output):
         refuse(f"--json tells a file's path and size, and {output} is no file of its own: give it another one.")
     chosen = chosen_run(run)
-    # garbage collection would take a third of the time to search a hundred thousand points, which are no garbage
+    # a report may keep a hundred thousand points in memory: garbage collection would search them all, take a third of
+    # the time, and find no garbage
     gc.disable()
     try:
         path = write_report(chosen, output)

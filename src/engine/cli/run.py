@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from ..scripts.driver import Starter
     from ..scripts.run import Planned
 
-COMMAND = "--command"  # inserted by `with_program_apart` if a command follows instead of a script
+COMMAND = "--command"  # a hidden option that `with_program_apart` inserts if a command follows, and not a script
 _LISTS = frozenset({"pip", "pip_indexes", "apt", "includes", "excludes", "plugins", "hosts"})
 _NO_VALUE = frozenset({"--help", "-h", "--detach", "-d", "--json"})
 Repeated = Annotated[list[str] | None, Parameter(negative="")]
 
 
 def _word(_: object, tokens: Sequence[Token]) -> Any:
-    """Return the word unchanged; a conversion to a path would drop a leading ``./``."""
+    """Return an argument unchanged: converting it to a path would drop a leading ``./``."""
     return tokens[0].value
 
 
@@ -53,31 +53,33 @@ class RunOptions:
     Parameters
     ----------
     nodes:
-        How many nodes: 4, or 2:8 for ready with 2 and growing to 8. Default: 1; one for each of --hosts.
+        How many nodes: 4, or 2:8 to start with 2 ready nodes and grow to 8. Default: 1, or one for each host of
+        --hosts.
     provider:
-        Where machines come from. Default: this computer.
+        Where machines come from. Default: local (this computer).
     hosts:
-        A machine to log in to by SSH; may be given several times, or with commas.
+        A host to log in to by SSH. Can be repeated, or list several hosts with commas.
     accelerator:
-        What each node has at least: L4, or L4:2 for two.
+        The accelerators that each node has at least: L4, or L4:2 for two.
     ranks_per_node:
-        Default: one for each GPU, and one without any.
+        How many ranks (processes) run on each node. Default: one for each GPU, or one if there is none.
     max_restarts:
-        How often all ranks run again when one fails. Lost nodes do not count. Default: 0.
+        How often all ranks are restarted when one fails. Restarts after the loss of a node do not count. Default: 0.
     grace:
-        How many seconds ranks that handle SIGTERM may save when the run is ended. Default: 30.
+        How many seconds ranks that handle SIGTERM have to save their state when the run is ended. Default: 30.
     image:
-        An option of Image, as pip=numpy or env.HF_HOME=/data; may be given several times.
+        An option of Image (the software of the nodes), such as pip=numpy or env.HF_HOME=/data. Can be repeated.
     pool:
-        The pool of outrider.toml, or of pyproject.toml, to take. Default: the header's, or the one named default.
+        The pool in outrider.toml or pyproject.toml to use. Default: the pool that the script's header names, or the
+        pool named default.
     name:
         The pool's name.
     track:
-        Send the run to a tracker, as mlflow, or to one that outrider.toml describes; may be given several times.
+        Send the run to a tracker: mlflow, or one that outrider.toml describes. Can be repeated.
     detach:
-        Give the terminal back at once: the run goes on by itself, also when the terminal is closed.
+        Return at once: the run goes on in the background, even after the terminal is closed.
     set:
-        Any option of Pool, as lease=60 or provider.region=eu-west-1; may be given several times.
+        Any option of Pool, such as lease=60 or provider.region=eu-west-1. Can be repeated.
     """
 
     nodes: str | None = None
@@ -104,24 +106,25 @@ def run(*program: Word, options: RunOptions = NO_OPTIONS, as_json: AsJson = Fals
 
     Example: `outrider run --nodes 4 train.py --lr 0.1`
 
-    Each rank is a process of its own, with the variables of torchrun and no process group. When a node is lost, all
-    ranks run again. The pool ends with the run.
+    Each rank is a process with the environment variables that torchrun sets. The script itself initializes the process
+    group. When a node is lost, all ranks run again. The pool ends with the run.
 
-    The script's header (PEP 723, with [tool.outrider]) and outrider.toml say what options do not: options win over the
-    header, and the header over the file.
+    Options can also be in the script's header (a PEP 723 comment with [tool.outrider]) and in outrider.toml. Options of
+    the command line override the header, and the header overrides the file.
 
-    Exits with 0 when all ranks end well, else with the exit code of the rank that failed first (128 + n for signal n).
-    With 2 when an option, the header or the file is wrong, with 125 when no rank failed and yet there is no result: no
-    machines, or lost for good; with 130 after Ctrl-C, and 143 after `outrider stop`.
+    Exits with 0 if all ranks succeed, else with the exit code of the rank that failed first (128 + n for signal n).
+    Exits with 2 if an option, the header or the file is wrong, with 125 if no rank failed and yet there is no result,
+    because machines did not start or were lost for good, with 130 after Ctrl-C, and with 143 after `outrider stop`.
 
-    With --detach it prints the run's id, and how to follow, wait for and stop it; then the code is 0 if it goes on.
+    With --detach, prints the run's id and the commands that follow it, wait for it and stop it, and exits with 0 if the
+    run goes on.
 
     Parameters
     ----------
     program:
-        The script and its arguments. Options of the run stand before it.
+        The script and its arguments. Options of `outrider run` stand before the script.
     as_json:
-        Print how it has ended as JSON, for programs. What its ranks print goes to stderr then.
+        Print how the run ended as JSON, for programs. The ranks' output goes to stderr.
     """
     arguments = asdict(options)
     is_script, pool, detached = not arguments.pop("command"), arguments.pop("pool"), arguments.pop("detach")
@@ -156,7 +159,11 @@ class _End:
 
 
 def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[], object] = lambda: None) -> _End:
-    """Run the program. ``files``: the record, if a driver has made it. ``opened``: called when the pool is open."""
+    """Run the program, and return how it ended.
+
+    ``files``: the run's record, if a driver (the process of a detached run) has made it. ``opened``: called when the
+    pool is open.
+    """
     import anyio
 
     from ..scripts.exit_codes import exit_code
@@ -176,7 +183,9 @@ def _run(planned: Planned, files: RecordFiles | None = None, opened: Callable[[]
 
 
 def _run_for_programs(planned: Planned) -> int:
-    """Run the program with all its output on stderr, and print its end as JSON on stdout, whatever ends it."""
+    """Run the program with all its output on stderr. When it ends, even by a signal, print the result as JSON on
+    stdout.
+    """
     from asyncio import CancelledError
 
     from ..client.signals import ProgramHold
@@ -194,7 +203,8 @@ def _run_for_programs(planned: Planned) -> int:
                 end = _End(128 + hold.came)
         clean = Scrubber(secrets_of(planned.pool._settings))
         first = None if end.error is None else error_texts(end.error, clean).get("first")
-        code = 128 + hold.came if hold.came else end.code  # the process dies by the signal, however the run has ended
+        # if a signal has come, the process dies by the signal, even if the run itself ended in another way
+        code = 128 + hold.came if hold.came else end.code
         _tell(planned.record, code, clean(end.message), first, time.monotonic() - began)
     finally:
         hold.release()
@@ -202,7 +212,7 @@ def _run_for_programs(planned: Planned) -> int:
 
 
 def _tell(record: Path | None, code: int | None, message: str, first: object, took_s: float) -> None:
-    """Print the state of a run as JSON. ``code``: the exit code; None: the run continues."""
+    """Print the state of a run as JSON. ``code``: the exit code; None: the run goes on."""
     where = {"id": None, "directory": None} if record is None else {"id": record.name, "directory": str(record)}
     facts = {"exit_code": code, "said": message, "first_failure": first, "took_s": took_s}
     print(json.dumps({**where, **facts}, indent=2), flush=True)
@@ -216,9 +226,9 @@ def _driven(planned: Planned, files: RecordFiles, starter: Starter) -> int:
 
 
 def _detached(planned: Planned, *, as_json: bool) -> int:
-    """Start a driver for the program, and print the commands to use next.
+    """Start a driver (a process that runs the program in the background), and print the commands to use next.
 
-    In the driver's process, this raises SystemExit at the run's end.
+    In the driver's process, this function raises SystemExit when the run has ended.
 
     Raises:
         SpecError: the run would write no record.
@@ -266,8 +276,9 @@ def _message(error: BaseException) -> str:
 
 
 def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
-    """Return a warning for each option of `outrider run` that follows the script, unless the script contains
-    its name.
+    """Return a warning for each option of `outrider run` that stands after the script, so that the script gets it.
+
+    If the script's text contains the option's name, there is no warning: the script may have such an option.
     """
     behind = {each.partition("=")[0]: place for place, each in enumerate(arguments) if each.startswith("--")}
     ours = {f"--{name.replace('_', '-')}": name for name in RunOptions.__annotations__ if name != "command"}
@@ -295,7 +306,9 @@ def misplaced_options(script: str, arguments: Sequence[str]) -> list[str]:
 
 
 def with_program_apart(tokens: Sequence[str]) -> list[str]:
-    """Insert ``--`` before the program of `outrider run`, so that the program's own options are not parsed."""
+    """Insert ``--`` before the script of `outrider run`, so that the script's options are not parsed as options of
+    `run`.
+    """
     if not tokens or tokens[0] != "run":
         return [*tokens]
     index = 1
@@ -310,7 +323,7 @@ def with_program_apart(tokens: Sequence[str]) -> list[str]:
 
 
 def table_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options as a table, as a configuration file would have them.
+    """Return the options as a table of the form that a configuration file has.
 
     Raises:
         SpecError: an option cannot be parsed.
@@ -352,7 +365,7 @@ def _nodes(text: str) -> int | list[int]:
 
 
 def _put(table: dict[str, Any], text: str, option: str) -> None:
-    """Put ``a.b=value`` into a table. If the option is a list, the value is appended."""
+    """Set ``a.b`` to the value in a nested table, from a text ``a.b=value``. A list option is extended by the value."""
     path, equals, value = text.partition("=")
     *parents, key = path.strip().split(".") if option == "--set" or "env." not in path else _variable(path)
     if not equals or not all((*parents, key)):
@@ -374,7 +387,7 @@ _EXAMPLES = {"--image": "pip=numpy", "--set": "lease=60"}
 
 
 def _variable(path: str) -> list[str]:
-    """Return the keys of ``image.env.NAME``. The variable's name may contain dots."""
+    """Split ``image.env.NAME`` into its three keys. The variable's name may contain dots."""
     return [*path.split(".", 2)]
 
 
@@ -384,4 +397,5 @@ def _read(text: str) -> Any:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # not TOML, or a number or nested lists that are too large
         return text
-    return value if isinstance(value, str | int | float | list | dict) else text  # no option takes a date or a time
+    # dates and times stay texts, because no option takes them
+    return value if isinstance(value, str | int | float | list | dict) else text

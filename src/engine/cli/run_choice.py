@@ -1,4 +1,4 @@
-"""The choice of a run by the name or id that the user writes."""
+"""The choice of a run by the name or id that the user wrote."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..runs.names import runs_folder
 from ..runs.reader import Run, runs_in, runs_meant
 from .failures import refused
 
-COMPLETED = 50  # most ids that shell completion offers
-SHOWN = 5  # most runs to list if several match
-LONGEST_S = 1e8  # longest wait in seconds: three years, which system calls still accept
+COMPLETED = 50  # shell completion offers the ids of at most so many runs
+SHOWN = 5  # a message lists at most so many runs if the user's word means several
+LONGEST_S = 1e8  # longest timeout in seconds, about three years: system calls refuse longer ones
 
 
 def run_words(_: object) -> dict[str, str]:
@@ -26,16 +26,16 @@ def run_words(_: object) -> dict[str, str]:
     return {**names, **{run.id: str(run.status.get("state", "")) for run in runs[:COMPLETED]}}
 
 
-HELP = "The run's id, the beginning of it, or its name: the newest of that name."
+HELP = "The run: its id, the beginning of its id, or its name (the newest run of that name)."
 RunWord = Annotated[str, Parameter(completer=run_words, help=HELP)]
 RunOrMachine = Annotated[str, Parameter(completer=run_words)]
 
 
 def checked_timeout(timeout: float) -> float:
-    """Check the number of seconds that a command waits, and return it.
+    """Check the seconds of ``--timeout``, and return them, at most `LONGEST_S`.
 
     Raises:
-        SpecError: the value is not a valid time.
+        SpecError: the value is not valid.
     """
     if not timeout >= 0:  # written so that it also refuses nan
         refuse(f"--timeout takes seconds, not {timeout:g}.")
@@ -43,7 +43,7 @@ def checked_timeout(timeout: float) -> float:
 
 
 def chosen_run(wanted: str) -> Run:
-    """Return the run that ``wanted`` names. Exit with 2 if it names no run, or several."""
+    """Return the run that ``wanted`` (the user's word) names. Exit with 2 if it names no run, or several."""
     folder = runs_folder()
     meant = runs_meant(wanted, runs_in(folder))
     if len(meant) == 1:

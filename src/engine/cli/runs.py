@@ -35,25 +35,25 @@ def runs(
     failed: Annotated[bool, Flag] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Show the runs that have left a record here, the newest last; or one, with how well its nodes were used.
+    """List the runs recorded on this computer, newest last; or show one run, and how well it used its nodes.
 
     Example: `outrider runs --json`
 
-    `outrider runs rm RUN` removes the records of runs that have ended.
+    `outrider runs rm RUN` deletes the records of runs that have ended.
 
-    A run whose program was killed says "its owner died", and what it had cost a minute before that or later. The id of
-    a run begins with its local time; `outrider logs` takes the id, the beginning of it, or the name. How well nodes
-    were used is known where the provider keeps account of it, as a Slurm cluster may.
+    If a run's program was killed, the list says "its owner died", and its cost may lack the last minute. A run's id
+    begins with the local time of its start; `outrider logs` takes the id, the beginning of it, or the name. The use of
+    nodes is shown if the provider measures it, as some Slurm clusters do.
 
     Parameters
     ----------
     words:
-        A run, to show it alone: its id, the beginning of it, or its name, the newest of that name. Or rm and runs, to
-        remove their records.
+        A run, to show only this run: its id, the beginning of its id, or its name (the newest run of that name). To
+        delete records: rm and the runs.
     limit:
-        The newest so many.
+        Only so many of the newest runs.
     failed:
-        Those alone that ended with an exit code other than 0, or whose owner died.
+        Only runs that ended with an exit code other than 0, or whose program died.
     as_json:
         Print JSON, for programs.
     """
@@ -104,12 +104,12 @@ def _show_table(runs: Sequence[Run], owners: Sequence[Owned | None]) -> None:
 
 
 def has_failed(run: Run, owner: Owned | None) -> bool:
-    """Return whether a run ended with an exit code other than 0, or its owner died."""
+    """Return whether a run ended with an exit code other than 0, or its owner (its program) died."""
     return bool(run.status.get("exit")) if run.ended else owner == "dead"
 
 
 def _remove(chosen: Sequence[Run]) -> int:
-    """Remove the records of runs that have ended. Return 2 if one could not be removed."""
+    """Delete the records of runs that have ended. Return 2 if a record could not be deleted, else 0."""
     code = DONE
     for run in chosen:
         try:
@@ -130,7 +130,7 @@ def _remove(chosen: Sequence[Run]) -> int:
 
 
 def _trackers(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the progress of each tracker that has a state in the record: as fields for JSON, and as a sentence."""
+    """Yield how much of the run each tracker has: as fields for JSON, and as a sentence."""
     for name in trackers_in(run.directory):
         cursor = StateFile(run.directory, name).load()
         facts = {"tracker": name, "points": cursor.points, "rejected": cursor.rejected, "problem": cursor.problem}
@@ -144,7 +144,7 @@ def _trackers(run: Run) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _show_use(run: Run) -> None:
-    """Print how much of a run's nodes was used, or why that is unknown."""
+    """Print how much of its nodes' processors and memory a run used, or why that is unknown."""
     try:
         content = (run.directory / EVENTS).read_bytes()
     except OSError:

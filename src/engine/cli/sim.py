@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ..testing.simulator.play import Played
     from ..testing.simulator.scenario import Scenario
 
-MOST = 100_000  # most nodes of a pool
-SHOWN = 3  # most broken promises for which a smallest scenario is shown
-TAIL = 30  # lines shown from the end of a trace
+MOST = 100_000  # the largest number of nodes that a pool may have
+SHOWN = 3  # a smallest scenario is printed for at most so many broken promises
+TAIL = 30  # so many lines are printed from the end of a trace
 
 
 def sim(
@@ -38,38 +38,40 @@ def sim(
     trace: Path | None = None,
     report: Path | None = None,
 ) -> int:
-    """Play simulated pools and check after every step that what Outrider promises holds.
+    """Simulate pools, and check after every step that Outrider's promises hold.
 
-    Each seed draws a pool, a cloud, its work and its faults, and is the same run byte by byte.
+    Each seed determines a pool, a cloud, the pool's work and its faults. The same seed always gives the same
+    simulation, byte by byte.
     Example: `outrider sim --seeds 100`
 
     Parameters
     ----------
     seeds:
-        How many seeds, from 0 or from --seed on. Default: 100; 1 with --seed, --tasks or --storm.
+        How many seeds to simulate, beginning with 0 or --seed. Default: 100; 1 with --seed, --tasks or --storm.
     seed:
         The first seed.
     nodes:
-        The number of nodes of every pool. Default: drawn.
+        The number of nodes of every pool. Default: drawn at random.
     span:
-        Seconds during which jobs and faults begin. Default: drawn; 180 with --tasks or --storm.
+        Simulated seconds in which jobs and faults begin. Default: drawn at random; 180 with --tasks or --storm.
     tasks:
-        Play a pool with so many single tasks, and no other work. Default: drawn work; 10 for each node with --storm.
+        Give the pool so many single tasks, and no other work. Default: work drawn at random; with --storm, 10 tasks for
+        each node.
     storm:
-        Have the cloud take this share of the nodes within a minute, as 0.3, and nothing else happen.
+        The cloud takes this share of the nodes within a minute, such as 0.3. No other faults happen.
     processes:
-        How many processes play at a time. Default: one per core.
+        How many processes simulate at the same time. Default: one per core.
     shrink:
-        Also look for the smallest scenario that breaks a promise.
+        Also search for the smallest scenario that breaks a promise.
     trace:
-        Write every line of what happened to this file. One seed only.
+        Write every event of the simulation to this file. Only with one seed.
     report:
         Write the result to this file, as JSON.
 
     Returns
     -------
     int
-        0: every promise held. 1: one was broken. 2: an option was wrong, and nothing was played.
+        0: every promise held. 1: a promise was broken. 2: an option was wrong, and nothing was simulated.
     """
     from ..testing.simulator.campaign import Wanted
 
@@ -85,7 +87,7 @@ def sim(
 
 
 def _refusal(count: int, trace: Path | None, report: Path | None) -> str | None:
-    """Return why nothing can be simulated; None: it can.
+    """Return why the simulation is refused; None: it is not refused.
 
     Creates the output files if they are missing, and keeps the content of existing ones.
     """
@@ -136,7 +138,7 @@ def _written(value: Any) -> str:
     return f"{type(value).__name__}({shown})"
 
 
-# --- many -------------------------------------------------------------------------------------------------------------
+# --- many seeds -------------------------------------------------------------------------------------------------------
 
 
 def _many(

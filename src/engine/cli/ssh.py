@@ -1,4 +1,4 @@
-"""`outrider ssh`: opens a shell on a node of a living pool."""
+"""`outrider ssh`: opens a shell on a node of a running pool."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from .ssh_command import Way, ssh_command
 
 
 def ssh(target: RunOrMachine, /, *, node: int | None = None) -> int:
-    """Open a shell on a node of a living pool.
+    """Open a shell on a node of a running pool.
 
-    It is the system's ssh, or for a container docker exec or podman exec. The host key is the pinned one, or for hosts
-    of your own what your known_hosts have, and the key the pool's: nothing is asked, and no host trusted anew. Exits as
-    that command does, and with 2 where there is no such node, or it is this computer.
+    Uses the ssh command of this computer, or docker exec or podman exec if the node is a container. ssh logs in with
+    the pool's key, and accepts only the host key that the pool has pinned (on your own hosts, only the keys in your
+    known_hosts). It asks no questions, and trusts no new host.
+
+    Exits with the exit code of that command, and with 2 if there is no such node, or the node is this computer.
 
     Example: `outrider ssh train --node 0`
 
     Parameters
     ----------
     target:
-        A run, or the machine of a node, as i-0abc or the name of a host.
+        A run (id or name), or the machine of a node, such as i-0abc or a host name.
     node:
-        The run's node of this number. Default: the only one, or the first that is ready.
+        The number of the node in its run. Default: the only node, or the first one that is ready.
     """
     nodes = reached(target, node=node)
     chosen = nodes[0]
@@ -48,7 +50,7 @@ def ssh(target: RunOrMachine, /, *, node: int | None = None) -> int:
 
 @contextmanager
 def pinned(way: Way) -> Iterator[Path]:
-    """Yield a private file with the pinned host keys. The file is removed at the end of the block."""
+    """Yield the path of a private known_hosts file with the pinned host keys. It is removed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="outrider-ssh-") as folder:
         pins = Path(folder) / "known_hosts"
         pins.write_text(way.pins)
@@ -61,7 +63,7 @@ def run_ssh(words: Sequence[str]) -> int:
             while True:
                 try:
                     return process.wait()
-                except KeyboardInterrupt:  # the remote shell handles Ctrl-C, or ssh ends by itself
+                except KeyboardInterrupt:  # the remote shell handles Ctrl-C: keep waiting for ssh's end
                     continue
     except FileNotFoundError:
         refuse(f"there is no {words[0]} on this computer's PATH: install it (ssh is of OpenSSH's client).")

@@ -12,9 +12,9 @@ from pathlib import Path
 from ...lazy_dataclass import dataclass
 from ...providers.base import Address, Login
 
-ALIAS = "outrider"  # the name of a pinned host key in known_hosts
+ALIAS = "outrider"  # the host name under which the known_hosts file has the pinned host keys
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
-_ALWAYS = {  # ssh must not ask questions, accept new host keys or forward anything
+_ALWAYS = {  # options of every ssh command: it must not ask questions, accept new host keys or forward anything
     "StrictHostKeyChecking": "yes",
     "BatchMode": "yes",
     "UpdateHostKeys": "no",
@@ -32,8 +32,8 @@ class Way:
     """The route to a machine by SSH.
 
     ``key``: the path of the pool's private key; empty: log in as ``login`` says. ``host_keys``: the host must present
-    one of these; empty: the user's known_hosts are used. If ``address`` has a command, that command carries the
-    connection, and ``login`` describes how to reach the host that runs the command.
+    one of these; empty: the user's known_hosts are used. If ``address`` has a command, ssh connects through that
+    command (a ProxyCommand), and ``login`` describes how to reach the host on which the command runs.
     """
 
     address: Address
@@ -43,12 +43,12 @@ class Way:
 
     @property
     def pins(self) -> str:
-        """The content of a known_hosts file with the pinned keys."""
+        """The text of a known_hosts file with the pinned host keys."""
         return "".join(f"{ALIAS} {key}\n" for key in self.host_keys)
 
 
 def ssh_command(way: Way, pins: Path, *, terminal: bool, command: Sequence[str] = ()) -> list[str]:
-    """Return the command line that runs ``command`` on the machine, or a shell.
+    """Return the ssh command line that runs ``command`` on the machine; without a command, it opens a shell.
 
     ``pins``: the path of a file with the text of `Way.pins`.
     """
@@ -56,7 +56,7 @@ def ssh_command(way: Way, pins: Path, *, terminal: bool, command: Sequence[str] 
     options = {**_ALWAYS, **_host_keys(way, login, pins)}
     config = login.config
     if way.address.command:
-        # the configuration files apply to the host that runs the command
+        # the user's SSH configuration applies to the host of the ProxyCommand, and not to the machine
         options["ProxyCommand"], config = _carried(way.address.command, login), ()
     elif login.jump:
         options["ProxyCommand"] = _through(login.jump.split(","), way.address, login)
@@ -72,9 +72,9 @@ def _host_keys(way: Way, login: Login, pins: Path) -> dict[str, str]:
 
 
 def _known_hosts(login: Login) -> dict[str, str]:
-    """Return the options for the files with host keys.
+    """Return the ssh options that name the files with known host keys.
 
-    A user's SSH configuration, if it is used, may name other files.
+    Returns no options if the user's SSH configuration is used, because it may name other files.
     """
     if login.known_hosts:
         files = " ".join(f'"{each}"' for each in login.known_hosts)
@@ -104,9 +104,8 @@ def _host(address: Address) -> str:
 
 
 def _carried(command: Sequence[str], login: Login) -> str:
-    """Return the command whose input and output carry the connection.
-
-    If the login has a jump host, the command runs on that host.
+    """Return the ProxyCommand for an address with a command. If the login has a jump host, the command runs on that
+    host.
     """
     if not login.jump:
         return shlex.join(command).replace("%", "%%")
@@ -115,17 +114,19 @@ def _carried(command: Sequence[str], login: Login) -> str:
 
 
 def _through(jumps: Sequence[str], to: Address, login: Login) -> str:
-    """Return the command that connects to ``to`` through jump hosts.
+    """Return the ProxyCommand that connects to the address ``to`` through jump hosts.
 
-    `ssh -J` is not used, because it would ask whether to trust them.
+    `ssh -J` is not used, because it would ask whether to trust the jump hosts.
     """
     *before, last = jumps
     return _hop(before, last, login, forward=f"{_host(to)}:{to.port or 22}")
 
 
 def _hop(before: Sequence[str], last: str, login: Login, *, forward: str = "", run: str = "") -> str:
-    """Return the command that logs in to the host ``last``, and there connects its streams to an address or a
-    command.
+    """Return the command line that logs in to the host ``last``, and there connects its input and output to the address
+    ``forward`` or to the command ``run``.
+
+    ``before``: the jump hosts on the way to the host ``last``.
     """
     from ...providers.ssh import Host
 

@@ -1,4 +1,4 @@
-"""`outrider stacks`: shows the stacks of a living run's tasks."""
+"""`outrider stacks`: shows the call stacks of a run's tasks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 
-WITHIN_S = 15.0  # timeout for the reply; nodes have 5 s, and a large pool has many nodes
+WITHIN_S = 15.0  # seconds to wait for the reply: each node has 5 s to send its stacks, and a large pool has many nodes
 
 
 def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, as_json: AsJson = False) -> int:
-    """Show what each task and rank of a living run is at, and write it into the run's record.
+    """Show the call stack of each task and rank of a run, and save the stacks in the run's record.
 
-    Nothing is ended or held up by it, and it works while tasks hang. Exits with 2 where there is no such run, or it
+    This works while tasks hang, and it neither ends nor delays them. Exits with 2 if there is no such run, or the run
     does not answer.
 
     Example: `outrider stacks train --rank 1`
@@ -27,7 +27,7 @@ def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, a
     Parameters
     ----------
     rank:
-        Only this rank of broadcasts; may be given several times.
+        Only this rank of broadcasts. Can be repeated.
     as_json:
         Print JSON, for programs.
     """
@@ -45,12 +45,12 @@ def stacks(run: RunWord, /, *, rank: Annotated[list[int] | None, Flag] = None, a
 
 
 def take_stacks(run: Run) -> list[dict[str, Any]]:
-    """Request the stacks from the owner of a run, which writes them to its record.
+    """Request the stacks from the owner of a run (its program), which also writes them to the run's record.
 
     Return the fields of each `TaskStack`.
 
     Raises:
-        Refused, NoAnswer: as for `ask`.
+        Refused, NoAnswer: raised by `ask`, as its description says.
     """
     taken: list[dict[str, Any]] = ask(run, "stacks", within_s=WITHIN_S)["stacks"]
     return taken

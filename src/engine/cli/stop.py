@@ -1,4 +1,4 @@
-"""`outrider stop`: ends the pool of a run in an orderly way."""
+"""`outrider stop`: ends a run, with its tasks and its nodes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from .exit_codes import NOTHING, SOMETHING, UNKNOWN
 from .flags import AsJson
 from .run_choice import RunWord, checked_timeout, chosen_run
 
-PROGRAM_S = 5.0  # seconds for a program to end itself after its pool has ended, as `outrider run` does
+PROGRAM_S = 5.0  # seconds to wait for the program's end after its pool has ended; `outrider run` ends by itself then
 POLL_S = 0.02
-LEAST_S = 0.01  # shortest wait for a reply
-SOON_S = 5.0  # seconds of waiting after which a message is printed
-STATUS_S = 60.0  # longest interval at which a living owner updates its record
+LEAST_S = 0.01  # shortest wait for a reply, in seconds
+SOON_S = 5.0  # seconds until a message says that the command is still waiting
+STATUS_S = 60.0  # a living owner updates its record at least once in so many seconds
 
 
 def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) -> int:
-    """End a run: all that its nodes do, and the nodes. A program gets the error RunStopped from its pool.
+    """End a run: its tasks and its nodes. Its program gets the error RunStopped.
 
     Example: `outrider stop train`
 
-    Exits with 0 when nothing of the run is left, or it had ended before; with 1 when machines may be left; and with 2
-    when that is not known: there is no such run, it is of another computer, its program does not answer, or died and
-    left its tasks on hosts of your own. Of a name
-    whose newest run has ended, while an older one lives, nothing is ended: write the id.
+    Exits with 0 if nothing of the run is left, or the run had already ended; with 1 if machines may be left; and with 2
+    if the result is unknown: there is no such run, it belongs to another computer, its program does not answer, or its
+    program died and left tasks on your own hosts.
+
+    If RUN is a name whose newest run has ended while an older run goes on, nothing is ended (exit code 2): write the id
+    of the older run.
 
     Parameters
     ----------
     timeout:
-        Seconds to wait for the end of all machines. On this computer it takes less than one.
+        Seconds to wait until all machines have ended. On this computer, less than one is needed.
     as_json:
         Print JSON, for programs.
     """
@@ -55,7 +57,7 @@ def stop(run: RunWord, /, *, timeout: float = 600.0, as_json: AsJson = False) ->
 def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, object]]:
     """End a run.
 
-    Return the exit code, the message, and further fields for JSON. ``wanted``: the user's word for the run.
+    Return the exit code, the message, and further fields for JSON. ``wanted``: the name or id that the user wrote.
     """
     owner = run.owner
     if owner == "dead" and (namesakes := _living_namesakes(run, wanted)):
@@ -80,9 +82,9 @@ def stopped(run: Run, wanted: str, timeout: float) -> tuple[int, str, dict[str, 
 
 
 def _request_stop(run: Run, timeout: float) -> dict[str, Any]:
-    """Request the end of the run from its owner, and print a message if that takes long.
+    """Request the end of the run from its owner (its program), and print a message if that takes long.
 
-    A second request gets the same reply as the first.
+    The request may be sent twice: the second one gets the reply to the first.
     """
     soon = min(timeout, SOON_S)
     try:
@@ -95,8 +97,8 @@ def _request_stop(run: Run, timeout: float) -> dict[str, Any]:
 
 
 def _living_namesakes(run: Run, wanted: str) -> list[str]:
-    """Return the ids of older living runs of the same name, if the user wrote only the name, which may mean one of
-    them.
+    """Return the ids of running runs with the name that the user wrote, who may mean one of them; empty if the user
+    wrote an id.
     """
     if wanted != run.name or wanted == run.id:
         return []
@@ -117,9 +119,9 @@ def _without_owner(run: Run, now: float) -> tuple[int, str]:
 
 
 def _planned_provider(run: Run) -> str:
-    """Return the pool's provider, if it is planned to have only one, else an empty text.
+    """Return the name of the run's provider, if all its specs have the same one, else an empty text.
 
-    An owner may die before it has any machine.
+    Needed for a run whose owner died before it had any machine.
     """
     try:
         names = {spec["provider"]["class"].lower() for spec in read_json(run.directory / "run.json")["spec"]["specs"]}
@@ -129,7 +131,7 @@ def _planned_provider(run: Run) -> str:
 
 
 def _left_on_hosts(spec: object, silent_s: float | None) -> str:
-    """Return a text with the known facts about hosts whose pool has no owner any more. No I/O.
+    """Return a text about the hosts of a pool whose owner has died: whether tasks may still run there. No I/O.
 
     ``silent_s``: the seconds since the owner's last update of its record; None: unknown.
     """
@@ -146,7 +148,7 @@ def _left_on_hosts(spec: object, silent_s: float | None) -> str:
 
 
 def _program_ended(run: Run) -> bool:
-    """Return whether the program has left its pool's block, or ended."""
+    """Wait up to `PROGRAM_S`. Return whether the program has ended or has left the `with` block of its pool."""
     until = time.monotonic() + PROGRAM_S
     while run.owner == "alive":
         if time.monotonic() > until:

@@ -1,6 +1,7 @@
-"""Requests to the surveyors of providers: `outrider ps` and `outrider gc` find pools with them, and `gc` ends pools.
+"""Queries to clouds and clusters: `outrider ps` and `outrider gc` find pools with them, and `gc` ends pools.
 
-Each provider whose machines outlive their client has a `Surveyor`, listed in ``providers.registry``.
+Each provider whose machines can outlive their client has a `Surveyor` (it finds and ends existing machines), which
+``providers.registry`` lists.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ...providers.survey import PlaceAnswer, Surveyor
 from ..api.language import worded
 from .failures import defect
 
-AT_A_TIME = 8  # most places of a provider that are queried concurrently
-ANSWER_S = 60.0  # timeout for a place; the regions of a large account answer within some seconds
+AT_A_TIME = 8  # at most so many places of a provider are queried at the same time
+ANSWER_S = 60.0  # seconds to wait for a place's answer; the regions of a large account answer within some seconds
 
 SURVEYORS: Mapping[str, Surveyor] = surveyors()
 
@@ -30,10 +31,10 @@ async def ask(
     *,
     everywhere: tuple[str, Place] | None,
 ) -> list[PlaceAnswer]:
-    """Query every place that the journal knows, and each of ``places`` (provider, place), concurrently.
+    """Query every place that the journal knows, and each of ``places`` (provider, place), at the same time.
 
-    ``everywhere``: a place whose access is also used to query all other places of its provider. A place that does not
-    answer within `ANSWER_S` is reported as such, and delays no other place.
+    ``everywhere``: a provider and the access to it (such as a profile), with which all its places are also queried. A
+    place that does not answer within `ANSWER_S` gets an answer with an error, and delays no other place.
     """
     answers: list[PlaceAnswer] = []
     started: list[tuple[str, Place]] = []
@@ -73,7 +74,7 @@ async def ask(
 
 
 def provider_of(record: PoolRecord, place: Place) -> str:
-    """Return the name of a place's provider; empty: unknown."""
+    """Return the name of the provider to which a place belongs; empty: unknown."""
     return record.provider or next((name for name, each in SURVEYORS.items() if each.has(place)), "")
 
 
@@ -86,7 +87,7 @@ async def _ask(provider: str, place: Place, known: Sequence[Intent]) -> PlaceAns
 
 
 async def _answered(provider: str, place: Place, ask: Callable[[], Awaitable[PlaceAnswer]]) -> PlaceAnswer:
-    """Return the answer of ``ask`` about a place, or an answer with the error."""
+    """Return the answer of ``ask`` about a place. If ``ask`` fails or takes too long, the answer has an error."""
     try:
         with anyio.move_on_after(ANSWER_S):
             return await ask()
@@ -99,7 +100,7 @@ async def _answered(provider: str, place: Place, ask: Callable[[], Awaitable[Pla
 
 
 def _explained(error: ProviderError) -> str:
-    """Return why a place could not be queried. For a lasting error, the provider's text includes the next step."""
+    """Return why a place could not be queried, and what to do about it."""
     if error.retry_after_s is not None:
         return f"{error}; that may pass by itself: try again"
     return f"{error}. {error.advice}" if error.advice else str(error)

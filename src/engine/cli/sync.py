@@ -1,4 +1,4 @@
-"""`outrider sync`: sends the missing part of a run's record to trackers."""
+"""`outrider sync`: sends trackers the part of a run's record that they do not have yet."""
 
 from __future__ import annotations
 
@@ -41,28 +41,29 @@ def sync(
     timeout: float = 60.0,
     as_json: AsJson = False,
 ) -> int:
-    """Send a run to trackers: what they lack of it, or all of it where they have nothing yet.
+    """Send a run's data to trackers such as MLflow: all that they do not have yet.
 
-    Where a tracker is, and under what experiment, the run's record says, or a table [trackers.NAME] of outrider.toml,
-    or the environment (MLFLOW_TRACKING_URI). Tokens are never in the record. What was sent is not sent again.
+    The address and the experiment of a tracker are taken from the run's record, from a table [trackers.NAME] in
+    outrider.toml, or from the environment (MLFLOW_TRACKING_URI). Tokens are never in the record. Data that was sent
+    before is not sent again.
 
-    Exits with 0 when all is sent, and of a run that goes on, all there is. With 1 when something is left: a tracker is
-    away for --timeout seconds, or rejects it, or one of several cannot be used here; the same command goes on from
-    there. With 2 where there is no such run or
-    tracker, or the run's own program is sending to it.
+    Exits with 0 if the trackers have everything (of a run that goes on: everything so far). Exits with 1 if something
+    is left, because a tracker did not answer for --timeout seconds, rejected data, or could not be used here while
+    others could: run the command again to send the rest. Exits with 2 if there is no such run or tracker, or if the
+    run's own program is sending to the tracker.
 
     Example: `outrider sync train --to mlflow`
 
     Parameters
     ----------
     to:
-        mlflow, webhook, the name of another one, or all that the run was given; may be given several times.
+        mlflow, webhook, the name of another tracker, or all (all trackers of the run). Can be repeated.
     url:
-        The tracker's address, of one alone.
+        The tracker's address. Only with a single tracker.
     timeout:
-        Seconds without an answer after which it is given up.
+        Give up on a tracker that has not answered for this many seconds.
     as_json:
-        Print for each tracker how much was sent and what is left, as JSON, for programs.
+        Print how much was sent to each tracker, and what is left, as JSON, for programs.
     """
     timeout = checked_timeout(timeout)
     chosen = chosen_run(run)
@@ -76,17 +77,17 @@ def sync(
 def _end(
     run: Run, name: str, url: str | None, timeout: float, *, alone: bool, quiet: bool
 ) -> tuple[dict[str, Any], int]:
-    """Send a run to the tracker of this name; returns as `_sent` does.
+    """Send a run to the tracker of this name. Return the fields for JSON, and the exit code.
 
-    A tracker that cannot be used, for example because its package is missing, ends the command only if it is the only
-    one (``alone``).
+    If the tracker cannot be used, for example because its package is missing, the error ends the command only if no
+    other tracker was requested (``alone``).
     """
     try:
         return _sent(run, _tracker(name, run, url), timeout, quiet=quiet)
     except (SystemExit, OutriderError) as error:
         if alone:
             raise
-        # a SystemExit's message was printed already
+        # a SystemExit has no text to show here: its message was printed already
         why = "" if isinstance(error, SystemExit) else f": {plain(str(error))}"
         print(f"{name}: not sent{why}", file=sys.stderr)
         left = behind_of(run.directory, name, _described(run).get(name, {}).get("ranks", "head"))
@@ -106,7 +107,7 @@ def _names(to: Sequence[str], run: Run, url: str | None) -> list[str]:
 
 
 def _described(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the settings of the run's trackers by name, as far as the record has them. They contain no secrets."""
+    """Return the settings of the run's trackers by name, as far as the record has them. The record has no secrets."""
     spec = read_json(run.directory / "run.json").get("spec")
     trackers = spec.get("trackers") if isinstance(spec, Mapping) else None
     settings: dict[str, dict[str, Any]] = {}
@@ -120,10 +121,10 @@ def _described(run: Run) -> dict[str, dict[str, Any]]:
 def _tracker(name: str, run: Run, url: str | None) -> Tracker:
     """Return the tracker of this name.
 
-    The file's settings override those of the record, and the command line's override both.
+    Settings in outrider.toml override those in the run's record, and ``--url`` overrides both.
 
     Raises:
-        SpecError: the tracker's kind is unknown here, or it lacks an address.
+        SpecError: the tracker's kind is unknown here, or its address is missing.
     """
     file = files.find(Path.cwd())
     described, table = _described(run).get(name, {}), {} if file is None else file.trackers.get(name, {})
@@ -199,7 +200,7 @@ def _summary(run: Run, left: Behind, *, whole: bool, fine: bool) -> str:
 
 
 class _Progress:
-    """A line on the terminal that is overwritten with the progress."""
+    """A line on the terminal that shows the progress, and overwrites itself."""
 
     def __init__(self, name: str, *, shown: bool) -> None:
         self._name, self._shown, self._at, self._width = name, shown, 0.0, 0

@@ -23,23 +23,24 @@ from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
 from .usage import Usage, shown
 
-LOOK_S = 0.5  # interval between reads of new samples
-TAIL_BYTES = 4 << 20  # bytes read from the end of the samples' file: more than the curves of a hundred nodes need
-AROUND = 4  # lines of the terminal that are not used for nodes
+LOOK_S = 0.5  # seconds between two reads of new samples
+# bytes to read from the end of the samples' file: enough for the curves of more than a hundred nodes
+TAIL_BYTES = 4 << 20
+AROUND = 4  # lines of the terminal that the rows of nodes do not use
 
 
 def top(run: RunWord, /, *, once: Annotated[bool, Flag] = False, as_json: AsJson = False) -> int:
-    """Show what the nodes of a run are used for: processors, memory, network and GPUs, with curves of the last samples.
+    """Show each node's use of processors, memory, network and GPUs, with curves of the last samples.
 
     Example: `outrider top train`
 
-    On a terminal the table follows a living run until it ends, or you press q or Ctrl-C. Elsewhere, and of a run that
-    has ended, it is shown once. Exits with 2 where there is no such run.
+    On a terminal, the table is updated until the run ends, or you press q or Ctrl-C. If the output is not a terminal,
+    or the run has ended, the table is printed once. Exits with 2 if there is no such run.
 
     Parameters
     ----------
     once:
-        Show the present state and end.
+        Print the table once, and exit.
     as_json:
         Print the newest sample of each node as JSON, for programs.
     """
@@ -98,9 +99,9 @@ def _follow(view: View, console: Console) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits a number of seconds for a key, and returns it.
+    """Yield a function that waits at most the given seconds for a key, and returns the key, or an empty text.
 
-    Keys are not echoed, and need no Return.
+    The terminal shows no typed keys, and keys need no Return.
     """
     stdin = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
 
@@ -109,7 +110,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
             time.sleep(within_s)
             return ""
         ready, _, _ = select.select([stdin], [], [], within_s)
-        # an empty read means that the terminal is gone, and counts as "q"
+        # an empty read means that the terminal is gone: quit, as after "q"
         return (os.read(stdin, 1).decode(errors="replace").lower() or "q") if ready else ""
 
     if stdin is None:

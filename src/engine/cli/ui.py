@@ -27,7 +27,7 @@ from .stacks import take_stacks
 from .stop import stopped
 
 LEAST_TOKEN, MOST_TOKEN = 16, 1024  # shortest and longest token for metrics, in characters
-STOP_S = 600.0  # timeout for the end of all machines when a page stops a run
+STOP_S = 600.0  # seconds to wait for the end of all machines when the user stops a run on a page
 
 
 def ui(
@@ -38,26 +38,29 @@ def ui(
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Show all runs of this computer in a browser, each on a page that goes on with the run.
+    """Show all runs of this computer in a browser, on pages that update while the runs go on.
 
     Example: `outrider ui --open`
 
-    The address is printed, with a token without which nothing is shown; it is of this computer alone. Pages of living
-    runs can stop them and take their stacks and profiles. The server reads records, and no pool notices it. It goes on
-    until Ctrl-C. Needs the extra `ui`. Exits with 2 where the port or the socket cannot be used.
+    Prints the address of the pages, which works only on this computer. The address has a token: without the token, the
+    server shows nothing. On the page of a running run, you can stop the run, and take its stacks and profiles. The
+    server only reads the runs' records, so it does not slow down pools. It runs until Ctrl-C. Exits with 2 if the port
+    or the socket cannot be used. Needs the extra `ui`: pip install 'outrider[ui]'.
 
     Parameters
     ----------
     port:
-        Of 127.0.0.1. 0: one that is free.
+        The port of 127.0.0.1 to listen on. 0: any free port.
     socket:
-        Listen on this unix socket in place of a port. Only you may enter its folder, which is made where it is missing.
+        Listen on this unix socket instead of a port. Its folder must be open only to you, and is created if it is
+        missing.
     metrics_token:
-        A file with a token that shows `/metrics`, for Prometheus, and nothing else. It is made where it is missing.
+        A file with a token that gives access to `/metrics` (for Prometheus) and to nothing else. It is created, with a
+        new token, if it is missing.
     open_:
-        Show the list of runs in the browser.
+        Open the list of runs in the browser.
     as_json:
-        Print the address, and the socket's path, as JSON, for programs.
+        Print the address and the socket's path as JSON, for programs.
     """
     try:
         from ..ui.server import loopback_socket, private_socket, serve

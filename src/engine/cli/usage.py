@@ -14,18 +14,18 @@ from ...actors.events import GpuSample, NodeSampled
 from ...lazy_dataclass import dataclass
 from ..observe.descriptions import count, seconds, size
 
-SHOWN = 30  # samples in a curve
-BESIDE, LEAST_BARS = 68, 8  # columns of the terminal that are not used for the curve, and least columns of a curve
-MISSED = 4  # a node's figures are old after this many sampling intervals without a sample
+SHOWN = 30  # a curve shows at most so many samples
+BESIDE, LEAST_BARS = 68, 8  # columns of the terminal that the curve does not use; smallest number of columns of a curve
+MISSED = 4  # after so many sampling intervals without a sample, a node's figures are shown as old
 BARS = "▁▂▃▄▅▆▇█"
-NO_BAR = "·"  # for unknown values
+NO_BAR = "·"  # the bar of an unknown value
 _GB = 1 << 30
 COLUMNS = ("node", "", "now", "", "memory", "network, power")
 
 
 @dataclass(slots=True)
 class Usage:
-    """The newest samples of each node."""
+    """The newest samples of each node, at most `SHOWN` of a node."""
 
     nodes: dict[int, deque[NodeSampled]] = field(default_factory=dict)
 
@@ -39,7 +39,7 @@ class Usage:
 
 
 def shown(usage: Usage, title: str, now: float, rows: int, columns: int) -> RenderableType:
-    """Return the table of the first nodes that fit into ``rows`` lines. Fewer ``columns`` make the curves shorter.
+    """Return the table of as many nodes as fit into ``rows`` lines. With fewer ``columns``, the curves are shorter.
 
     ``now``: unix time; for an ended run, the time of its end.
     """
@@ -65,12 +65,12 @@ def shown(usage: Usage, title: str, now: float, rows: int, columns: int) -> Rend
 
 
 def curve(values: Sequence[float | None]) -> str:
-    """Return a bar for each value from 0 to 1."""
+    """Return a curve as a text: one bar character for each value from 0 to 1."""
     return "".join(NO_BAR if value is None else BARS[min(7, max(0, int(value * 8)))] for value in values)
 
 
 def _lines(node: int, samples: Sequence[NodeSampled], now: float, bars: int) -> list[tuple[tuple[str, ...], str]]:
-    """Return the lines of a node, one for its processors and one for each GPU, each with its style."""
+    """Return the table lines of a node, one for its processors and one for each GPU, each with its style."""
     newest = samples[-1]
     old_s = now - newest.at
     is_old = old_s > MISSED * newest.seconds

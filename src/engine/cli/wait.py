@@ -13,12 +13,12 @@ from .run_choice import RunWord, checked_timeout, chosen_run
 
 POLL_S = 0.1
 _REASONS = {
-    "alive": "",  # no message: the exit code reports the timeout
+    "alive": "",  # no message after the timeout: the exit code reports it
     "dead": "did not end: its owner died",
     "elsewhere": "is of another computer: wait there",
     "unknown": "has a lock that cannot be read, so it is not known whether it goes on",
 }
-TIMEOUT, DIED = 124, 125  # exit codes; the first as for timeout(1), the second as for `outrider run`
+TIMEOUT, DIED = 124, 125  # exit codes: TIMEOUT is that of timeout(1), and DIED that of `outrider run`
 _CODES = {"alive": TIMEOUT, "dead": DIED}
 
 
@@ -27,15 +27,15 @@ def wait(run: RunWord, /, *, timeout: float | None = None, as_json: AsJson = Fal
 
     Example: `outrider wait train --timeout 3600`
 
-    Exits with 124 after the timeout, with 125 when the run's owner died, and with 2 where there is no such run, or it
-    is one of another computer.
+    Exits with 124 after the timeout, with 125 if the run's program died, and with 2 if there is no such run, or it
+    belongs to another computer.
 
     Parameters
     ----------
     timeout:
-        Seconds to wait for at most.
+        The most seconds to wait. Default: no limit.
     as_json:
-        Print how it ended, or that it has not, as JSON, for programs.
+        Print how the run ended, or that it goes on, as JSON, for programs.
     """
     began = time.monotonic()
     until = None if timeout is None else began + checked_timeout(timeout)
@@ -56,7 +56,10 @@ def wait(run: RunWord, /, *, timeout: float | None = None, as_json: AsJson = Fal
 
 
 def _waited(run: Run, until: float | None) -> tuple[int, str, Run]:
-    """Return the exit code, "ended" or the state of the owner, and the run as last read. ``until``: monotonic time."""
+    """Wait until the run has ended, or cannot be waited for any longer. ``until``: monotonic time.
+
+    Return the exit code, "ended" or the state of the owner (the run's program), and the run as last read.
+    """
     while True:
         owner, now = at_present(run)
         if now.ended:

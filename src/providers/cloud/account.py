@@ -1,4 +1,6 @@
-"""`AccountCloud`: a cloud that is opened with an account's API key and lists the machines of all its regions."""
+"""`AccountCloud`: the base class for clouds that users open with an account's API key, and that list the machines of
+all regions.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from .vendor import Vendor
 
 
 class AccountCloud(ABC):
-    """Implements `port.Cloud`, except for the methods of a cloud's own class. ``api`` is the opened interface.
+    """The base class of a cloud's `port.Cloud`; subclasses implement the abstract methods. ``api``: the opened
+    interface.
 
     ``place``: an ``account``, and optionally a ``key_file`` and an ``endpoint_url``.
     """
@@ -35,8 +38,8 @@ class AccountCloud(ABC):
 
     @abstractmethod
     async def machines(self) -> Sequence[ListedMachine]:
-        """List all machines of the account. Details that only `outrider ps` displays may be missing, so that an error
-        in a stranger's machine does not stop a pool.
+        """List all machines of the account. Details that only `outrider ps` displays may be missing, so that a
+        malformed entry of another user's machine does not stop a pool.
 
         Raises:
             ProviderError: The cloud does not respond.
@@ -52,7 +55,9 @@ class AccountCloud(ABC):
 
     @abstractmethod
     async def unlisted(self, machine: str) -> InstanceView | None:
-        """Return the state of a pool's machine that the list lacks; None: unknown, as the machine may be listed later.
+        """Return the state of a pool's machine that is not in the list.
+
+        None: the state is unknown, because the list may be outdated and show the machine later.
 
         Raises:
             ProviderError: The cloud does not respond.
@@ -80,7 +85,7 @@ class AccountCloud(ABC):
         return views + [each for each in await each_of(hidden, self.unlisted) if each is not None]
 
     async def launched(self, token: str) -> list[str]:
-        """Return the ids of the listed machines with a launch's token."""
+        """Return the ids of the listed machines with the token of this launch."""
         return [each.id for each in await self.machines() if each.whose.launch == token]
 
 
@@ -96,9 +101,10 @@ async def reached(
     *,
     scheme: str = "Bearer",
 ) -> AsyncIterator[A]:
-    """Open a cloud in a place: a pool's place, with an ``account``, or the place of a provider's options (`place_of`).
+    """Open a cloud in a place: the place of a pool, which has an ``account``, or a place from `place_of`, which has
+    none.
 
-    ``scheme``: the text before the key in the header.
+    ``scheme``: the text before the key in the header of requests, such as ``Bearer``.
 
     Raises:
         NotAuthorized: There is no key, or the key belongs to another account than the place.
@@ -110,6 +116,8 @@ async def reached(
 
 
 def place_of(key_file: StrPath | None, endpoint_url: str | None) -> dict[str, str]:
-    """Return the place of a provider's options. It has no account, as only the key determines the account."""
+    """Return the place that a provider's options describe. The place has no account, because only the key determines
+    the account.
+    """
     options = {"key_file": key_file, "endpoint_url": endpoint_url}
     return {name: os.fspath(value) for name, value in options.items() if value}

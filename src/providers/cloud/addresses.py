@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 
 
 def sources(owner: str, addresses: str | Sequence[str]) -> tuple[str, ...]:
-    """Return ``ssh_from`` as CIDRs: ``"203.0.113.7"`` becomes ``"203.0.113.7/32"``. ``owner``: the provider, such as
-    ``AWS``.
+    """Return the option ``ssh_from`` as CIDRs: ``"203.0.113.7"`` becomes ``"203.0.113.7/32"``.
+
+    ``owner``: the provider's name for error texts, such as ``AWS``.
 
     Raises:
-        ValueError: It is empty, or contains a text that is not an address.
+        ValueError: The option is empty, or contains a text that is not an address.
     """
     texts = (
         [addresses]
@@ -29,7 +30,7 @@ def sources(owner: str, addresses: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def reached_by(owner: str, address: str, ssh_from: str | Sequence[str]) -> str | tuple[str, ...]:
-    """Check the options ``address`` and ``ssh_from``; return the latter: ``"auto"``, or the result of `sources`.
+    """Check the options ``address`` and ``ssh_from``. Return ``ssh_from``: ``"auto"``, or the CIDRs from `sources`.
 
     Raises:
         ValueError: ``address`` is neither ``"public"`` nor ``"private"``, or ``ssh_from`` is not an address.
@@ -41,6 +42,6 @@ def reached_by(owner: str, address: str, ssh_from: str | Sequence[str]) -> str |
 
 def as_cidr(text: object) -> str:
     """Return the CIDR of an address or a network; raise ValueError for anything else."""
-    if not isinstance(text, str):  # `ipaddress` would accept a number, too
+    if not isinstance(text, str):  # `ipaddress` would also accept a number
         raise ValueError(f"{text!r} is no address")
     return str(ipaddress.ip_network(text.strip(), strict=False))

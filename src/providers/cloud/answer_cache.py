@@ -24,8 +24,8 @@ _cache: dict[Hashable, _Kept] = {}
 
 
 async def cached(key: Hashable, seconds: float, find: Callable[[], Awaitable[T]]) -> T:
-    """Return the cached result of ``find`` if it is younger than ``seconds``; else call ``find``. Errors are not
-    cached.
+    """Return the cached result of ``find`` if the result is younger than ``seconds``; else call ``find``. Errors are
+    not cached.
     """
     kept = _cache.get(key)
     if kept is None or kept.until <= monotonic():
@@ -37,9 +37,10 @@ async def cached(key: Hashable, seconds: float, find: Callable[[], Awaitable[T]]
 def kept_for(
     seconds: float, by: Callable[[Api], Hashable]
 ) -> Callable[[Callable[Concatenate[Api, P], Awaitable[T]]], Callable[Concatenate[Api, P], Coroutine[Any, Any, T]]]:
-    """Cache the results of a query ``ask(api, ...)`` for some seconds, by the `repr` of its arguments.
+    """Return a decorator for a query ``ask(api, ...)``: it caches each result for ``seconds``, with the `repr` of the
+    arguments as the key.
 
-    ``by``: returns a key that differs for clouds with different results. Errors are not cached.
+    ``by``: returns a part of the key that differs for clouds with different results. Errors are not cached.
     """
 
     def decorated(

@@ -15,17 +15,17 @@ from ...lazy_dataclass import dataclass
 from ..errors import NotAuthorized
 from ..threads import in_thread
 
-ANY = "any"  # stands for the account of whichever key is found
+ANY = "any"  # an account's name in a place that means: the account of the key that is found
 _KEY = re.compile(r"^\s*(?:api_key\s*=\s*)?(\S+)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeys:
-    """The places in which users of one cloud store their keys.
+    """The places in which users of one cloud store their API keys.
 
     ``provider``: the class with the option ``key_file``, such as ``Lambda``. ``name``: the provider's name in the
-    journal. ``variable``: the environment variable. ``page``: the web page on which users create keys. ``usual``: the
-    file in which the cloud's own client stores the key; empty: it stores none.
+    journal. ``variable``: the environment variable with the key. ``page``: the web page on which users create keys.
+    ``usual``: the file in which the cloud's own client stores the key; empty: the client stores none.
     """
 
     provider: str
@@ -35,7 +35,7 @@ class ApiKeys:
     usual: str = ""
 
     async def of(self, place: Mapping[str, str]) -> tuple[str, str]:
-        """Return the key for a pool's place, and the name of the key's account.
+        """Return the key to use in a place, and the name of the key's account.
 
         Raises:
             NotAuthorized: There is no key, or the key belongs to another account than the place.
@@ -52,9 +52,10 @@ class ApiKeys:
         return key, mine
 
     def read(self, key_file: str | None, environment: Mapping[str, str]) -> str:
-        """Return the key in ``key_file``, or else in the variable, or else in the ``usual`` file if it exists.
+        """Return the key in ``key_file``; without a ``key_file``, the key in the environment variable, or else in the
+        ``usual`` file.
 
-        The key is a line of its own in the file, or follows ``api_key =``.
+        In a file, the key is alone on a line, or follows ``api_key =``.
 
         Raises:
             NotAuthorized: There is no key.
@@ -78,5 +79,5 @@ class ApiKeys:
 
 
 def account_of(key: str) -> str:
-    """Return a name for a key's account, for clouds without a call that returns the account: a hash of the key."""
+    """Return a name for a key's account, for clouds that have no call to request the account: a hash of the key."""
     return hashlib.sha256(key.encode()).hexdigest()[:8]

@@ -1,7 +1,8 @@
-"""Errors of failed calls, for every cloud and protocol: which failures are transient, and what codes mean. No I/O.
+"""Conversion of failed calls into errors, for every cloud and protocol: transient failures, and the meanings of error
+codes. No I/O.
 
-CALL-1: a call that may have been carried out is reported as one whose answer is lost (`failures.is_lost`), unless the
-cloud has said what became of it.
+CALL-1: if a call may have been carried out, its error says that the response is lost (`failures.is_lost`), unless the
+cloud has reported the call's result.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Failed(Protocol):
 def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> ProviderError | None:
     """Return the error for a transient failure; None for other failures.
 
-    ``cloud``: its name. ``where``: the address of the service, as in ``at sky.example``. ``unsure``: an earlier try of
-    the same call may have been carried out.
+    ``cloud``: the cloud's name. ``where``: the address of the service, such as ``at sky.example``. ``unsure``: an
+    earlier try of the same call may have been carried out.
     """
     # Only a `CallRefused` with `retry_after_s` counts as a lost call (`failures.is_lost`).
     kind = CallRefused if unsure or failure.trouble in {"broken", "lost"} else ProviderError
@@ -75,10 +76,10 @@ def passing(cloud: str, failure: Failed, where: str, *, unsure: bool) -> Provide
 def meant(
     failure: Failed, meanings: Meanings, again_after_s: Mapping[str, float], *, code: str = "", **facts: str
 ) -> ProviderError | None:
-    """Return the error that a table has for a failure's code, or for another ``code``; None: the table has no entry.
+    """Return the error that a table of meanings has for a failure's code; None: the table has no entry.
 
-    ``again_after_s``: seconds until a retry, by the table's codes. ``facts``: values for the placeholders in the
-    table's sentences.
+    ``again_after_s``: seconds until a retry may succeed, by the table's codes. ``code``: look up this code instead of
+    the failure's own. ``facts``: values for the placeholders in the table's sentences.
     """
     match = meaning(code or failure.code, meanings)
     if match is None:
@@ -88,8 +89,9 @@ def meant(
 
 
 def settled(cloud: str, failure: Failed, error: ProviderError, *, unsure: bool) -> ProviderError:
-    """Return the error for the caller: with its code and with advice. ``unsure``: as in `passing`."""
-    if unsure and isinstance(error, NotAuthorized):  # the refusal of this try says nothing about the earlier try
+    """Complete an error for the caller: add the failure's code and advice. ``unsure``: as in `passing`."""
+    # this refusal concerns only the last try: an earlier try may have been carried out
+    if unsure and isinstance(error, NotAuthorized):
         error = CallRefused(f"{_unanswered(cloud, failure)}, and now {error}", retry_after_s=AGAIN_S)
     error.code = failure.code
     return advised(error, cloud)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 FIRST_WAIT_S = 15.0
 LONGEST_WAIT_S = 600.0
-FORGET_AFTER_S = 900.0  # seconds without a failure after which the next failure counts as the first
-INTERRUPTED_S = 600.0  # seconds; a new machine in the same zone would probably be interrupted too
+FORGET_AFTER_S = 900.0  # after so many seconds without a failure, a failure starts again with the first cooldown
+# seconds to avoid a type in a zone after an interruption, as a new machine there may be interrupted, too
+INTERRUPTED_S = 600.0
 LASTING_S = 3600.0
 
 
@@ -37,15 +38,15 @@ class Cooldowns:
     _interrupted: dict[tuple[str, str], _Wait] = field(default_factory=dict)
 
     def failed(self, offer: Offer, error: ProviderError, now: float) -> None:
-        """Record that this offer was refused. Each cooldown is twice as long as the last; a quota error covers all
-        zones.
+        """Record that the cloud refused this offer. After repeated refusals, each cooldown is twice as long as the one
+        before. If an account's quota is exhausted, the cooldown applies to the type in all zones.
         """
         key = (offer.type.name, "" if error.code in self.vendor.quotas else offer.zone, offer.market)
         first = LASTING_S if error.code in self.vendor.lasting else FIRST_WAIT_S
         _extend(self._failed, key, now, first, max(first, LONGEST_WAIT_S), error=error)
 
     def worked(self, offer: Offer) -> None:
-        """Record that this offer gave a machine, which clears the offer's failures."""
+        """Record that this offer gave a machine. This ends the offer's cooldown."""
         for zone in ("", offer.zone):
             self._failed.pop((offer.type.name, zone, offer.market), None)
 
@@ -59,16 +60,16 @@ class Cooldowns:
         return -inf if wait is None else wait.until
 
     def refusal(self, offer: Offer) -> ProviderError | None:
-        """Return the error that caused the offer's cooldown; None without a cooldown."""
+        """Return the error that caused the offer's cooldown; None: the offer has no cooldown."""
         wait = self._wait(offer)
         return None if wait is None else wait.error
 
     def wait_s(self, offers: Iterable[Offer], now: float) -> float:
-        """Return the seconds until the first of these offers may be requested."""
+        """Return the seconds until the cooldown of one of these offers is over."""
         return max(0.0, min(map(self.refused_until, offers)) - now)
 
     def interrupted_until(self, offer: Offer) -> float:
-        """Return the time until which other offers are preferred; minus infinity without an interruption."""
+        """Return the time until which launches prefer other offers; minus infinity without an interruption."""
         wait = self._interrupted.get((offer.type.name, offer.zone)) if offer.market == "spot" else None
         return -inf if wait is None else wait.until
 
@@ -85,7 +86,7 @@ def _extend(
 ) -> None:
     last = waits.get(key)
     if last is not None and now < last.until:
-        return  # concurrent calls that fail in the same way count as one failure
+        return  # calls that ran at the same time and failed in the same way count as one failure
     again = last is not None and now < last.until + FORGET_AFTER_S
     length = min(2 * last.length, longest) if last is not None and again else first
     waits[key] = _Wait(length, now + length, error)

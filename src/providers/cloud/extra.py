@@ -10,7 +10,7 @@ from ..errors import BadRequest
 
 @contextmanager
 def from_extra(cloud: str, extra: str, *packages: str) -> Iterator[None]:
-    """Wrap imports of ``packages``, or of modules that need them, in this context.
+    """Return a context for imports of ``packages``, or of modules that need them.
 
     Raises:
         BadRequest: A package is missing; the error says how to install the extra.

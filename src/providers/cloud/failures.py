@@ -11,27 +11,27 @@ from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderEr
 T = TypeVar("T")
 _GRAVITY: tuple[type[ProviderError], ...] = (NotAuthorized, QuotaExceeded, NoCapacity, BadRequest, ProviderError)
 
-AGAIN_S = 2.0  # seconds, the pause after transient failures
+AGAIN_S = 2.0  # seconds to wait after a transient failure
 ELSEWHERE = "Take other types, zones or regions as well: Pool(Spec(...), Spec(...)) asks for one after the other."
-# For each error class: regular expressions for whole codes, and their meanings. The first match applies.
+# for each error class: regular expressions that match error codes, and sentences for users; the first match counts
 Meanings = Sequence[tuple[type[ProviderError], Mapping[str, str]]]
 
 
 class CallRefused(ProviderError):
-    """A call failed for a reason that only the caller can judge, or without a response.
+    """A call was refused for a reason that only the caller can judge, or got no response.
 
-    `ProviderError.retry_after_s` is set if there was no response.
+    `ProviderError.retry_after_s` is set only if there was no response.
     """
 
 
 def is_lost(error: ProviderError) -> bool:
-    """Return whether the failed call may have been carried out. A refusal shows that it was not."""
+    """Return whether the failed call may have been carried out: there was no response. After a refusal, it was not."""
     return isinstance(error, CallRefused | HostAway) and error.retry_after_s is not None
 
 
 async def unless_unknown(call: Awaitable[T], *codes: str) -> T | None:
-    """Return the result of a call; None: the cloud replied with one of these ``codes`` that the thing does not
-    exist.
+    """Return the result of a call; None: the cloud replied with one of these ``codes``, which mean that the requested
+    resource does not exist.
     """
     try:
         return await call
@@ -46,12 +46,12 @@ async def unless_unknown(call: Awaitable[T], *codes: str) -> T | None:
 
 class Meaning(NamedTuple):
     kind: type[ProviderError]
-    codes: str  # the matching expression
+    codes: str  # the regular expression in the table that matches the code
     sentence: str
 
 
 def meaning(code: str, meanings: Meanings) -> Meaning | None:
-    """Return the first meaning that a table has for a code."""
+    """Return the first entry of a table whose regular expression matches the code; None: there is no such entry."""
     for kind, sentences in meanings:
         for codes, sentence in sentences.items():
             if re.fullmatch(codes, code):
@@ -60,23 +60,27 @@ def meaning(code: str, meanings: Meanings) -> Meaning | None:
 
 
 def until_raised(cloud: str) -> str:
-    """Return the advice for an exhausted quota."""
+    """Return the advice for an exhausted quota of an account."""
     return (
         f"This is a limit of the account, not {cloud}'s stock: until it is raised, ask for fewer nodes, or other types."
     )
 
 
 def advised(error: ProviderError, cloud: str) -> ProviderError:
-    """Return the same error, with advice for missing capacity or an exhausted quota."""
+    """Add advice to an error about missing capacity or an exhausted quota, and return the error."""
     if isinstance(error, NoCapacity):
         error.advice = ELSEWHERE
-    elif isinstance(error, QuotaExceeded) and error.retry_after_s is None:  # such a quota does not recover by itself
+    # without a time for a retry, the quota is exhausted until the cloud raises it
+    elif isinstance(error, QuotaExceeded) and error.retry_after_s is None:
         error.advice = until_raised(cloud)
     return error
 
 
 def quoting(sentence: str, code: str, words: str) -> str:
-    """Return the sentence with the cloud's own message, `redacted`, in brackets. No other code quotes the message."""
+    """Return the sentence followed by the cloud's code and message in brackets.
+
+    Only this function puts the message of a cloud, made safe by `redacted`, into an error.
+    """
     words = words.strip().rstrip(".")
     return f"{sentence} ({code}: {words})" if words else f"{sentence} ({code})"
 
@@ -92,12 +96,12 @@ def redacted(text: str) -> str:
 
 
 def most_telling(errors: Sequence[ProviderError]) -> ProviderError:
-    """Return the error that the user can do most about; its message includes the others.
+    """Return the error that is most useful to the user; its message includes the other errors.
 
-    A quota outranks missing capacity. The result allows a retry if one of the errors is transient, unless an
-    authorization is missing.
+    An exhausted quota counts more than missing capacity. If one of the errors is transient, the returned error allows a
+    retry, unless an authorization is missing.
     """
-    kinds = {_gravity(error): error for error in reversed(errors)}  # the first error of each kind
+    kinds = {_gravity(error): error for error in reversed(errors)}  # for each kind, the first error
     worst, *others = [kinds[gravity] for gravity in sorted(kinds)]
     again = [error.retry_after_s for error in errors if error.retry_after_s is not None]
     also = "".join(f"; also: {other}" for other in others)

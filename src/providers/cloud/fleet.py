@@ -28,18 +28,19 @@ if TYPE_CHECKING:
     from .offers import Offer
     from .recorder import Recorder
 
-LAG_S = 15.0  # seconds after which every part of a cloud has seen a new resource
+LAG_S = 15.0  # seconds after creation by which every part of a cloud knows a resource
 AGAIN_S = 1.0
 RESEND_S = 0.5
-LEASE_S = 120.0  # the default lease of machines
-# Seconds for which a launch without a response is repeated; a pool pauses at most 60 s between launches.
+LEASE_S = 120.0  # the machines' default lease: seconds without their client after which they end themselves
+# a launch without a response is repeated for so many seconds; a pool pauses at most 60 s between launches
 REPEAT_S = 120.0
 
 
 class CloudFleet(Generic[P, O]):
-    """A pool's machines, a `providers.base.Fleet`. `start` it; `close` it, shielded, before its task group ends.
+    """The machines of one pool in a cloud; implements `providers.base.Fleet`.
 
-    ``public``: the machines are reached at their public addresses.
+    Call `start` first, and `close` (shielded from cancellation) before the task group ends. ``public``: the machines
+    are reached at their public addresses.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class CloudFleet(Generic[P, O]):
         self._open = anyio.CancelScope()
         self._closed = False
         self._warned = False
-        self._lease_s: float | None = None  # None: unknown, or there are no machines
+        # the longest lease of the pool's machines; None: unknown, or there are no machines
+        self._lease_s: float | None = None
 
     def start(self) -> None:
         self._tasks.start_soon(self._follow)
@@ -69,10 +71,11 @@ class CloudFleet(Generic[P, O]):
     # --- called by the pool -------------------------------------------------------------------------------------------
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Make create calls until one gives machines. Return these, even if there are fewer than ``count``.
+        """Make create calls until one of them gives machines. Return these machines, even if there are fewer than
+        ``count``.
 
-        If an earlier launch got no response, this call first repeats that launch with its own token.
-        A cancellation takes effect after the current create call.
+        If an earlier launch got no response, this call first repeats that launch with its own token. A cancellation
+        takes effect after the current create call.
 
         Raises:
             ProviderError: Nothing was created; the most useful error of all tries.
@@ -92,17 +95,17 @@ class CloudFleet(Generic[P, O]):
                 break
         assert failed, "the cloud gave no machine and no reason"
         error = most_telling(failed)
-        # Earlier retries would be useless, since offers in cooldown are not requested.
+        # an earlier retry would be useless: offers in a cooldown are not requested
         if error.retry_after_s is not None:
             tried = [offer for chosen in plan.rounds for offer in chosen]
             error.retry_after_s = max(error.retry_after_s, self._cooldowns.wait_s(tried, anyio.current_time()))
         raise error
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End machines of this pool; ids of others are ignored. Concurrent callers share calls.
+        """End machines of this pool; ids of other pools' machines are ignored. Callers at the same time share requests.
 
         Raises:
-            ProviderError: The cloud refused, or did not confirm within `CONFIRM_S`.
+            ProviderError: The cloud refused, or did not confirm the end within `CONFIRM_S`.
         """
         mine = self._instances.ending(ids)
         if not mine:
@@ -112,7 +115,7 @@ class CloudFleet(Generic[P, O]):
         with anyio.move_on_after(CONFIRM_S):
             while any(map(self._instances.has, mine)):
                 await self._poller.answer()
-                # Send again, since some part of the cloud may not have known the machine before.
+                # send the request again: at first, some part of the cloud may not have known the machine
                 if anyio.current_time() >= sent_at + RESEND_S:
                     await self._end(self._instances.still_on(mine))
                     sent_at = anyio.current_time()
@@ -133,10 +136,10 @@ class CloudFleet(Generic[P, O]):
         self._warned = True
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next machine is a different one anyway
+        pass  # nothing to do: the cloud gives a different machine next time
 
     async def events(self) -> AsyncIterator[MachineEvent]:
-        """Yield events until the fleet is closed."""
+        """Yield events about the machines until the fleet is closed."""
         while True:
             while self._events:
                 yield self._events.popleft()
@@ -146,7 +149,8 @@ class CloudFleet(Generic[P, O]):
             await self._news.wait()
 
     async def quote(self, request: LaunchRequest) -> float | None:
-        """Return the price in USD per hour of the cheapest offer of the first round, with disk and address.
+        """Return the price per hour (USD, with disk and address) of the cheapest machine among the offers that are
+        tried first.
 
         None: no machine is available now.
 
@@ -162,12 +166,12 @@ class CloudFleet(Generic[P, O]):
     async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
         """Take over the machines that a dead client left, before the first launch.
 
-        Of the ``known`` machines, the first ``most`` that had been reached and still run now belong to this fleet. All
-        other machines of the pool are ended, including those that appear later. ``lease_s``: the longest lease of these
+        This fleet keeps up to ``most`` of the ``known`` machines: those that run, and that the dead client had reached.
+        All other machines of the pool are ended, also those that appear later. ``lease_s``: the longest lease of these
         machines in seconds; None: unknown.
 
         Raises:
-            BadRequest: The pool's machines are in another place; they are left as they are.
+            BadRequest: The pool's machines are in another place; nothing was changed there.
             ProviderError: The cloud did not respond; the machines still exist.
         """
         self._lease_s = lease_s
@@ -201,8 +205,8 @@ class CloudFleet(Generic[P, O]):
         return mine
 
     async def close(self) -> None:
-        """End everything of the pool; return when the cloud confirms it. Transient errors are retried for the lease's
-        length.
+        """End everything of the pool, and return when the cloud confirms the end. Transient errors are retried as long
+        as the machines' lease lasts.
 
         Raises:
             NotGone: Something may still exist; the error names it.
@@ -236,13 +240,14 @@ class CloudFleet(Generic[P, O]):
                 )
             else:
                 await settle(self._cloud.place, self._pool, journal)
-        except JournalError as error:  # everything is gone from the cloud, so this is only a warning
+        except JournalError as error:  # only a warning: the cloud has confirmed that everything has ended
             self._tell(Warned(str(error)))
         except ProviderError as error:
             if FLEET in kinds or isinstance(error, NotGone):
                 raise
-            # If no machine was ever requested, the remaining resources cost nothing, and the pool's closer has seen the
-            # error. The journal lists the resources, so `outrider gc` removes them.
+            # If no machine was ever requested, nothing here costs money, and the pool has already raised its error. The
+            # journal
+            # lists what is left, so `outrider gc` removes it.
 
     # --- one call -----------------------------------------------------------------------------------------------------
 
@@ -253,7 +258,7 @@ class CloudFleet(Generic[P, O]):
     async def _take_all(
         self, plan: P, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
     ) -> list[Machine]:
-        """Call `_take` until ``count`` machines exist: some clouds create one machine per call."""
+        """Call `_take` until ``count`` machines exist, because some clouds create one machine per call."""
         machines_so_far: list[Machine] = []
         while len(machines_so_far) < count:
             try:
@@ -261,7 +266,7 @@ class CloudFleet(Generic[P, O]):
             except ProviderError:
                 if not machines_so_far:
                     raise
-                break  # the next launch repeats the failing call and raises its error
+                break  # return the machines so far; the next launch repeats the failing call and raises its error
             machines_so_far += machines
             if len(machines) < requested:
                 break
@@ -270,12 +275,12 @@ class CloudFleet(Generic[P, O]):
     async def _take(
         self, plan: P, chosen: Sequence[Offer], count: int, failed: list[ProviderError]
     ) -> tuple[list[Machine], int]:
-        """Create machines of these offers by one call. Return the machines, and the number that the call requested.
+        """Create machines of these offers by one call. Return the machines, and the number that was requested.
 
         Reasons for missing machines are appended to ``failed``.
 
         Raises:
-            ProviderError: Other offers would fail in the same way.
+            ProviderError: The call failed for a reason that applies to all offers.
         """
         began = anyio.current_time()
         while True:
@@ -295,23 +300,27 @@ class CloudFleet(Generic[P, O]):
             if machines or lasted_s >= LAG_S or not any(map(self._launcher.is_unknown_yet, errors)):
                 failed += errors
                 return machines, order.count
-            # After this time, the prepared resources are no longer new: if the cloud does not know them, they were
-            # deleted.
+            # a prepared resource that is still unknown to the cloud is not new any more, but was deleted: prepare it
+            # again
             if lasted_s >= LAG_S / 3:
                 self._launcher.forget(order)
             await anyio.sleep(min(AGAIN_S, max(AGAIN_S / 5, lasted_s)))
 
     async def _ask(self, order: O) -> tuple[list[Machine], list[ProviderError]]:
-        """Make a call, shielded. Nothing is awaited between its response and the registration of its machines."""
+        """Make one create call, shielded from cancellation, and record its machines.
+
+        There is no await between the response and the record, so that no machine is forgotten.
+        """
         order.carried_out = False
         try:
             answer = await self._launcher.create(order)
-        except BaseException as error:  # after a cancellation, too, the result of the call is unknown
+        except BaseException as error:  # also after a cancellation, when nobody knows whether the call was carried out
             unknown = not isinstance(error, ProviderError) or is_lost(error) or order.carried_out
-            # A refusal of this try says nothing about an earlier try.
+            # this refusal concerns only the last try: an earlier try may have created machines
             if unknown or (order.lost and isinstance(error, NotAuthorized)):
                 self._lost(order, error)
-            elif order.lost:  # the order will not be repeated: machines that it created are ended when they appear
+            # the order is given up: machines that its earlier tries created are ended when they appear
+            elif order.lost:
                 self._unanswered.pop(order.token, None)
                 self._instances.launch_lost(order.token, anyio.current_time(), count=order.count)
             raise
@@ -319,10 +328,9 @@ class CloudFleet(Generic[P, O]):
         return self._record_created(answer), [self._refused(offers, error) for offers, error in answer.refusals]
 
     def _lost(self, order: O, error: BaseException) -> None:
-        """Record that a launch got no response.
+        """Record that a launch got no response, so its machines may exist.
 
-        Its machines may exist. They are searched for, count as cost, and are not ended while the launch may be
-        repeated.
+        The machines are searched for and counted as cost, and they are not ended while the launch may be repeated.
         """
         now = anyio.current_time()
         self._instances.launch_lost(order.token, now, count=order.count, spare_s=REPEAT_S)
@@ -337,16 +345,17 @@ class CloudFleet(Generic[P, O]):
             )
 
     async def _repeat(self, count: int) -> list[Machine]:
-        """Repeat the launches without a response until one gives machines; return at most ``count`` of them.
+        """Repeat the launches that got no response, until one gives machines. Return at most ``count`` of these
+        machines.
 
-        Surplus machines are ended. The remaining launches are repeated by the next launch, so that machines of one
-        launch are reported before another launch can fail. Until then, the lost launch counts as cost in their place.
+        Surplus machines are ended. If there are further such launches, the next launch repeats them, so that the
+        machines of one launch are reported before another launch can fail.
 
         Raises:
             ProviderError: There is still no response, so nothing else may be requested.
         """
         async with self._repeating:
-            while self._unanswered:  # a launch may be lost while another one is repeated
+            while self._unanswered:  # a loop, because another launch may lose its response during the repetition
                 order = next(iter(self._unanswered.values()))
                 self._instances.launch_repeated(order.token)
                 try:
@@ -365,7 +374,7 @@ class CloudFleet(Generic[P, O]):
 
     async def _end_surplus(self, machines: Sequence[Machine]) -> None:
         if machines:
-            with suppress(ProviderError):  # if this fails, the next call ends the machines
+            with suppress(ProviderError):  # after a failure, the next request to end machines includes these
                 await self._end(self._instances.ending([machine.id for machine in machines]))
 
     def _record_created(self, answer: Answer) -> list[Machine]:
@@ -409,10 +418,10 @@ class CloudFleet(Generic[P, O]):
                 self._cooldowns.interrupted(*self._places[machine], anyio.current_time())
 
     async def _end(self, machines: Sequence[MachineId]) -> None:
-        """End machines. Callers that arrive during a call share the next call.
+        """End machines. Callers that arrive during a request share the next request.
 
         Raises:
-            ProviderError: The call failed; the next one includes these machines.
+            ProviderError: The request failed; the next one includes these machines.
         """
         self._to_end.update(machines)
         async with self._ending:
@@ -421,7 +430,7 @@ class CloudFleet(Generic[P, O]):
                 if batch:
                     changes = await teardown.end(self._cloud, sorted(batch))
                     self._on_changes(self._instances.partial_answer(changes, anyio.current_time()))
-            except BaseException:  # also on cancellation: the next call ends these machines
+            except BaseException:  # also on cancellation: the next request includes these machines
                 self._to_end |= batch
                 raise
         self._poller.begun()

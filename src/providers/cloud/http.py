@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 CLOSE_S = 5.0
 READS = frozenset({"GET", "HEAD"})
-SAFE = READS | {"PUT", "DELETE"}  # idempotent by RFC 9110, 9.2.2
+SAFE = READS | {"PUT", "DELETE"}  # methods that are safe to repeat (idempotent by RFC 9110, 9.2.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Service:
 
 
 class Access(Protocol):
-    """Credentials, sent as a header. A key that does not change is a `Key`."""
+    """The credentials for a service, which are sent as a header. A key that does not change is a `Key`."""
 
     async def header(self) -> str:
         """Return the value of ``Service.header``.
@@ -95,13 +95,13 @@ class Access(Protocol):
         ...
 
     async def renew(self) -> bool:
-        """Get another value after a refusal of this one; return whether there is one."""
+        """Get new credentials after the service refused the present ones; return False if there are none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key. ``scheme``: the text before the key in the header; empty: nothing."""
+    """An API key. ``scheme``: the text before the key in the header, such as ``Bearer``; may be empty."""
 
     text: str = field(repr=False)
     scheme: str = "Bearer"
@@ -114,7 +114,7 @@ class Key:
 
 
 class Expiring(ABC):
-    """Credentials that expire, an `Access`. Tasks that need a new token at the same time wait for each other."""
+    """The base class of credentials that expire (an `Access`). Tasks that need a new token share one request."""
 
     def __init__(self) -> None:
         self._renewing = anyio.Lock()
@@ -169,7 +169,7 @@ class HttpApi:
         self.service = service
         self._access, self._client, self._luck = access, client, luck
         self._buckets = {name: Bucket(*limit) for name, limit in service.limits.items()}
-        # Requests under several limits wait one at a time.
+        # held by a task that waits for several rate limits: one such task waits at a time
         self._with_several = anyio.Lock()
 
     @classmethod
@@ -181,7 +181,8 @@ class HttpApi:
             BadRequest: httpx is not installed, or the address is not a URL.
         """
         check_url(service.base_url)
-        client = await in_thread(_new_client, service)  # the first call reads the certificates
+        # in a thread, because the first call reads the trusted certificates from disk
+        client = await in_thread(_new_client, service)
         try:
             yield cls(service, access, client)
         finally:
@@ -191,8 +192,7 @@ class HttpApi:
     async def turn(self, method: str, path: str) -> None:
         """Wait until the rate limits allow such a request, for a `call` with ``turn=True``. Safe to cancel.
 
-        For a caller whose `call` must not be interrupted: it waits here, where a cancellation is harmless, and then
-        calls.
+        For callers that shield their `call` from cancellation: a cancellation during this wait is harmless.
         """
         buckets = [self._buckets[name] for name in self.service.limits_of(method, path)]
         if len(buckets) < 2:
@@ -228,9 +228,9 @@ class HttpApi:
     ) -> Any:
         """Send a request and return the JSON of the response; None: the response is empty.
 
-        Transient failures are retried for ``timeout_s`` seconds in all; waits for this client's own rate limits are
-        added. After a lost response only idempotent requests are repeated: the methods in `SAFE`, unless ``idempotent``
-        is given. Cancellation is safe, but the call may have been carried out.
+        Transient failures are retried for ``timeout_s`` seconds, not counting waits for this client's own rate limits.
+        After a lost response, only idempotent requests are repeated: by default those whose method is in `SAFE`.
+        Cancellation is safe, but the call may have been carried out.
 
         Args:
             method: The HTTP method.
@@ -238,12 +238,12 @@ class HttpApi:
             body: The JSON to send.
             params: The query.
             timeout_s: Seconds for all tries together.
-            idempotent: Whether the request may be repeated after a lost response. None: by its method.
-            turn: The caller has awaited `turn` for the first try.
-            lost_before: This call repeats an earlier one that got no response.
+            idempotent: Whether the request may be repeated after a lost response. None: if its method is in `SAFE`.
+            turn: The caller has already awaited `turn` for the first try.
+            lost_before: This call repeats an earlier call that got no response.
 
         Raises:
-            ProviderError: A subclass by what can be done about the failure, with the service's ``code``.
+            ProviderError: The class says what can be done about the failure; the error has the service's ``code``.
                 `failures.is_lost` says whether the call may have been carried out.
         """
         safe = method in SAFE if idempotent is None else idempotent
@@ -260,7 +260,8 @@ class HttpApi:
             await anyio.sleep(pause_s)
 
     def part(self, answer: object, kind: type[Any], *names: str) -> Any:
-        """Return the part of a response at the path ``names`` (none: the whole response), checked to be of this type.
+        """Return the value at the path ``names`` in a response (no names: the whole response), after a check of its
+        type.
 
         Raises:
             CallRefused: The response does not have this form, so it is not from this service.
@@ -274,14 +275,14 @@ class HttpApi:
         return part
 
     async def _try(self, call: _Call) -> HttpFailure | None:
-        """Try once. None: success, and ``call.answer`` is set."""
+        """Try the call once, and return the failure. None: success; the response is in ``call.answer``."""
         call.tries += 1
         if not call.turn:
             await self.turn(call.method, call.path)
         call.turn = False
         header = await self._access.header()
         began = anyio.current_time()
-        failure: HttpFailure | None = HttpFailure(code=TIMED_OUT)  # replaced if the try ends in time
+        failure: HttpFailure | None = HttpFailure(code=TIMED_OUT)  # stays if the try is not over in time
         with anyio.move_on_after(min(call.try_s, call.left_s)):
             failure = await self._ask(call, header)
         call.left_s -= anyio.current_time() - began
@@ -327,11 +328,11 @@ class HttpApi:
             return self.service.words_of(json.loads(response.content))
         except ValueError:
             text = response.text.strip()
-            # An HTML page is of no use in an error's sentence.
+            # an HTML page would not be readable in an error's sentence
             return "", "" if text.startswith("<") else text[:MOST_WORDS]
 
     async def _pause(self, call: _Call, failure: HttpFailure) -> float | None:
-        """Return the seconds to wait before the next try; None: do not retry."""
+        """Return the seconds to wait before the next try of a failed call; None: do not retry."""
         if failure.status == 401 and not call.renewed:
             call.renewed = True
             return 0.0 if await self._access.renew() else None
@@ -348,13 +349,13 @@ class _Call(retries.Tries):
     path: str
     body: object
     params: Mapping[str, str] | None
-    turn: bool  # the next try has already waited for the rate limits
+    turn: bool  # the caller has already waited for the rate limits of the next try
     left_s: float
     answer: Any = None
 
 
 def check_url(url: str, also: Callable[[str], object] = lambda url: True) -> None:  # noqa: ARG005
-    """Raise BadRequest for an address that is not an HTTP URL. ``also``: a further check of the cloud's client."""
+    """Raise BadRequest if a URL is not an HTTP URL. ``also``: a further check, by the cloud's own client library."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0 and bool(also(url))
@@ -369,7 +370,8 @@ def _new_client(service: Service) -> httpx.AsyncClient:
         import httpx
     return httpx.AsyncClient(
         base_url=service.base_url.rstrip("/"),
-        timeout=httpx.Timeout(None, connect=CONNECT_S),  # each call has its own deadline
+        # no timeout for reads and writes, because each call has its own deadline
+        timeout=httpx.Timeout(None, connect=CONNECT_S),
         headers={"User-Agent": "outrider", "Accept": "application/json"},
         verify=_certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
     )
@@ -377,7 +379,9 @@ def _new_client(service: Service) -> httpx.AsyncClient:
 
 @cache
 def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # noqa: ARG001 - part of the cache key; httpx reads the variables itself
-    """Return the trusted certificates, cached by the environment variables for them: reading takes some 25 ms."""
+    """Return the trusted certificates. They are cached for the two environment variables that name them, because
+    reading takes 25 ms.
+    """
     import httpx
 
     return httpx.create_ssl_context()

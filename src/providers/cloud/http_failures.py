@@ -1,4 +1,6 @@
-"""Meanings of failed calls over HTTP, for all clouds with JSON interfaces. No I/O, no clock; `http` makes the calls."""
+"""Conversion of failed HTTP calls into errors, for all clouds with JSON interfaces. No I/O, no clock; `http` makes the
+calls.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,27 @@ from .retries import Trouble
 if TYPE_CHECKING:
     from .http import Service
 
-# Codes of failures without a response, in addition to the names of httpx's exceptions.
+# the code of a failure without a response is one of these, or the name of an exception of httpx
 TIMED_OUT: Final = "TimedOut"
 UNREADABLE: Final = "UnreadableAnswer"
 NO_TRUST: Final = "CertificateError"
-# httpx exceptions before a connection existed: nothing was sent. After all others, the call may have been carried out.
+# httpx raises these before it sends anything; after any other exception, the call may have been carried out
 _UNREACHED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"})
-MOST_WORDS = 1000  # characters kept of a body that is not JSON
+MOST_WORDS = 1000  # of a body that is not JSON, so many characters are kept for the error's text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpFailure:
-    """A failed call. ``code``: the service's own, or the name of the failure if there is no response.
+    """A failed call. ``code``: the service's own error code, or a name for the failure if there is no response.
 
-    ``path`` is without its query. ``retry_after_s``: seconds for which the service asks for no further calls.
+    ``path``: without the query. ``retry_after_s``: seconds for which the service wants no further calls.
     """
 
     code: str
     message: str = ""
     method: str = "GET"
     path: str = ""
-    status: int = 0  # 0: no response
+    status: int = 0  # HTTP status; 0: no response
     retry_after_s: float = 0.0
     trouble: Trouble | None = None
 
@@ -55,7 +57,10 @@ class HttpFailure:
 
 
 def trouble_of(code: str, status: int) -> Trouble | None:
-    """Return the kind of transient failure for a status or, without a response, for a code; None: not transient."""
+    """Return the kind of a transient failure; None: the failure is not transient.
+
+    A failure with a response is judged by its status, a failure without one by its code.
+    """
     if status == 0:
         return None if code == NO_TRUST else "unreached" if code in _UNREACHED else "lost"
     if status == 429:
@@ -122,14 +127,16 @@ def _by_status(service: Service, failure: HttpFailure) -> ProviderError:
 
 
 def without(secret: str, text: str) -> str:
-    """Return the text without the header's value, and without the part after its scheme ("Bearer")."""
+    """Return the text without a header's value, and without the key in the value (the part after "Bearer")."""
     for each in (secret, secret.rpartition(" ")[2]):
         text = text.replace(each, "(secret)") if each else text
     return text
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Return code and message of a usual error body, ``{"error": {"code": "x", "message": "y"}}``; empty if missing."""
+    """Return code and message of a typical error body, ``{"error": {"code": "x", "message": "y"}}``; empty texts if
+    missing.
+    """
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return "", ""

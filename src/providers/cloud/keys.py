@@ -1,4 +1,4 @@
-"""Generation of a machine's host key on this computer, so that the key is pinned before the first connection."""
+"""Generation of a machine's SSH host key on this computer: thus the key is known before the first connection."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class HostKey:
 
 
 def host_key() -> HostKey:
-    """Generate a host key (0.1 ms). The launch request contains the private key, so it is replaced at the first
-    contact.
+    """Generate a host key (takes 0.1 ms). The launch request contains the private key, so the machine gets a new key at
+    the first contact.
     """
-    from cryptography.hazmat.primitives import serialization  # imported here, as only clouds need it
+    from cryptography.hazmat.primitives import serialization  # imported here, because only clouds need this package
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()

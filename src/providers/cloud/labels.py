@@ -16,13 +16,13 @@ from ..errors import BadRequest
 from ..resource_ownership import Thing
 
 POOL = "outrider:pool"
-OWNER = "outrider:owner"  # user@host at the creation
+OWNER = "outrider:owner"  # user@host of the program that created the resource
 LAUNCH = "outrider:launch"  # the token of the create call, to find the resource if the response was lost
 AT = "outrider:at"  # unix time of the creation, for clouds that do not report it
 UNTIL = "outrider:until"  # unix time at which the pool's max_lifetime ends
 RESERVED = "outrider:"
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # characters that some kinds of names do not allow
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")  # characters that names of some resources may not have
 
 
 def labels_of(pool: str, others: Mapping[str, str]) -> dict[str, str]:
@@ -31,7 +31,9 @@ def labels_of(pool: str, others: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_machine(pool: str, others: Mapping[str, str], token: str, max_lifetime_s: float | None) -> dict[str, str]:
-    """Return a machine's labels in a cloud that stores nothing else: they include its creation time and latest end."""
+    """Return a machine's labels, for clouds that store neither its creation time nor its latest end: the labels have
+    both.
+    """
     labels = {**labels_of(pool, others), LAUNCH: token, AT: f"{time.time():.0f}"}
     return labels if max_lifetime_s is None else {**labels, UNTIL: f"{time.time() + max_lifetime_s:.0f}"}
 
@@ -46,11 +48,11 @@ def thing(name: str, labels: Mapping[str, str]) -> Thing:
 
 
 def as_text(labels: Mapping[str, str], most: int) -> str:
-    """Join Outrider's labels into one text, for clouds whose machines have only a name or a note:
-    ``outrider:pool=...``.
+    """Return Outrider's labels as one text, ``outrider:pool=...``, for clouds whose machines have only a name or a
+    note.
 
     Raises:
-        BadRequest: The text has more than ``most`` characters, because pool or owner names are long.
+        BadRequest: The text has more than ``most`` characters, because the pool's or the owner's name is too long.
     """
     pairs = {key.removeprefix(RESERVED): value for key, value in labels.items() if key.startswith(RESERVED)}
     text = RESERVED + urlencode(pairs)

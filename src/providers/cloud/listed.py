@@ -1,4 +1,4 @@
-"""A machine as a cloud lists it, in one form for a pool, for a pool's teardown, and for `outrider ps`."""
+"""A machine in a cloud's list, in one form that serves a pool, a pool's teardown, and `outrider ps`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .instance_inventory import SSH_PORT, InstanceView, State
 
 @dataclass(frozen=True, slots=True)
 class ListedMachine:
-    """One entry of a cloud's list. ``whose``: its id and labels.
+    """One machine in a cloud's list. ``whose``: the machine's id and labels.
 
-    ``status``: its state in the cloud's own terms. The next six fields are those of `survey.FoundMachine`, the rest
-    those of `InstanceView`. ``port``: 0 if the SSH server has no port yet.
+    ``status``: the state in the cloud's own words. The six fields after it are those of `survey.FoundMachine`, and the
+    last ones are those of `InstanceView`. ``port``: 0 if the SSH server has no port yet.
     """
 
     whose: Thing
@@ -42,7 +42,7 @@ class ListedMachine:
 
     @property
     def view(self) -> InstanceView:
-        """Return the machine in the form for its pool."""
+        """The machine as an `InstanceView`, for a pool."""
         return InstanceView(
             self.id,
             self.state,
@@ -56,7 +56,7 @@ class ListedMachine:
 
     @property
     def summary(self) -> FoundMachine:
-        """Return the machine in the form for `outrider ps`."""
+        """The machine as a `FoundMachine`, for `outrider ps`."""
         address = self.public or self.private
         return FoundMachine(
             self.id,
@@ -75,7 +75,7 @@ class ListedMachine:
 
 
 def time_of(text: object) -> float | None:
-    """Return the unix time of an ISO date and time, in UTC if it names no zone; None: it is not a date."""
+    """Return the unix time of an ISO date and time (in UTC if it has no time zone); None: the text is not a date."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:

@@ -1,6 +1,6 @@
-"""A launch without a response, in a cloud without idempotency tokens: it is searched for instead of sent again.
+"""The search for the machine of a launch that got no response, for clouds without idempotency tokens.
 
-ONCE-1: a launch without an answer is never sent again. Its machine is searched for by its label, for as long as lists
+ONCE-1: a launch without a response is never sent again. Its machine is searched for by its label, for as long as lists
 may be outdated. After that, the launch counts as not carried out.
 """
 
@@ -16,12 +16,14 @@ from .instance_inventory import GRACE_S
 
 
 async def look_for(service: str, sent_at: float, labelled: Callable[[], Awaitable[Sequence[str]]]) -> Sequence[str]:
-    """Return the ids of the launch's machines. ``labelled`` lists the machines with its label; ``sent_at``: the time at
-    which its only try ended.
+    """Return the ids of the launch's machines.
+
+    ``sent_at``: the time at which the only try of the launch ended. ``labelled``: lists the machines with the launch's
+    label.
 
     Raises:
-        CallRefused: The machines are not listed yet, or the cloud does not respond: the launch stays lost.
-        ProviderError: The machines can no longer appear.
+        CallRefused: No machine is listed yet, or the cloud does not respond: the search must go on.
+        ProviderError: No machine can appear any more: the launch was not carried out.
     """
     searched_at = anyio.current_time()
     try:

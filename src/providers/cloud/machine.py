@@ -25,8 +25,8 @@ def new_machine(
     env: Mapping[str, str] = NOTHING,
     facts: Mapping[str, str] = NOTHING,
 ) -> Machine:
-    """Return the machine of an offer, started with `userdata.user_data`. Its ``host_key`` is replaced at the first
-    contact.
+    """Return the new machine of an offer, which was started with `userdata.user_data`. Its ``host_key`` is replaced at
+    the first contact.
 
     ``extras_usd``: USD per hour in addition to the offer's price. ``facts``: further facts to display.
     """

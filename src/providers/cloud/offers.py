@@ -1,4 +1,6 @@
-"""Choose the offers of a cloud to request, in rounds: from request, catalogue and recent failures. No I/O, no clock."""
+"""The choice of the offers to request from a cloud, in rounds: based on the request, the catalogue and recent failures.
+No I/O, no clock.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +20,24 @@ from .vendor import Vendor
 
 Market = Literal["spot", "on-demand"]
 
-# A type's spot prices differ between zones by up to a half. Accepting this factor gives more zones with capacity.
+# a round has offers up to this factor above its cheapest one: spot prices of a type differ between zones by up to a
+# half, and more zones may have more machines
 CLOSE = 1.5
-# A request for 4 vCPUs may get 8 if 4 are not available, but not 96: above this factor, waiting is cheaper.
+# offers above this factor of the cheapest price are not requested: for a request of 4 vCPUs, a machine with 8 is better
+# than waiting, and a machine with 96 is not
 SPAN = 4.0
-# Offers in one call. EC2's CreateFleet accepts 300 overrides, and answers an instant fleet faster with fewer.
+# most offers in one create call: EC2's CreateFleet accepts 300, and answers an instant fleet faster with fewer
 ROUND_AT_MOST = 60
-SOLD_OUT = "none"  # the `Catalogue.stock` of types that the cloud reports as sold out
+SOLD_OUT = "none"  # the value of `Catalogue.stock` that means sold out
 SOLD_OUT_S = 30.0  # seconds until a sold-out type is requested again
-# Defaults for requests without sizes: enough for Python, its packages and the executor.
+# the least sizes of a machine if the request names none: enough for Python, its packages and the executor
 LEAST_VCPUS = 2
 LEAST_MEMORY_GB = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """A kind of machine, as the cloud's own list describes it."""
+    """A machine type, as the cloud's own list describes it."""
 
     name: str
     vcpus: int
@@ -41,44 +45,44 @@ class InstanceType:
     architecture: Architecture
     accelerator: str = ""  # name in `outrider.accelerators`; empty: none
     accelerators: int = 0
-    accelerator_memory_gb: float = 0.0  # memory of each accelerator
-    accelerator_share: float = 1.0  # less than 1: a slice of a device
-    network_gbps: float = 0.0  # guaranteed bandwidth of all cards together
+    accelerator_memory_gb: float = 0.0  # memory of each accelerator, in GB
+    accelerator_share: float = 1.0  # less than 1: the machine has only a slice of a device
+    network_gbps: float = 0.0  # guaranteed bandwidth of all network cards together
     network_cards: int = 1
-    interconnect: str = ""  # network for communication among ranks, as in `LaunchRequest.interconnect`
-    interconnect_cards: int = 0  # number of cards of that network
-    cluster: bool = False  # a placement group can put it near others
+    interconnect: str = ""  # the fast network among machines, named as in `LaunchRequest.interconnect`
+    interconnect_cards: int = 0  # number of cards of the interconnect
+    cluster: bool = False  # a placement group can put machines of this type close together
     spot: bool = False
     on_demand: bool = False
     nvme_gb: float = 0.0
     bare_metal: bool = False
-    burstable: bool = False  # its vCPUs run at full speed only for a limited time
-    current: bool = True  # belongs to the current generation
+    burstable: bool = False  # the vCPUs run at full speed only for a limited time
+    current: bool = True  # the type is of the cloud's current generation
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The part of a region's catalogue that matters for a request. Prices are in USD per hour."""
+    """The types and prices of a region that matter for a request. Prices are in USD per hour."""
 
     vendor: Vendor
     region: str
     types: Mapping[str, InstanceType]
-    zones: Mapping[str, frozenset[str]]  # zones of each type
-    spot: Mapping[tuple[str, str], float] = field(default_factory=dict)  # price by type and zone
-    on_demand: Mapping[str, float] = field(default_factory=dict)  # price by type
-    # Remaining stock by type and zone, in the cloud's own terms.
+    zones: Mapping[str, frozenset[str]]  # for each type, the zones that have it
+    spot: Mapping[tuple[str, str], float] = field(default_factory=dict)  # spot price by type and zone
+    on_demand: Mapping[str, float] = field(default_factory=dict)  # on-demand price by type
+    # by type and zone: how many machines are left, in the cloud's own words
     stock: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One type in one zone at one price."""
+    """One machine type in one zone at one price."""
 
     type: InstanceType
     zone: str
     market: Market
     hourly_usd: float
-    stock: str = ""  # remaining stock in the cloud's own terms; empty: unknown
+    stock: str = ""  # how many machines are left, in the cloud's own words; empty: unknown
 
 
 def choose(
@@ -92,27 +96,27 @@ def choose(
     together: bool = False,
     extras_usd: Mapping[Architecture, float] = MappingProxyType({}),
 ) -> list[list[Offer]]:
-    """Return rounds of offers in the order in which to try them.
+    """Return rounds of offers, in the order in which to try them.
 
-    Each round is one create call: one market, one architecture, similar prices, spread over the zones. The next round
-    is for the case that a round gives too few machines. Bare metal, burstable types and slices of GPUs are offered only
-    if named in ``instance_types``. Recently interrupted offers come last, the longest ago first; offers without
-    capacity are left out during their cooldown.
+    The offers of a round are for one create call: one market, one architecture, similar prices, spread over the zones.
+    If a round gives too few machines, the next round is tried. Bare metal, burstable types and slices of GPUs are
+    offered only if ``instance_types`` names them. Recently interrupted offers come last, the longest ago first; refused
+    offers are left out during their cooldown.
 
     Args:
         request: The request.
         catalogue: The region's types and prices.
         cooldowns: The recent failures.
-        now: The time, for the cooldowns.
+        now: The present time, to compare with cooldowns.
         instance_types: Use only these types. None: any.
         zones: Use only these zones. None: any.
-        together: A round's offers are in one zone and fit into one placement group.
-        extras_usd: USD per hour of a machine in addition to its type's price.
+        together: The offers of a round must be in one zone, and fit into one placement group.
+        extras_usd: USD per hour of a machine in addition to its type's price, by architecture.
 
     Raises:
         BadRequest: No such machine exists here, or none below the price limit.
         NoCapacity: The cloud reports that all fitting types are sold out.
-        ProviderError: All offers are in cooldown; the error has their failure and the time of the next try.
+        ProviderError: All offers are in cooldown; the error has the reason, and the time of the next try.
     """
     there = catalogue.vendor, catalogue.region
     types = suitable(request, catalogue.types.values(), *there, instance_types, together=together)
@@ -127,7 +131,7 @@ def willing(offers: Sequence[Offer], cooldowns: Cooldowns, now: float) -> list[O
     """Return the offers that are not in cooldown.
 
     Raises:
-        ProviderError: All offers are in cooldown; the error has their failure and the time of the next try.
+        ProviderError: All offers are in cooldown; the error has the reason, and the time of the next try.
     """
     open_offers = [offer for offer in offers if cooldowns.refused_until(offer) <= now]
     if not open_offers:
@@ -196,7 +200,7 @@ def _plain(accelerator: str) -> str:
 
 
 def _lacks(each: InstanceType, request: LaunchRequest, *, together: bool, named: bool) -> list[tuple[float, str]]:
-    """List what a type lacks for the request: for each lack its size (0 to 1), and a description."""
+    """List why a type does not fit the request: each reason with a size from 0 to 1, and a text for the user."""
     lacks: list[tuple[float, str]] = []
 
     def least(has: float, wanted: float, what: str) -> None:
@@ -272,7 +276,9 @@ def _priced(
 
 
 def _zones(catalogue: Catalogue, name: str, wanted: Collection[str] | None) -> list[str]:
-    """Return the zones to use for a type. Zones that are not usual (`Vendor.usual_zone`) must be named by the user."""
+    """Return the zones to use for a type. A zone that is not usual (`Vendor.usual_zone`) is used only if the user names
+    it.
+    """
     offered = catalogue.zones.get(name, ())
     if wanted is not None:
         return [zone for zone in offered if zone in wanted]
@@ -316,9 +322,7 @@ def _within_span(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _by_price(offer: Offer) -> tuple[float, float, int, float, str, str]:
-    """Return the sort key of an offer. At equal prices, the smaller type comes first, as it is closer to the
-    request.
-    """
+    """Return the sort key of an offer: the price, then the size, because a smaller type is closer to the request."""
     each = offer.type
     return offer.hourly_usd, each.accelerators, each.vcpus, each.memory_gb, each.name, offer.zone
 
@@ -345,7 +349,7 @@ def _rounds(
 
 
 def _cut(offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Cut offers, sorted by price, into rounds of similar prices, none too long for one call."""
+    """Cut offers, sorted by price, into rounds of similar prices. Each round is short enough for one call."""
     rounds: list[list[Offer]] = []
     left = list(offers)
     while left:
@@ -391,8 +395,8 @@ def of_one_type(rounds: Sequence[Sequence[Offer]]) -> list[list[Offer]]:
 def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str, str]]) -> list[list[Offer]]:
     """Return rounds of one offer each, for machines in one placement group.
 
-    A placement group is in one zone, and works best with machines of one type. ``living``: (type, zone) of the machines
-    in the group, which new machines join.
+    A placement group is in one zone, and works best with machines of one type. ``living``: (type, zone) of each machine
+    in the group; new machines are placed in the same zone.
 
     Raises:
         NoCapacity: There is no offer at present in the zone of the living machines.
@@ -412,7 +416,7 @@ def in_one_place(rounds: Sequence[Sequence[Offer]], living: Collection[tuple[str
 def as_machine_offers(
     rounds: Sequence[Sequence[Offer]], region: str, extras_usd: Mapping[Architecture, float]
 ) -> list[MachineOffer]:
-    """Return the offers to display: with all costs, in the order in which a launch would request them.
+    """Return the offers in the form for display: with all costs, in the order in which a launch would request them.
 
     ``region``: the region of the offers' zones; empty: each zone is a region of its own.
     """

@@ -1,4 +1,4 @@
-"""The life cycle of a pool's fleet: ownership of the pool, its journal, its task group, and its teardown."""
+"""The life cycle of a pool's fleet of machines: ownership of the pool, its journal, its task group, its teardown."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 async def open_fleet(
     pool: str, provider: str, place: Mapping[str, str], make: Callable[[Recorder, TaskGroup], CloudFleet[P, O]]
 ) -> AsyncIterator[CloudFleet[P, O]]:
-    """Open the fleet that ``make`` returns. Leaving ends everything of the pool in this place, shielded and confirmed.
+    """Open the fleet that ``make`` returns. When the block ends, everything of the pool in this place is ended and
+    confirmed, shielded from cancellation.
 
     Raises:
         BadRequest: The pool has another owner.
         JournalError: The journal cannot be written.
-        NotGone: Raised by leaving; something may still exist.
+        NotGone: At the end of the block: something may still exist.
     """
     journal = await uninterrupted(Journal.open)
     ownership = await uninterrupted(partial(journal.own, pool, provider, dict(place)))

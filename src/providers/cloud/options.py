@@ -1,4 +1,4 @@
-"""Checks of a cloud provider's options, and of the user's tags. ``owner``: the provider, such as ``AWS``."""
+"""Checks of a cloud provider's options, and of the user's tags. ``owner``: the provider's name, such as ``AWS``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def several(owner: str, option: str, value: Several | None) -> tuple[str, ...] |
     """Check an option that is a list of names.
 
     Raises:
-        ValueError: It is empty, or a str, which might mean one name or a list of letters.
+        ValueError: The option is empty, or it is a str, which could mean one name or a list of letters.
     """
     if value is None:
         return None
@@ -30,22 +30,23 @@ def several(owner: str, option: str, value: Several | None) -> tuple[str, ...] |
     return tuple(dict.fromkeys(names))
 
 
-_REGIONS = {  # for each cloud, the pattern of its region names, which also matches future regions, and an example
+_REGIONS = {  # for each cloud: a pattern that matches present and future region names, and an example
     "AWS": (r"[a-z]{2,4}(-[a-z]+)+-\d+", "us-east-1"),
     "GCP": (r"[a-z]+-[a-z]+\d+", "us-central1"),
 }
 
 
 def check_region(owner: str, region: str | None, endpoint_url: str | None) -> None:
-    """Refuse an impossible region, such as one of another cloud, or a zone.
+    """Refuse a text that cannot be a region of the cloud, such as a zone, or a region of another cloud.
 
-    With an ``endpoint_url``, the service is not the cloud's own and may have any region.
+    With an ``endpoint_url``, any region is allowed, because the service is not the cloud's own.
 
     Raises:
-        ValueError
+        ValueError: The text cannot be a region.
     """
     form, example = _REGIONS[owner]
-    elsewhere = (f"{owner}_ENDPOINT_URL", f"{owner}_ENDPOINT_URL_EC2", f"{owner}_PROFILE")  # which may name an endpoint
+    # variables that may set another endpoint
+    elsewhere = (f"{owner}_ENDPOINT_URL", f"{owner}_ENDPOINT_URL_EC2", f"{owner}_PROFILE")
     if endpoint_url or any(os.environ.get(name) for name in elsewhere):
         return
     if not region or re.fullmatch(form, region):
@@ -57,7 +58,7 @@ def check_region(owner: str, region: str | None, endpoint_url: str | None) -> No
 
 
 def set_all(provider: Any, options: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
-    """Set fields of a frozen provider, which is a dataclass. ``lists``: the names of the fields that are lists of
+    """Set and check the fields of a frozen dataclass, a provider. ``lists``: the names of the fields that are lists of
     names.
 
     Raises:
@@ -84,7 +85,10 @@ def tags(
     value: str = "(?s:.{0,256})",
     limits: str = "keys of 1 to 128 characters and values of up to 256",
 ) -> tuple[tuple[str, str], ...]:
-    """Check the user's tags. ``key``, ``value``: patterns that the ``service`` accepts; ``limits``: these in words.
+    """Check the user's tags.
+
+    ``key``, ``value``: patterns of the tags that the ``service`` accepts. ``limits``: the same rules in words, for the
+    error.
 
     Raises:
         ValueError: The service would refuse a tag, or a tag begins with a ``reserved`` prefix.
@@ -105,7 +109,8 @@ def tags(
 
 
 def check_known(owner: str, what: str, values: Iterable[str], known: Collection[str]) -> None:
-    """Check names that the cloud should know. ``what``: their kind, such as ``"region"``.
+    """Check names in a user's options against the names that the cloud has. ``what``: the kind of name, such as
+    ``"region"``.
 
     Raises:
         BadRequest: The cloud has no such name; the error suggests a similar one.

@@ -1,4 +1,4 @@
-"""The public address of this computer. Machines accept SSH from it unless the user gives other addresses."""
+"""The public address of this computer: machines accept SSH from this address, unless the user gives other addresses."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CHECKIP_S = 5.0
 
 
 async def own_address(owner: str, endpoint_url: str | None = None) -> str:
-    """Return this computer's public address, as a CIDR. ``owner``: the provider, such as ``AWS``.
+    """Return this computer's public address, as a CIDR. ``owner``: the provider's name, such as ``AWS``.
 
-    ``endpoint_url``: the address of a service other than the cloud's own. If set, return the local address from which
-    this computer connects to that service.
+    ``endpoint_url``: the address of a service other than the cloud's own. If it is given, return the local address from
+    which this computer connects to that service.
 
     Raises:
         BadRequest: The address cannot be determined.
@@ -31,7 +31,7 @@ async def own_address(owner: str, endpoint_url: str | None = None) -> str:
     host = urlsplit(endpoint_url or "").hostname
     try:
         if host:
-            # Sends nothing; only chooses the local address.
+            # connecting a UDP socket sends nothing: it only chooses the local address
             async with await anyio.create_connected_udp_socket(host, 9) as there:
                 return as_cidr(there.extra(anyio.abc.SocketAttribute.local_address)[0])  # noqa: S610 (no Django)
         return as_cidr(await _text_at(CHECKIP))
@@ -43,7 +43,7 @@ async def own_address(owner: str, endpoint_url: str | None = None) -> str:
 
 
 async def let_in(owner: str, ssh_from: str | Sequence[str], endpoint_url: str | None = None) -> tuple[str, ...]:
-    """Return the addresses of the option ``ssh_from``, as CIDRs; for ``"auto"``, the `own_address`.
+    """Return the addresses in the option ``ssh_from`` as CIDRs. For ``"auto"``, this is this computer's `own_address`.
 
     Raises:
         BadRequest: The address cannot be determined.
@@ -52,7 +52,7 @@ async def let_in(owner: str, ssh_from: str | Sequence[str], endpoint_url: str | 
 
 
 async def _text_at(url: str) -> str:
-    """Return the text at a URL, at most 100 bytes of it, through the proxies of the environment."""
+    """Return the first 100 bytes of the text at a URL. The environment's proxies are used."""
 
     def ask() -> bytes:
         try:
@@ -60,7 +60,7 @@ async def _text_at(url: str) -> str:
                 text: bytes = answer.read(100)
                 return text
         except HTTPError as error:
-            error.close()  # the error holds the connection
+            error.close()  # an HTTPError keeps the connection open until it is closed
             raise
 
     return (await in_thread(ask, abandon=True)).decode("ascii", "replace")

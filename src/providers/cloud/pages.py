@@ -1,4 +1,4 @@
-"""Paged lists of a cloud, in which each page has a token for the next page."""
+"""Requests for lists that a cloud sends in pages, each with a token for the next page."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 async def every_page(ask: Callable[[str], Awaitable[tuple[Iterable[T], str]]]) -> list[T]:
-    """Return all items of a list. ``ask`` takes a page's token, at first ``""``; it returns the items and the next
-    token.
+    """Return all items of a list.
 
-    The last page has no token, or repeats its own.
+    ``ask`` requests a page by its token (the first page: ``""``), and returns the page's items and the next token. The
+    last page has no next token, or repeats its own token.
     """
     items: list[T] = []
     token = ""

@@ -1,4 +1,4 @@
-"""Poll a cloud for all machines of a pool in one call, more often while a change is expected."""
+"""Polls a cloud for all machines of a pool in one call. Polls are more frequent while a change is expected."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from . import teardown
 from .instance_inventory import InstanceInventory, InventoryChanges, pause_s
 from .port import Cloud
 
-SOON_S = 0.25  # seconds from the start of an expected change to the first poll
+SOON_S = 0.25  # seconds from the beginning of an expected change to the next poll
 
 
 class Poller:
-    """Polls the cloud for a pool's machines while there are any, and ends machines that the pool will not use."""
+    """Polls the cloud for a pool's machines as long as there are any, and ends machines that the pool does not use."""
 
     def __init__(
         self, cloud: Cloud, pool: str, instances: InstanceInventory, tell: Callable[[InventoryChanges], None]
     ) -> None:
         self._cloud, self._pool, self._instances, self._tell = cloud, pool, instances, tell
         self._next_at = 0.0
-        self._requests = 0  # requests since a change was expected
+        self._requests = 0  # number of requests since a change was expected
         self._watching = Watching(f"the machines of {pool}")
         self._begun = anyio.Event()
         self._answered = anyio.Event()
@@ -37,7 +37,7 @@ class Poller:
             self._next_at = now + self._pause_s()
 
     def begun(self) -> None:
-        """Poll soon, because a change is expected."""
+        """Poll soon, because the pool has begun a change."""
         self._requests = 0
         if not self._watching.failures:
             self._next_at = min(self._next_at, anyio.current_time() + SOON_S)
@@ -74,7 +74,7 @@ class Poller:
     async def _ask(self) -> None:
         sent_at = anyio.current_time()
         try:
-            # Poll by id as well: tags appear later than the machine itself, and somebody may remove them.
+            # also request machines by id: tags appear later than the machines, and somebody may remove the tags
             views = await self._cloud.describe(self._pool, also=self._instances.machines)
             news = self._instances.full_answer(views, sent_at, anyio.current_time())
             self._tell(news)

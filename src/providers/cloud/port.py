@@ -1,6 +1,6 @@
-"""The interface (port) that each cloud implements; the other modules here manage a pool's machines through it.
+"""The interfaces that each cloud implements, and through which the other modules here manage a pool's machines.
 
-`Cloud` finds and ends machines, for living and for dead pools. `Launcher` creates the machines of one living pool.
+`Cloud` finds and ends machines, of living and dead pools. `Launcher` creates the machines of one living pool.
 ``docs/providers/writing-one.md`` explains how to implement both.
 """
 
@@ -21,7 +21,9 @@ from .vendor import Vendor
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The result of removing one kind of a pool's resources. ``left``: the names of those that may still exist."""
+    """The result of removing the resources of one kind. ``gone``: names of removed ones; ``left``: names of those that
+    may exist.
+    """
 
     gone: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
@@ -30,10 +32,10 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A kind of resources, besides machines, that a pool creates and that cost nothing: ``"launch-template"``.
+    """A kind of resource, such as ``"launch-template"``, that a pool creates besides machines and that costs nothing.
 
-    ``remove`` takes the claim of their owner and their names in the journal, and raises nothing. ``has_machines``: such
-    a resource cannot be removed before the machines have ended.
+    ``remove`` takes a claim (it tells which resources are the pool's) and the names in the journal; it raises nothing.
+    ``has_machines``: such resources can be removed only when the machines have ended.
     """
 
     kind: str
@@ -49,17 +51,19 @@ class Cloud(Protocol):
 
     @property
     def place(self) -> Mapping[str, str]:
-        """Return the place, as the journal stores it: texts by which the cloud can be opened again."""
+        """The place in the form of the journal: texts with which a later program can open the cloud again."""
         ...
 
     def where(self, place: Mapping[str, str]) -> str:
-        """Return the display name of a place in the journal. Two places with one name have the same machines."""
+        """Return the name of a place for display. Two places with the same name have the same machines."""
         ...
 
     async def describe(
         self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
     ) -> Sequence[InstanceView]:
-        """List the machines tagged with ``pool``, and the machines in ``also``; with ``of``, only those that it claims.
+        """List the machines with the tag of ``pool`` and the machines in ``also``.
+
+        ``of``: a claim; list only the machines that belong to it.
 
         Raises:
             ProviderError: The cloud did not respond, or refused.
@@ -67,16 +71,16 @@ class Cloud(Protocol):
         ...
 
     async def end(self, machines: Sequence[str]) -> Sequence[InstanceView]:
-        """Request the end of machines, at most `end_at_most`; return their states in the response. Idempotent.
+        """Request the end of at most `end_at_most` machines. Return their states in the response. Idempotent.
 
         Raises:
-            ProviderError: Whether any of the machines ends is unknown.
+            ProviderError: It is unknown whether any of the machines will end.
         """
         ...
 
     @property
     def end_at_most(self) -> int:
-        """Return the maximum number of machines in one call of `end`."""
+        """The maximum number of machines in one call of `end`."""
         ...
 
     def is_unknown_machine(self, error: ProviderError) -> bool:
@@ -85,7 +89,7 @@ class Cloud(Protocol):
 
     @property
     def leftovers(self) -> Sequence[Leftover]:
-        """Return the kinds of resources, besides machines, that a pool creates, in the order of their removal."""
+        """The kinds of resources, besides machines, that a pool creates, in the order in which they must be removed."""
         ...
 
 
@@ -94,28 +98,29 @@ class Cloud(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The current rounds of offers for one request. The next round is for the case that a round gives no machine.
+    """The offers for one request, in rounds: if a round gives no machine, the next round is tried.
 
     ``region``: the region of the offers' zones; empty: each zone is a region of its own.
     """
 
     request: LaunchRequest
     rounds: Sequence[Sequence[Offer]]
-    extras_usd: Mapping[Architecture, float]  # USD per hour in addition to a type's price
+    extras_usd: Mapping[Architecture, float]  # USD per hour in addition to a type's price, by architecture
     region: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Order:
-    """One create call. It is repeated with the same token until there is a response."""
+    """One create call. Until there is a response, the call is repeated with the same token."""
 
     token: str
     offers: Sequence[Offer]
     count: int
-    hourly_usd: float  # the highest price of one machine
-    at: float  # time of the first try
-    lost: bool = False  # a try of the call got no response
-    carried_out: bool = False  # the cloud confirmed the creation; if a later step fails, the machines' ids are unknown
+    hourly_usd: float  # the price of one machine of the most expensive offer
+    at: float  # time of the first try of the call
+    lost: bool = False  # whether a try of the call got no response
+    # whether the cloud has confirmed the creation; if a later step fails, the ids of the machines are unknown
+    carried_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The cloud's response to an order. ``refusals``: offers that it could not provide, with the reasons."""
+    """The cloud's response to an order. ``refusals``: offers for which the cloud had no machines, with the reasons."""
 
     created: Sequence[Created]
     refusals: Sequence[tuple[Sequence[Offer], ProviderError]] = ()
@@ -140,18 +145,18 @@ O = TypeVar("O", bound=Order)  # noqa: E741 (an order)
 
 
 class Launcher(Protocol[P, O]):
-    """The part of a cloud that creates the machines of one pool."""
+    """Creates the machines of one pool in a cloud."""
 
     def start(self) -> None:
-        """Start to prepare everything that does not depend on a request."""
+        """Start to prepare in the background what does not depend on a request, such as an image."""
         ...
 
     async def stop(self) -> None:
-        """Stop creating anything, and wait for calls in progress."""
+        """Stop the creation of resources, and wait for calls in progress."""
         ...
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> P:
-        """Choose offers. ``living``: (type, zone) of the pool's machines.
+        """Choose the offers for a request. ``living``: (type, zone) of each of the pool's machines.
 
         Raises:
             ProviderError: There are no offers.
@@ -159,7 +164,8 @@ class Launcher(Protocol[P, O]):
         ...
 
     async def order(self, plan: P, chosen: Sequence[Offer], count: int) -> O:
-        """Prepare a create call for up to ``count`` machines of these offers. All resources for it exist afterwards.
+        """Prepare a create call for up to ``count`` machines of these offers. Afterwards, all other resources for the
+        call exist.
 
         Raises:
             ProviderError: A resource for the call cannot be created.
@@ -167,16 +173,16 @@ class Launcher(Protocol[P, O]):
         ...
 
     async def create(self, order: O) -> Answer:
-        """Make the call, after recording it in the journal. Repeating an order never creates its machines twice.
+        """Make the call, after recording it in the journal. A repeated order never creates its machines twice.
 
         Raises:
-            ProviderError: By `failures.is_lost`, the call may have been carried out.
+            ProviderError: The call failed; `failures.is_lost` says whether it may have been carried out.
         """
         ...
 
     def is_unknown_yet(self, error: ProviderError) -> bool:
-        """Return whether the error concerns a resource that `order` has just created and that is not yet known
-        everywhere.
+        """Return whether the call failed because some part of the cloud does not yet know a resource that `order` has
+        just created.
         """
         ...
 
@@ -186,7 +192,7 @@ class Launcher(Protocol[P, O]):
 
 
 class PlainLauncher:
-    """The base of launchers that prepare nothing in the background, and create nothing but machines."""
+    """The base class of launchers that prepare nothing in the background, and create only machines."""
 
     def start(self) -> None:
         pass

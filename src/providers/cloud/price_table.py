@@ -1,4 +1,4 @@
-"""Prices of a cloud: from the table in this package, and from the cloud's price list, which is cached on disk."""
+"""Prices of a cloud, from the table in this package, and from the cloud's price list (cached on disk)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..private import check_private, make_private
 
-MONTH_S: Final = 30 * 86400.0  # maximum age of a price; on-demand prices rarely change
+MONTH_S: Final = 30 * 86400.0  # the oldest price to use without a new request; on-demand prices rarely change
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Price:
 
 @cache
 def bundled_table(module: str) -> Mapping[str, Any]:
-    """Return the table ``prices.json`` in a module's folder. ``module``: the module's ``__file__``."""
+    """Return the table in ``prices.json`` beside a module. ``module``: the module's ``__file__``."""
     table: dict[str, Any] = json.loads(Path(module).with_name("prices.json").read_text(encoding="utf-8"))
     return table
 
 
 def cheapest_first(prices: Iterable[tuple[str, float]]) -> list[str]:
-    """Return the places in these (place, price) pairs, ordered by the lowest price of each place."""
+    """Return the different places in these (place, price) pairs, ordered by the lowest price of each place."""
     lowest: dict[str, float] = {}
     for place, price in prices:
         lowest[place] = min(price, lowest.get(place, math.inf))
@@ -52,16 +52,18 @@ async def current(
     at_a_time: int,
     patience_s: float,
 ) -> dict[str, float]:
-    """Return USD per hour of these types. Types without a known price are left out, and nothing is raised.
+    """Return the prices of these types in USD per hour. Types without a known price are left out; no error is raised.
 
-    ``known``: prices from the package's table. Prices in the cache file ``kept`` are newer. Prices that are missing or
-    older than a month are requested, ``at_a_time`` types per call, and cached. If the list does not answer all calls
-    within ``patience_s``, refuses, or answers in an unknown form, old prices are used. ``now``: seconds since 1970.
+    ``known``: prices from the package's table; prices in the cache file ``kept`` are newer. Prices that are missing or
+    older than a month are requested, ``at_a_time`` types per call, and cached. If the price list does not answer all
+    calls within ``patience_s``, refuses, or answers in an unknown form, old prices are used. ``now``: seconds since
+    1970.
     """
     prices = {**known} | {name: price for name, price in _read(kept).items() if name in types}
     old = [name for name in types if name not in prices or prices[name].at < now - MONTH_S]
     fresh: dict[str, Price] = {}
-    with anyio.move_on_after(patience_s), suppress(Exception):  # however the price list fails, old prices remain
+    # any failure of the price list is ignored, because the old prices can be used
+    with anyio.move_on_after(patience_s), suppress(Exception):
         for start in range(0, len(old), at_a_time):
             answer = await ask(old[start : start + at_a_time])
             fresh |= {name: Price(usd, now) for name, usd in answer.items()}
@@ -74,10 +76,11 @@ def _read(kept: Path | None) -> dict[str, Price]:
     if kept is None:
         return {}
     try:
-        check_private(kept.parent)  # else other users could write low prices for expensive machines
+        # in a folder that others may write, they could set a low price for an expensive machine
+        check_private(kept.parent)
         return {name: Price(float(usd), float(at)) for name, (usd, at) in json.loads(kept.read_text("utf-8")).items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        return {}  # there is no file, or others may write it
+        return {}  # there is no cache file, others may write to its folder, or it is damaged
 
 
 def _write(kept: Path | None, prices: Mapping[str, Price]) -> None:
@@ -90,4 +93,4 @@ def _write(kept: Path | None, prices: Mapping[str, Price]) -> None:
             file.write(text)
         Path(file.name).replace(kept)
     except OSError:
-        pass  # without the cache, the price list is requested again
+        pass  # if the cache cannot be written, the next process requests the price list again

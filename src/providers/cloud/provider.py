@@ -1,4 +1,4 @@
-"""`CloudProvider`: the base of the classes by which users configure clouds. Each cloud's own class has its options."""
+"""`CloudProvider`: the base of the classes by which users configure clouds. Each class has its cloud's options."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ C = TypeVar("C", bound="Cloud")
 
 
 class CloudProvider(ABC, Generic[C]):
-    """Implements `base.Provider`, `base.Lasting` and `base.Offering`, except for the methods of a cloud's own class.
+    """Implements `base.Provider`, `base.Lasting` and `base.Offering`; subclasses implement the abstract methods.
 
-    That class is a frozen dataclass of its options, and ``C`` is its `port.Cloud`. The cloud's other modules are
-    imported when a pool is opened, not with the class.
+    A cloud's own class is a frozen dataclass of the cloud's options. ``C``: the cloud's `port.Cloud`. The cloud's other
+    modules are imported when a pool is opened, so that users import the class quickly.
     """
 
     __slots__ = ()
 
-    name: ClassVar[str]  # the name in the journal, in outrider.toml and in the table of providers
+    name: ClassVar[str]  # the provider's name in the journal, in outrider.toml and in the table of providers
 
     @abstractmethod
     def _reach(self) -> AbstractAsyncContextManager[C]:
@@ -41,7 +41,7 @@ class CloudProvider(ABC, Generic[C]):
 
     @abstractmethod
     async def _first_plan(self, cloud: C, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
-        """Return the plan for a pool without machines. Nothing is created.
+        """Return the plan (the offers in rounds) for a pool without machines. Nothing is created.
 
         Raises:
             ProviderError: No such machine exists (the error names the closest ones), or the cloud does not respond.
@@ -52,12 +52,12 @@ class CloudProvider(ABC, Generic[C]):
         """Return the launcher of one pool's machines. ``tasks``: a task group that ends with the pool."""
 
     def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:  # noqa: ARG002
-        """Return an offer of a plan for display. A cloud overrides this to add or hide details."""
+        """Return an offer of a plan in the form for display. A cloud may override this to add or hide details."""
         return offer
 
     @property
     def public(self) -> bool:
-        """Return whether the machines are reached at their public addresses."""
+        """Whether the machines are reached at their public addresses."""
         return True
 
     @property
@@ -66,14 +66,15 @@ class CloudProvider(ABC, Generic[C]):
 
     @property
     def outlives(self) -> bool:
-        """Return True: the machines outlive their client for some minutes, or until they are ended."""
+        """True: the machines exist for some minutes after the death of their client, or until somebody ends them."""
         return True
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
         """Return the offers that a launch would request, in that order. Nothing is created.
 
         Raises:
-            BadRequest: No such machine exists (the error names the closest ones); or as in `open`.
+            BadRequest: No such machine exists (the error names the closest ones), or a reason for which `open` raises
+                it.
             ProviderError: The cloud does not respond, or refuses.
         """
         from .cooldowns import Cooldowns
@@ -86,7 +87,7 @@ class CloudProvider(ABC, Generic[C]):
 
     @asynccontextmanager
     async def open(self, pool: str, entry_points: EntryPoints) -> AsyncIterator[CloudFleet[Any, Any]]:  # noqa: ARG002
-        """Open a fleet. A background task prepares what needs no request; its errors are raised by `launch`.
+        """Open a fleet of machines. A background task prepares what depends on no request; `launch` raises its errors.
 
         Raises:
             BadRequest: The cloud's extra is not installed, a setting that the cloud needs, such as a region, is

@@ -1,7 +1,7 @@
-"""The journal of one pool's creations, each recorded before its request.
+"""Records each creation of one pool in the journal, before the request is sent.
 
-RECORDED-1: no create call leaves this process before its intent is on the disk.
-RECORDED-2: an intent without an outcome is one whose answer never came: something may exist that nobody knows.
+RECORDED-1: no create call leaves this process before its intent (the journal's record of the call) is on the disk.
+RECORDED-2: an intent without an outcome belongs to a call without an answer: resources may exist that nobody knows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Recorder:
-    """Records what a pool creates in one place."""
+    """Records which resources a pool creates in one place."""
 
     def __init__(self, journal: Journal, pool: str, place: Mapping[str, str]) -> None:
         self.journal, self.pool, self.place = journal, pool, dict(place)
@@ -32,11 +32,11 @@ class Recorder:
 
     @property
     def intents(self) -> list[Intent]:
-        """The intents that this process has recorded."""
+        """The intents (records of create calls) that this process has written."""
         return list(self._intents.values())
 
     async def claim(self) -> Claim:
-        """The pool's claim on resources in this place."""
+        """The pool's claim in this place: it tells which resources are the pool's."""
         return (await written_of(self.place, self.pool, self.journal, self.intents)).claim
 
     async def create(
@@ -47,14 +47,14 @@ class Recorder:
         ask: Callable[[], Awaitable[T]],
         ids_in: Callable[[T], Sequence[str] | None],
     ) -> T:
-        """Make a call that creates things, shielded from cancellation; return its response.
+        """Record a create call in the journal, make the call, and return its response. Shielded from cancellation.
 
-        ``token``: the created things carry it from their first moment. ``ids_in``: returns the ids in a response; None:
-        the response has no ids.
+        ``token``: a label that the created resources have from the beginning. ``ids_in``: returns the ids of the
+        created resources in a response; None: the response has no ids.
 
         Raises:
             JournalError: The intent could not be recorded, so nothing was created.
-            ProviderError: Raised by ``ask``.
+            ProviderError: Raised by ``ask``, which makes the call.
         """
         with anyio.CancelScope(shield=True):
             repeated = token in self._intents and self._intents[token].ids is None
@@ -62,7 +62,7 @@ class Recorder:
             try:
                 answer = await ask()
             except ProviderError as error:
-                # A refusal for missing permissions says nothing about an earlier try.
+                # a refusal for missing permissions concerns only this try: an earlier try may have created something
                 if not (is_lost(error) or (repeated and isinstance(error, NotAuthorized))):
                     await self._happened(intent, [])
                 raise
@@ -73,7 +73,7 @@ class Recorder:
         raise AssertionError("nothing cancels this scope")
 
     async def learnt(self, kind: str, token: str, ids: Sequence[str]) -> None:
-        """Record the outcome of a call whose own response did not have it."""
+        """Record which resources a call created, if its own response did not say so."""
         await self._happened(Intent(self.pool, kind, token, self.place, at=time.time()), ids)
 
     async def _intend(self, kind: str, token: str, facts: Mapping[str, str]) -> Intent:
@@ -86,4 +86,4 @@ class Recorder:
         try:
             await in_thread(self.journal.happened, intent, ids)
         except JournalError:
-            pass  # the intent is recorded, and tags identify the created things
+            pass  # no error: the intent is in the journal, and tags identify the created resources

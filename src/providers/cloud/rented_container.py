@@ -1,4 +1,4 @@
-"""The start script of a rented container, which has no init system and perhaps no SSH server:
+"""The start script of a rented container, which has no init system and perhaps no SSH server. Its text is in
 ``rented_container.sh``.
 """
 
@@ -16,7 +16,7 @@ from .keys import HostKey
 from .userdata import LEASE, lease_script
 
 USER = "root"
-# Seconds added to the first lease, to install an SSH server if the image has none.
+# seconds by which the first lease is longer: the container may have to install an SSH server
 GRACE_S = 240
 FOLDER = LEASE.rpartition("/")[0]
 
@@ -30,13 +30,16 @@ def first_process(
     max_lifetime_s: float | None = None,
     port: int = 22,
 ) -> str:
-    """Return a container's first process, for ``sh -c``: some 3,400 characters. It needs root, gzip and base64.
+    """Return the command of a container's first process, for ``sh -c``. It has some 3,400 characters, and needs root,
+    gzip and base64.
 
-    It serves SSH at ``port`` with ``host_key``, for the holder of ``client_key`` as `USER`, and installs a server if
-    there is none. `userdata.LEASE` keeps the container alive. ``lease_s`` seconds after that file was last touched, or
-    ``max_lifetime_s`` after the start, the process kills everything in the container and runs ``end_itself``,
-    repeatedly if it fails. ``end_itself`` is a shell command of the cloud, such as ``call DELETE
-    "https://cloud/machines/$ID" "Authorization: Bearer $KEY"``. `Machine.lease` is `userdata.LEASE`.
+    The process serves SSH at ``port`` with ``host_key``; ``client_key`` may log in as `USER`. If there is no SSH
+    server, the process installs one.
+
+    The container ends ``lease_s`` seconds after the file `userdata.LEASE` was last touched, or ``max_lifetime_s`` after
+    the start. The process then kills everything in the container and runs ``end_itself`` until it succeeds.
+    ``end_itself``: a shell command of the cloud that deletes the container, such as ``call DELETE
+    "https://cloud/machines/$ID" "Authorization: Bearer $KEY"``.
     """
     lifetime_s = 0 if max_lifetime_s is None else max(1, ceil(max_lifetime_s))
     variables = {
@@ -63,6 +66,6 @@ def _script() -> str:
 
 
 def _bare(script: str) -> str:
-    """Return a script without its comments and indents, as clouds limit the length of a command."""
+    """Return a script without its comments and indents, because clouds limit the length of a command."""
     lines = [re.sub(r"(?:^|\s)# .*$", "", line).strip() for line in script.splitlines()]
     return "\n".join(line for line in lines if line and line != "#")

@@ -26,8 +26,9 @@ class _Try(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """The shared result of ``make``. All waiting callers get its error; after a transient error, a later call reruns
-    it.
+    """The result of ``make``, which is computed once and shared by all callers.
+
+    An error is raised in all waiting callers. After a transient error, a later caller starts the computation again.
     """
 
     def __init__(self, tasks: TaskGroup, make: Callable[[], Awaitable[T]]) -> None:
@@ -71,7 +72,8 @@ class Shared(Generic[T]):
 
 
 class OncePerKey(Generic[K, T]):
-    """The result of ``make(key)`` for each key. The first caller computes it while others wait; the result is kept.
+    """The result of ``make(key)`` for each key. The first caller computes it, other callers wait, and the result is
+    kept.
 
     If the computation fails or is cancelled, the next caller repeats it.
     """
@@ -88,6 +90,6 @@ class OncePerKey(Generic[K, T]):
             return self._results[key]
 
     def forget(self, key: K, result: T) -> None:
-        """Drop a result, unless its key has another result by now."""
+        """Drop the result of a key, unless the key has another result by now."""
         if self._results.get(key) is result:
             del self._results[key]

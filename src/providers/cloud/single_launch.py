@@ -1,4 +1,5 @@
-"""`SingleLauncher`: launches at clouds whose calls create one machine each and have no idempotency token.
+"""`SingleLauncher`: the base class of launchers at clouds whose calls create one machine each and have no idempotency
+token.
 
 A launch without a response is never sent again: see `lost_launch`.
 """
@@ -24,9 +25,10 @@ from .written import FLEET
 
 @dataclass(slots=True, kw_only=True)
 class SingleOrder(Order):
-    """One launch of one machine. ``body``: of the request. ``host_key``: the public host key of the new machine.
+    """The launch of one machine. ``body``: the body of the request. ``host_key``: the public host key of the new
+    machine.
 
-    ``sent_at``: time at which its only try ended.
+    ``sent_at``: the time at which the only try of the launch ended.
     """
 
     body: Mapping[str, Any]
@@ -39,7 +41,7 @@ O = TypeVar("O", bound=SingleOrder)  # noqa: E741 (an order)
 
 
 class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
-    """Implements `port.Launcher`, except for the methods of a cloud's own launcher."""
+    """The base class of a cloud's `port.Launcher`; a cloud's own launcher implements the abstract methods."""
 
     def __init__(self, cloud: A, recorder: Recorder) -> None:
         self._cloud, self._recorder = cloud, recorder
@@ -50,14 +52,14 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
 
     @abstractmethod
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> O:
-        """Prepare the launch of one machine. Wait here for the rate limits, since a cancellation is harmless here."""
+        """Prepare the launch of one machine. Wait for the rate limits here, where a cancellation is harmless."""
 
     @abstractmethod
     async def _launch(self, order: O) -> Sequence[str]:
-        """Make the call; return the machine's id.
+        """Send the create call. Return the machine's id.
 
         Raises:
-            ProviderError: By `failures.is_lost`, the call may have been carried out.
+            ProviderError: The call failed; `failures.is_lost` says whether it may have been carried out.
         """
 
     async def _launched(self, order: O) -> Sequence[str]:
@@ -86,5 +88,5 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
             order.sent_at = anyio.current_time()
 
     async def _look_for(self, order: O) -> Sequence[str]:
-        """Find the machine of a launch without a response (`lost_launch`)."""
+        """Find the machine of a launch that got no response, as `lost_launch` describes."""
         return await look_for(self._cloud.vendor.name, order.sent_at, lambda: self._launched(order))

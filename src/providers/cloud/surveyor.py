@@ -21,10 +21,10 @@ C = TypeVar("C", bound="Cloud")
 
 
 class CloudSurveyor(ABC, Generic[C]):
-    """Implements `survey.Surveyor`, except for the methods of a cloud's own surveyor."""
+    """The base class of a cloud's `survey.Surveyor`; a cloud's own surveyor implements the abstract methods."""
 
     provider: str  # the provider's name in the journal
-    mark: str  # a key that all places of this cloud have
+    mark: str  # a key by which places of this cloud are recognized
 
     def has(self, place: Place) -> bool:
         """Return whether the place may belong to this cloud."""
@@ -36,16 +36,19 @@ class CloudSurveyor(ABC, Generic[C]):
 
     @abstractmethod
     async def find(self, cloud: C, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
-        """Find the machines with any pool's tag and the ``known`` ones, except ended machines; and all other
-        resources.
+        """Find the machines with the tag of any pool, the ``known`` machines, and all other resources. Machines that
+        have ended are left out.
         """
 
     async def everywhere(self, place: Place) -> Sequence[Place]:
-        """Return all places that the credentials of this one can reach; by default, only the place itself."""
+        """Return all places that the credentials of this place can reach; by default, only this place."""
         return [place]
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
-        """Find everything with a pool's tag in a place, and the machines of ``known`` intents, which may lack tags."""
+        """Find everything with a pool's tag in a place.
+
+        ``known``: intents in the journal; their machines are found even without tags.
+        """
         from .written import FLEET
 
         machines = [machine for intent in known if intent.kind == FLEET for machine in intent.ids or ()]
@@ -54,7 +57,7 @@ class CloudSurveyor(ABC, Generic[C]):
         return PlaceAnswer(self.provider, place, tuple(machines_shown), tuple(others))
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> None:
-        """End everything of the pool in a place, confirmed, and mark it as settled in the journal.
+        """End everything of the pool in a place. When the cloud has confirmed the end, record it in the journal.
 
         ``lease_s``: the lease of the pool's machines; None: unknown.
         """
@@ -64,7 +67,9 @@ class CloudSurveyor(ABC, Generic[C]):
             await sweep(cloud, pool, journal=journal, lease_s=lease_s)
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> None:
-        """End, confirmed, all resources in a place with the pool's tag that are not the pool's."""
+        """End all resources in a place that have the pool's tag but are not the pool's. Return when the cloud confirms
+        the end.
+        """
         from .teardown import sweep_others
 
         async with self.reach(place) as cloud:

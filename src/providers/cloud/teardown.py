@@ -1,8 +1,8 @@
-"""Find and end everything of a pool, and confirm its end: for a pool that closes, and for a dead one.
+"""The end of everything that a pool has created, with confirmation: for a pool that closes, and for a dead pool.
 
 Machines are ended first, because they cost the most and use the other resources; then the resources that the pool
-created for them. Only the cloud's responses count: a machine is gone when it is listed as terminated, or is not listed
-for `GRACE_S`.
+created for them. Only the cloud's responses count: a machine is gone when it is listed as terminated, or has not been
+listed for `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from .instance_inventory import InstanceView
 from .port import Cloud, Leftover, Removed
 from .written import Written, settle, written_of
 
-AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # pauses between requests, in seconds; the last one repeats
+AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # pauses between requests, in seconds; after the last one, it is repeated
 
 Warn = Callable[[str], object]
 
 
 def _unheard(text: str) -> None:
-    """Drop warnings, for callers that wait for the end anyway."""
+    """Drop warnings, for callers that get the result anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The resources that existed and are confirmed to be gone. ``others``: names, by kind, of all except machines."""
+    """The resources that existed and are confirmed to be gone. ``others``: by kind, the names of resources besides
+    machines.
+    """
 
     pool: str
     machines: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ async def sweep(
     patience_s: float = 0.0,
     warn: Warn = _unheard,
 ) -> Swept:
-    """End everything of ``pool`` in this place; return when the cloud confirms it and the journal is settled there.
+    """End everything of ``pool`` in this place. Return when the cloud confirms the end and the journal has recorded it.
 
     Resources that only look like the pool's are left alone: see `resource_ownership`. Idempotent; safe to cancel.
 
@@ -62,13 +64,13 @@ async def sweep(
         cloud: The cloud, opened in this place.
         pool: The name of the pool.
         journal: The journal, if any.
-        own_intents: Intents that the living owner of the pool has in memory.
-        known: Further machines that an outdated list may lack; the machines in the journal are known anyway.
+        own_intents: Records of create calls that the pool's living owner has in memory.
+        known: More machines that an outdated list may lack; the machines in the journal are known anyway.
         ended: Machines that are known to have ended.
         lost: Tokens of launches without a response, each with the seconds for which its machines may still appear. The
             wait ends when all have appeared.
         lease_s: Seconds without their client after which machines power themselves off. None: unknown.
-        patience_s: Seconds for which transient errors are retried, with a call of ``warn``.
+        patience_s: Seconds for which transient errors are retried; the user gets a warning.
         warn: Receives warnings.
 
     Raises:
@@ -94,7 +96,7 @@ async def sweep(
 
 
 async def sweep_others(cloud: Cloud, pool: str, *, journal: Journal) -> Swept:
-    """End resources with the tag of ``pool`` that are not its own. For users who know that nobody uses them.
+    """End resources that have the tag of ``pool`` but are not the pool's. For users who know that nobody uses them.
 
     Raises:
         ProviderError: The end is not confirmed; the error names what may still exist.
@@ -108,7 +110,8 @@ async def sweep_others(cloud: Cloud, pool: str, *, journal: Journal) -> Swept:
 async def _removed_all(
     cloud: Cloud, what: Claim | Others, tracker: EndTracker, written: Written, warn: Warn = _unheard
 ) -> Swept:
-    """Remove everything that ``what`` claims. Failures do not stop the removal; they are raised together at the end.
+    """Remove all resources that belong to the claim ``what``. After a failure, continue, and raise all failures at the
+    end.
 
     Raises:
         NotGone: Something still exists, or may.
@@ -142,9 +145,10 @@ async def remove_each(
     shown: Callable[[str], Awaitable[Sequence[Thing]]],
     delete: Callable[[str], Awaitable[bool]],
 ) -> Removed:
-    """Remove the ``known`` resources of a kind and those that ``shown`` lists for the pool, one after the other.
+    """Remove the resources of one kind, one after another: the ``known`` ones and those that ``shown`` lists for the
+    pool.
 
-    ``delete`` returns False if the resource did not exist. A failure to remove one does not stop the others.
+    ``delete`` returns False if the resource did not exist. If a removal fails, the others are still tried.
     """
     names, gone, left, errors = {*known}, list[str](), list[str](), list[ProviderError]()
     try:
@@ -172,10 +176,11 @@ def leftover(
     used_s: float = 0.0,
     has_machines: bool = False,
 ) -> Leftover:
-    """Return a `port.Leftover`. ``shown`` lists the resources of a pool, ``delete`` removes one by its name.
+    """Return a `port.Leftover`: a kind of resource that a pool creates besides machines, and how to remove it.
 
-    ``is_unknown``: whether an error means that the resource does not exist. ``is_used``: whether an error means that
-    something still uses the resource; if so, the removal is retried for ``used_s`` seconds.
+    ``shown``: lists the resources of a pool. ``delete``: removes a resource by its name. ``is_unknown``: whether an
+    error means that the resource does not exist. ``is_used``: whether an error means that something still uses the
+    resource; if so, the removal is retried for ``used_s`` seconds.
     """
 
     async def deleted(name: str) -> bool:
@@ -203,11 +208,11 @@ def leftover(
     return Leftover(kind, remove, has_machines)
 
 
-PERHAPS = "perhaps"  # stands for a resource that may or may not exist
+PERHAPS = "perhaps"  # the name of a resource that may or may not exist
 
 
 def _in_words(kind: str, name: str) -> str:
-    """Return a resource's kind and name for display."""
+    """Return a resource's kind and name as a text for the user."""
     words = kind.replace("-", " ")
     return f"perhaps a {words}" if name == PERHAPS else f"{words} {name}"
 
@@ -216,7 +221,8 @@ def _in_words(kind: str, name: str) -> str:
 
 
 async def _end_all(cloud: Cloud, what: Claim | Others, tracker: EndTracker, warn: Warn) -> list[str]:
-    """End every machine that ``what`` claims; return their ids when all ends are confirmed.
+    """End every machine that belongs to the claim ``what``. Return the machines' ids when the cloud has confirmed all
+    ends.
 
     Raises:
         NotGone: The end of a machine is not confirmed.
@@ -249,7 +255,7 @@ async def _end_all(cloud: Cloud, what: Claim | Others, tracker: EndTracker, warn
 
 
 async def end(cloud: Cloud, machines: Sequence[str]) -> list[InstanceView]:
-    """Request the end of these machines; return the cloud's responses. An unknown machine is not an error.
+    """Request the end of these machines. Return the cloud's responses. A machine that does not exist is not an error.
 
     Raises:
         ProviderError: Some calls failed; all were tried.
@@ -267,7 +273,7 @@ async def end(cloud: Cloud, machines: Sequence[str]) -> list[InstanceView]:
 
 
 async def _end_batch(cloud: Cloud, batch: Sequence[str]) -> list[InstanceView]:
-    """End a batch. An unknown id fails the whole call; after such a failure, each half is tried separately."""
+    """End machines by one call. If the call fails because of an unknown id, try each half of the machines."""
     try:
         return [*await cloud.end(batch)]
     except ProviderError as error:

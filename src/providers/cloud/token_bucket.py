@@ -1,4 +1,4 @@
-"""A client-side token bucket that keeps to a cloud's limit on requests."""
+"""A token bucket on the client's side, which keeps the client within a cloud's rate limit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...lazy_dataclass import dataclass
 
 @dataclass(slots=True)
 class Bucket:
-    """A token bucket, without a clock: callers pass the time.
+    """A token bucket without a clock: callers pass the time.
 
-    If no token is available, the caller reserves the next one and waits for it.
+    If no token is available, the caller reserves the next token and waits until it is available.
     """
 
     capacity: float
@@ -25,27 +25,27 @@ class Bucket:
         self._tokens = self.capacity
 
     def take(self, now: float) -> float:
-        """Take a token; return the seconds until it is available. Later callers get later tokens."""
+        """Reserve a token. Return the seconds until the token is available. Later callers get later tokens."""
         self._refill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens / self.per_s)
 
     def give_back(self) -> None:
-        """Return an unused token, because the caller stopped waiting."""
+        """Return a token that was not used, because the caller has stopped waiting."""
         self._tokens = min(self.capacity, self._tokens + 1)
 
     def used(self, taken: float, now: float) -> None:
-        """Record that a token, available at ``taken``, was used only at ``now``, since its request waited for another
+        """Record that a token of the time ``taken`` was used only at ``now``, because its request waited for another
         limit.
 
-        Without this, the next request could follow sooner than the limit allows, by the delay of this one.
+        Otherwise, the next request could follow this request too soon.
         """
         self._refill(now)
         self._tokens -= min((now - taken) * self.per_s, 1.0)
 
     def throttled(self, now: float) -> None:
-        """Empty this bucket after the cloud refused a request: other users of the account share the cloud's own
-        bucket.
+        """Remove the available tokens after the cloud refused a request: other users of the account have used the
+        cloud's limit.
         """
         self._refill(now)
         self._tokens = min(self._tokens, 0.0)
@@ -56,11 +56,11 @@ class Bucket:
 
 
 async def wait_for_token(bucket: Bucket) -> None:
-    """Wait until the caller's token is available. On cancellation, return the token."""
+    """Wait until a token is available for the caller. On cancellation, the token is given back."""
     wait_s = bucket.take(anyio.current_time())
     if wait_s > 0:
         try:
             await anyio.sleep(wait_s)
-        except BaseException:  # on cancellation
+        except BaseException:  # the wait was cancelled
             bucket.give_back()
             raise

@@ -1,4 +1,4 @@
-"""The cloud-init document for a machine's launch: its lease first, then its host key and the accepted login key.
+"""The cloud-init document with which a machine is launched: the lease, then the host key and the accepted login key.
 
 The document is JSON, which is also YAML, so no value needs quoting for a shell.
 """
@@ -17,11 +17,11 @@ from ..base import LaunchRequest
 from .keys import HostKey
 from .vendor import Vendor
 
-LEASE = "/run/outrider/lease"  # file; a touch renews the lease. /run is in memory, and empty after each boot
-GRACE_S = 30  # seconds added to the first lease, as the machine is still booting when it begins
+LEASE = "/run/outrider/lease"  # a file; a touch renews the lease. /run is in memory, so it is empty after each boot
+GRACE_S = 30  # seconds by which the first lease is longer, because the machine is still booting when it begins
 
-# A machine on which the lease cannot be set up ends at once. Programs are found through PATH, as in the script,
-# because a machine's own poweroff may be in another folder.
+# If the lease cannot be set up, the machine powers itself off at once. Programs are found through PATH, as in lease.sh,
+# because poweroff may be in another folder.
 _ARM = """\
 folder=$1 script=$2
 shift 2
@@ -39,11 +39,11 @@ def user_data(
     max_lifetime_s: float | None = None,
     at_boot: Sequence[str] = (),
 ) -> str:
-    """Return the cloud-config as text. At each boot (cloud-init's ``bootcmd``), setting up the lease comes first.
+    """Return the cloud-config as a text. At each boot, cloud-init runs its ``bootcmd``, which sets up the lease first.
 
-    ``client_key``: the OpenSSH public key that may log in as ``user``, who may become root. The machine powers itself
-    off ``lease_s`` seconds after `LEASE` was last touched, or ``max_lifetime_s`` seconds after its boot, both rounded
-    up. ``at_boot``: further shell commands at each boot, after the lease.
+    The machine powers itself off ``lease_s`` seconds after the file `LEASE` was last touched, or ``max_lifetime_s``
+    seconds after its boot, both rounded up. ``client_key``: the OpenSSH public key that may log in as ``user``; this
+    user may become root. ``at_boot``: further shell commands at each boot, after the lease.
 
     Raises:
         ValueError: The document is longer than the cloud accepts.
@@ -58,7 +58,7 @@ def user_data(
         "ssh_genkeytypes": ["ed25519"],
         "ssh_pwauth": False,
         "disable_root": user != "root",
-        # If the image's default user has this name, cloud-init merges the two.
+        # if the image's default user has the same name, cloud-init merges the two users
         "users": ["default", {"name": user, "sudo": "ALL=(ALL) NOPASSWD:ALL", "ssh_authorized_keys": [client_key]}],
     }
     text = f"#cloud-config\n{json.dumps(config)}\n"
@@ -72,7 +72,7 @@ def user_data(
 def user_data_for(
     vendor: Vendor, request: LaunchRequest, *, host_key: HostKey, user: str, at_boot: Sequence[str] = ()
 ) -> str:
-    """Return the document of `user_data` for machines of a request."""
+    """Return the cloud-config for machines of a request (`user_data`)."""
     return user_data(
         vendor,
         host_key=host_key,

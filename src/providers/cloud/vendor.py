@@ -1,4 +1,4 @@
-"""The terms and error codes of one cloud that the shared modules need. Constants, no I/O."""
+"""The description of a cloud for the shared modules: names, error codes and texts. Constants, no I/O."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from ...lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """One cloud.
+    """The description of one cloud.
 
     Args:
         name: The name of the cloud and of its class, as in ``AWS(zones=...)``.
         service: The cloud's service that provides machines.
-        causes: For display: why a machine ended, by its `InstanceView.reason`.
+        causes: Texts for the user that say why a machine ended, by `InstanceView.reason`.
         interruptions: The reasons that mean that the cloud has taken the machine.
         quotas: Error codes that apply to all zones.
-        lasting: Error codes that waiting does not resolve.
+        lasting: Error codes of refusals that last long, so that waiting does not help.
         general_purpose: Prefixes of the types that are preferred if a request has no accelerator.
         price_advice: What the user should do if a price is unknown.
         usual_zone: Returns whether a zone (region, zone) is used without being named by the user.
         regions_with: Returns the regions that have an accelerator, as far as known.
-        first_lease_more_s: Additional seconds of the first lease, for a machine that its client has never reached.
+        first_lease_more_s: Seconds by which the first lease is longer, for a machine that its client has not reached
+            yet.
         warning: A warning for the user before a pool's first launch.
-        warning_of_several: The same, only for pools with several nodes.
+        warning_of_several: A warning before the first launch of a pool with several nodes.
     """
 
     name: str
@@ -37,9 +38,9 @@ class Vendor:
     general_purpose: tuple[str, ...] = ()
     price_advice: str = ""
     usual_zone: Callable[[str, str], bool] = lambda region, zone: True  # noqa: ARG005
-    off_is_ended: bool = True  # a machine that powers itself off ends and no longer costs anything
+    off_is_ended: bool = True  # whether a machine that powers itself off ends and no longer costs anything
     first_lease_more_s: float = 0.0
-    # Size limit of a cloud-config, in base64. Of all clouds, EC2 has the lowest limit.
+    # size limit of a cloud-config in base64; the default is EC2's limit, the lowest of all clouds
     user_data_bytes: int = 16 << 10
     regions_with: Callable[[str], Sequence[str]] = lambda accelerator: ()  # noqa: ARG005
     warning: str = ""

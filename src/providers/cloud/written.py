@@ -1,4 +1,4 @@
-"""The recorded knowledge about a pool: the journal's intents in one place, and the claim that follows from them."""
+"""The journal's data about a pool in one place: intents (records of create calls), and the claim that follows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .instance_inventory import GRACE_S
 if TYPE_CHECKING:
     from .port import Cloud
 
-FLEET = "fleet"  # the kind of intents that create machines
-FLEET_S = 90.0  # seconds within which a create call is answered; tens of machines take some seconds
+FLEET = "fleet"  # the kind of the intents for create calls of machines
+FLEET_S = 90.0  # a create call is answered within so many seconds; creating tens of machines takes some seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The journal's record of one pool in one place."""
+    """The journal's records about one pool in one place. ``claim``: tells which resources are the pool's."""
 
     claim: Claim
     intents: Sequence[Intent] = ()
@@ -41,7 +41,8 @@ class Written:
     def unsure(self, lost: Mapping[str, float]) -> dict[str, Unsure]:
         """Return the launches without a response, each with the seconds for which its machines may still appear.
 
-        For launches in ``lost``, the living owner knows the seconds. Other launches may have been repeated for a while.
+        ``lost``: these seconds for the launches that the living owner knows. Other launches may have been repeated for
+        a while, so their time is longer.
         """
         launches = [intent for intent in self.intents if intent.kind == FLEET and intent.ids is None]
         return {
@@ -58,13 +59,15 @@ class Written:
 async def written_of(
     place: Mapping[str, str], pool: str, journal: Journal | None, own_intents: Sequence[Intent] = ()
 ) -> Written:
-    """Collect the pool's intents in this place: from the journal, if it is readable, and from ``own_intents``."""
+    """Return the pool's intents in this place: those in the journal, if it is readable, and ``own_intents`` of this
+    process.
+    """
     record = None
     known = journal is not None
     if journal is not None:
         try:
             record = await in_thread(journal.record, pool)
-        except ProviderError:  # tags find the same machines, only later
+        except ProviderError:  # the journal is not readable: tags find the same machines, only later
             known = False
     hosts = record.hosts if record is not None else () if known else (socket.gethostname(),)
     intents = [] if record is None else [each for each in record.intents if dict(each.place) == dict(place)]
@@ -72,7 +75,7 @@ async def written_of(
 
 
 async def elsewhere(cloud: Cloud, pool: str, journal: Journal | None) -> str:
-    """Return the places of the pool's machines according to the journal; "" if they are here, or unknown."""
+    """Return where the pool has machines according to the journal; empty: in this place, or unknown."""
     record = None if journal is None else await in_thread(journal.record, pool)
     intents = () if record is None else record.intents
     places = {cloud.where(each.place) for each in intents if each.kind == FLEET}

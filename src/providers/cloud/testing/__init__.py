@@ -1,7 +1,8 @@
-"""The parts that all test clouds share. They need only the standard library.
+"""The parts that all test clouds (imitations of clouds, for tests) share. They need only the standard library.
 
 `front` serves JSON over HTTP, `schema` checks requests and replies against a published schema, `machines` and
-`hypervisor` run the machines; `faults`, `clock` and `billing` are described by their names.
+`hypervisor` run the machines, `faults` has the faults that tests can cause, `clock` the test cloud's time, `billing`
+the costs.
 
 Public names: `front.CloudFront`, `machines.FrontMachine`, `hypervisor.Hypervisor`, `published.Published`, `checks`.
 Open first: `front.py`.

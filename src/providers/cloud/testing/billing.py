@@ -1,6 +1,4 @@
-"""The costs of machines, and the part of the costs that arose without a living owner. No clock: callers pass the
-time.
-"""
+"""The costs of machines, and the machines' time without a living owner. No clock: callers pass the time."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from dataclasses import replace
 
 from ....lazy_dataclass import dataclass
 
-Interval = tuple[float, float | None]  # (begin, end); end None: not ended yet
+Interval = tuple[float, float | None]  # (begin, end); None as the end: the interval is still open
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Bill:
         return max(0.0, (now if self.terminated is None else self.terminated) - self.launched)
 
     def unowned_seconds(self, owned: Iterable[Interval], now: float) -> float:
-        """Return the seconds that no interval covers; intervals may overlap."""
+        """Return the seconds of the machine that no interval in ``owned`` covers. Intervals may overlap."""
         end = now if self.terminated is None else self.terminated
         covered, at = 0.0, self.launched
         for since, until in sorted((since, now if until is None else until) for since, until in owned):
@@ -39,7 +37,7 @@ class Bill:
 
 
 class Ledger:
-    """All bills of a cloud since its beginning."""
+    """The bills of all machines that a test cloud has had."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -65,9 +63,10 @@ class Ledger:
         return sum(bill.seconds(self._now()) * bill.hourly_usd / 3600.0 for bill in self.bills)
 
     def unowned_seconds(self, alive: Iterable[Interval], *, instances: Iterable[str] | None = None) -> float:
-        """Return the machine-seconds during which the machines' owner was dead.
+        """Return the sum of the seconds in which machines ran while their owner was dead.
 
-        ``alive``: intervals in which the owner lived; (start, None): it still lives. ``instances``: only these.
+        ``alive``: the intervals in which the owner lived; (start, None): the owner still lives. ``instances``: count
+        only these machines.
         """
         owned, chosen, now = list(alive), None if instances is None else set(instances), self._now()
         return sum(bill.unowned_seconds(owned, now) for bill in self.bills if chosen is None or bill.id in chosen)

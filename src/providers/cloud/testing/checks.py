@@ -1,8 +1,8 @@
-"""The checks of clouds whose calls create one machine each and whose users have an API key: launches, keys and ends.
+"""Checks of launches, keys and ends, for clouds whose calls create one machine each and whose users have an API key.
 
-`outrider.testing.cloud_checks` is this module. Each of `CHECKS` takes a `Subject`, whose test cloud is open with the
-times given beside the check, and raises `AssertionError` with its observations. The checks leave the test cloud empty.
-They shorten the waits that a real cloud requires.
+`outrider.testing.cloud_checks` is this module. Each of `CHECKS` takes a `Subject` (the cloud under test), whose test
+cloud was opened with the times given beside the check, and raises `AssertionError` with its observations. The checks
+leave the test cloud empty. They shorten the waits that a real cloud requires.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from .machines import Times
 from .subject import GRACE_S, WITHIN_S, Subject, check, event, launched, near, raises, short
 
 QUICK = Times(boot_s=0.01, stop_s=0.01)
-OLD_LISTS = Times(boot_s=0.01, stop_s=0.01, stale_s=1000.0)  # lists stay outdated until the check updates them
-CALL = "outrider.providers.cloud.http:HttpApi.call"  # the call at which clients are killed
+# lists stay outdated until the check calls `CloudFront.catch_up`
+OLD_LISTS = Times(boot_s=0.01, stop_s=0.01, stale_s=1000.0)
+CALL = "outrider.providers.cloud.http:HttpApi.call"  # clients are killed before or after this call
 
 Check = Callable[[Subject], Awaitable[None]]
 
@@ -92,7 +93,7 @@ async def a_launch_that_did_not_arrive_is_looked_for_and_then_begun_anew(it: Sub
         began = anyio.current_time()
         with raises(ProviderError, f"did not answer {it.call}"):
             await fleet.launch(it.request, 1)
-        with raises(ProviderError, "looked for again"):  # for a minute, a launch without a response is searched for
+        with raises(ProviderError, "looked for again"):  # a launch without a response is searched for during a minute
             await fleet.launch(it.request, 1)
         with short(lost_launch, instance_inventory):
             (machine,) = await launched(fleet, it.request, 1)
@@ -159,7 +160,7 @@ async def a_reclaimed_machine_is_reported_and_ended(it: Subject) -> None:
 
 
 async def an_unconfirmed_end_is_reported_and_gc_ends_it(it: Subject) -> None:
-    """Check the error's text about the machines' own end: it follows from their lease and from `vendor.Vendor`."""
+    """Check that the error says when the machine ends itself, according to its lease and to `vendor.Vendor`."""
     it.front.faults.add(it.end_refused)
     machine, error, began = None, None, time.time()
     try:
@@ -183,7 +184,7 @@ def _says_when_it_ends(it: Subject, error: NotGone, began: float) -> None:
     if it.ends_itself_s is None:
         check(error.by is None, "its lease is a comfort, and it costs money all the same")
     else:
-        # Or the time from which the lease counts.
+        # the time of the launch, or the time at which the lease began
         launched_at = None if error.by is None else error.by - it.ends_itself_s
         holds = launched_at is not None and began - 1.0 <= launched_at <= time.time() + 1.0
         check(holds, f"{error.by} is not when it has ended at the latest")
@@ -226,7 +227,7 @@ async def an_address_that_is_none_says_so(it: Subject) -> None:
 async def the_place_of_another_account_is_refused(it: Subject) -> None:
     with raises(NotAuthorized, it.account):
         await it.surveyor.survey({**it.place, "account": "1"}, ())
-    if it.hashes_keys:  # the account is a hash of the key
+    if it.hashes_keys:  # the cloud's account name is a hash of the key
         check((await it.surveyor.survey({**it.place, "account": ANY}, ())).machines == (), "there is a machine")
         it.front.calls.clear()
         with raises(NotAuthorized, f"made with another key of {it.keys.provider}'s"):
@@ -239,7 +240,7 @@ async def the_place_of_another_account_is_refused(it: Subject) -> None:
 
 async def machines_are_listed_with_their_prices_and_ended(it: Subject) -> None:
     request, surveyor = replace(it.request, nodes=2, max_lifetime_s=3600.0), it.surveyor
-    # Shortens the time for which lists may lack a machine that another client has ended.
+    # shortens the time for which lists may lack a machine that another client has ended
     with short(instance_inventory, end_tracker):
         await _list_and_end(it, request, surveyor)
 
@@ -275,7 +276,7 @@ async def _list_and_end(it: Subject, request: LaunchRequest, surveyor: CloudSurv
 
 
 async def what_is_another_pools_is_left_alone(it: Subject) -> None:
-    """Check that a pool's tag on another owner's machine has no effect: "launch more like this" copies tags."""
+    """Check that a pool's tag on another owner's machine has no effect: "launch more like this" also copies tags."""
     with short(instance_inventory, end_tracker):
         await _left_alone(it)
     _nothing_is_left(it)
@@ -296,7 +297,10 @@ async def _left_alone(it: Subject) -> None:
 
 
 async def killed_clients_leave_nothing_that_gc_does_not_end(it: Subject, kills: Sequence[Kill]) -> str:
-    """Kill clients at these moments, with some answers lost, and return the observations. Not one of `CHECKS`."""
+    """Kill clients at these moments, while some responses get lost, and check that `gc` ends everything.
+
+    Return a text with the observations. This check is not one of `CHECKS`.
+    """
     it.front.faults.add(LostAnswer(it.launch, times=len(kills) // 4, after=2))
     options = {"endpoint_url": it.front.endpoint_url, **it.options}
     client = Client(provider=it.surveyor.provider, options=options, call=CALL, before=it.before)
@@ -346,7 +350,7 @@ async def _swept(it: Subject, *, forgotten: bool = True) -> None:
 
 
 def _nothing_is_left(it: Subject, *, forgotten: bool = True) -> None:
-    """Check that the test cloud is empty. ``forgotten``: the journal must be empty, too, as each pool was closed."""
+    """Check that the test cloud is empty. ``forgotten``: each pool was closed, so the journal must be empty, too."""
     check(it.left() == [], f"{it.left()} are left")
     known = [each for each in Journal.open().records() if forgotten or each.intents]
     check(known == [], f"the journal is not settled: {known}")

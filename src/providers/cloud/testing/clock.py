@@ -1,4 +1,4 @@
-"""The cloud's time, which is real time that tests may advance, and scheduled actions."""
+"""The test cloud's time: real time, which tests may advance. Actions can be scheduled for a time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ Deed = Callable[[], None]
 
 
 class Clock:
-    """The seconds since the cloud began, and a thread that runs actions when they are due. Actions must be short."""
+    """Counts the seconds since the test cloud began, and runs scheduled actions in a thread. Actions must be short."""
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self._failed = failed  # a function that is called with exceptions of actions
+        self._failed = failed  # is called with each exception of an action
         self._began, self._wall = time.monotonic(), time.time()
         self._ahead = 0.0
         self._due: list[tuple[float, int, Deed]] = []
         self._numbers = count()
         self._changed = threading.Condition()
         self._over = False
-        self._doing = threading.RLock()  # actions run one at a time, in order, in any thread
+        # held while an action runs: actions run one at a time and in order, in any thread
+        self._doing = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="cloud-clock", daemon=True)
         self._thread.start()
 
@@ -32,8 +33,8 @@ class Clock:
         return time.monotonic() - self._began + self._ahead
 
     def unix(self, at: float | None = None) -> float:
-        """Return a time of this clock (default: now) in seconds since 1970; equal to `time.time` until it is
-        advanced.
+        """Return a time of this clock (default: now) as unix time. Until a test advances the clock, this is
+        `time.time`.
         """
         return self._wall + (self.now() if at is None else at)
 
@@ -50,13 +51,14 @@ class Clock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let only this thread run actions during the block."""
+        """While the block runs, only this thread may run actions."""
         with self._doing:
             yield
 
     def step(self, until: float) -> bool:
-        """Advance to the next action due by ``until`` and run it; return False if there is none, and the time is
-        ``until``.
+        """Advance to the next action that is due by ``until``, and run the action.
+
+        Return False if no action is due by then: the time is ``until``.
         """
         with self._changed:
             due = self._due[0][0] if self._due and self._due[0][0] <= until else None
@@ -66,7 +68,7 @@ class Clock:
         return due is not None
 
     def sleep(self, seconds: float) -> None:
-        """Wait this many seconds of the cloud's time; less if the clock is advanced or closed."""
+        """Wait until this many seconds of the test cloud's time have passed, or the clock is closed."""
         until = self.now() + seconds
         with self._changed:
             while not self._over and (left := until - self.now()) > 0:

@@ -1,4 +1,4 @@
-"""A mixin for the servers of test clouds: closing the server closes its connections, too."""
+"""A mixin for the servers of test clouds: closing the server also closes the server's connections."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class ClosesConnections(TCPServer):
         for each in list(self._open):
             try:
                 each.shutdown(socket.SHUT_RDWR)
-            except OSError:  # already closed
+            except OSError:  # the connection is already closed
                 pass
         super().server_close()

@@ -1,4 +1,4 @@
-"""An extract of a cloud's published schema, in a JSON file beside its front: operations and their data types."""
+"""An extract of a cloud's published schema, in a JSON file beside the test cloud: operations and their data types."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .schema import Schemas
 
 
 class Extract:
-    """The extract in a file, which is read on first use.
+    """The extract in a file. The file is read on first use.
 
-    It has ``schemas`` by name, and ``operations`` by name. Each operation has a ``method`` and a ``path``, such as
-    ``/instances/{id}``, and further keys that only the front reads.
+    It has ``schemas`` by name, and ``operations`` by name. Each operation has a ``method``, a ``path`` such as
+    ``/instances/{id}``, and further keys that only the test cloud's own code reads.
     """
 
     def __init__(self, file: Path, *, operations: str = "operations") -> None:
@@ -37,12 +37,12 @@ class Extract:
         return Schemas(self.document["schemas"])
 
     def action(self, method: str, path: str) -> str:
-        """Return the name of a request's operation; "": there is none."""
+        """Return the name of the operation with this method and path; empty: there is no such operation."""
         there = (name for name, route in self._routes.items() if route.fullmatch(path))
         return next((name for name in there if self.operations[name]["method"] == method), "")
 
     def parts(self, action: str, path: str) -> dict[str, str]:
-        """Return the values of the placeholders in an operation's path."""
+        """Return the values that a path has for the placeholders of an operation, such as ``id``."""
         match = self._routes[action].fullmatch(path)
         assert match is not None
         return match.groupdict()

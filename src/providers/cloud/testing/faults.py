@@ -1,6 +1,7 @@
-"""The faults of test clouds, one frozen type each, and the list of active faults.
+"""The faults that tests can cause in test clouds, a frozen type for each, and the list of active faults.
 
-``times``: how often the fault happens; None: without a limit. ``after``: how many matching calls are spared first.
+``times``: how often the fault happens; None: without a limit. ``after``: how many matching calls succeed before the
+first fault.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class NoCapacity:
 
 @dataclass(frozen=True, slots=True)
 class OfAction:
-    """The base of faults of one action.
+    """The base class of faults of calls.
 
     Args:
-        action: The call, as the cloud names it. None: any.
+        action: The call, as the cloud names it. None: any call.
     """
 
     action: str | None = None  # the cloud's name of the call; None: any call
@@ -143,7 +144,7 @@ class CallRefused(OfAction):
 
 @dataclass(frozen=True, slots=True)
 class Unauthorized(OfAction):
-    """The credentials do not allow the call. On EC2, CreateFleet lists the error of RunInstances among its own.
+    """The credentials do not allow the call. On EC2, CreateFleet has errors of RunInstances in its list of errors.
 
     Args:
         action: The call, as the cloud names it. None: any.
@@ -157,7 +158,7 @@ class Unauthorized(OfAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoBoot:
-    """A launched machine ends before it runs, by the cloud's own error.
+    """A launched machine ends before it runs, by an internal error of the cloud.
 
     Args:
         type: The type. None: any.
@@ -198,7 +199,8 @@ class Faults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left: list[tuple[Fault, list[int]]] = []  # (fault, [calls to spare, times left])
+        # pairs: a fault, and how many calls succeed before it and how often it still happens
+        self._left: list[tuple[Fault, list[int]]] = []
 
     def add(self, *faults: Fault) -> None:
         """Activate faults."""
@@ -206,7 +208,7 @@ class Faults:
             self._left += [(each, [each.after, -1 if each.times is None else each.times]) for each in faults]
 
     def clear(self, *faults: Fault) -> None:
-        """Remove these faults; without arguments, all."""
+        """Remove these faults; without arguments, remove all."""
         with self._lock:
             self._left = [(each, left) for each, left in self._left if faults and each not in faults]
 
@@ -215,11 +217,11 @@ class Faults:
             return iter([each for each, (_, times) in self._left if times != 0])
 
     def of(self, kind: type[F]) -> list[F]:
-        """Return the active faults of a kind."""
+        """Return the active faults of this type."""
         return [each for each in self if isinstance(each, kind)]
 
     def happens(self, fault: Fault) -> bool:
-        """Return whether the fault happens now, which uses up one of its times."""
+        """Return whether the fault happens now. If so, its number of ``times`` decreases."""
         with self._lock:
             for each, left in self._left:
                 if each is fault and left[1] != 0:
@@ -231,7 +233,7 @@ class Faults:
             return False
 
     def first_of(self, kind: type[W], action: str) -> W | None:
-        """Return the first fault of a kind that happens to this call."""
+        """Return the first fault of this type that happens to this call; None: no fault happens."""
         for fault in self.of(kind):
             if fault.action in (None, action) and self.happens(fault):
                 return fault

@@ -27,7 +27,7 @@ from .schema import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request. ``path`` is without its query; names of ``headers`` are in lower case."""
+    """A request to a test cloud. ``path``: without the query. The names of ``headers`` are in lower case."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class Request:
     body: bytes
 
     def json(self) -> Any:
-        """The body's JSON; None: there is no body.
+        """The JSON in the body; None: there is no body.
 
         Raises:
             ValueError: The body is not JSON.
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. ``body`` is sent as JSON; None: there is none."""
+    """A test cloud's response. ``body``: sent as JSON; None: no body."""
 
     status: int = 200
     body: Any = None
@@ -54,7 +54,7 @@ class Reply:
 
 
 class Refused(Exception):
-    """The cloud refuses a call."""
+    """Raised by a test cloud that refuses a call."""
 
     def __init__(self, code: str, message: str, status: int = 400, **headers: str) -> None:
         super().__init__(code)
@@ -62,18 +62,18 @@ class Refused(Exception):
 
 
 class CloudFront(ABC):
-    """A cloud on this computer, for the length of a `with` block. Any number may be open.
+    """A cloud that runs on this computer during a `with` block. Several may be open at the same time.
 
     Args:
         times: How long machines take to boot and stop, and how old lists are.
-        hypervisor: Runs the machines. Default: they exist only on paper.
-        faults: Faults in force from the beginning.
+        hypervisor: Runs the machines. Default: machines are only recorded (`Paper`).
+        faults: Faults that are active from the beginning.
         seed: The same seed gives the same ids.
-        address: The address that it listens at.
+        address: The address at which the test cloud listens.
 
     Raises:
-        ExceptionGroup: At the end: exceptions of the hypervisor; calls that failed by the cloud's own fault; and
-            requests and answers that do not fit its published schema.
+        ExceptionGroup: At the end of the block: exceptions of the hypervisor, errors of the test cloud's own code, and
+            requests and responses that do not fit the published schema.
     """
 
     name: ClassVar[str]
@@ -91,23 +91,24 @@ class CloudFront(ABC):
         self.times, self.hypervisor, self.seed = times, Paper() if hypervisor is None else hypervisor, seed
         self.address = address
         self.faults = Faults()
-        self.calls: Counter[str] = Counter()  # number of calls by action, including refused and lost ones
+        # number of calls by operation, also refused ones and ones without a response
+        self.calls: Counter[str] = Counter()
         self.failures: list[Exception] = []
-        self.lock = threading.RLock()  # held during each call, so that calls happen one after another
+        self.lock = threading.RLock()  # held during each call, so that calls are handled one after another
         self.faults.add(*faults)
 
     # --- methods of one cloud's front ---------------------------------------------------------------------------------
 
     @abstractmethod
     def action(self, request: Request) -> str:
-        """Return the name of a requested operation, as faults and `calls` use it; "": there is no such operation."""
+        """Return the name of the requested operation, for faults and `calls`; empty: there is no such operation."""
 
     @abstractmethod
     def let_in(self, request: Request, action: str) -> None:
-        """Check the credentials, the limits of requests, and that the request fits the schema.
+        """Check the credentials, the rate limits, and that the request fits the schema.
 
         Raises:
-            Refused: the request is refused.
+            Refused: The request is refused.
             Invalid: The request does not fit the schema.
         """
 
@@ -116,7 +117,7 @@ class CloudFront(ABC):
         """Carry out a request.
 
         Raises:
-            Refused: the request is refused.
+            Refused: The request is refused.
         """
 
     @abstractmethod
@@ -129,11 +130,11 @@ class CloudFront(ABC):
 
     @abstractmethod
     def refusal(self, refused: Refused) -> Reply:
-        """Render a refusal as this cloud does."""
+        """Return a refusal as a response in the form of this cloud."""
 
     @abstractmethod
     def throttled(self) -> Refused:
-        """Return the refusal of a request that comes too often."""
+        """Return the refusal of a request that exceeds the rate limits."""
 
     @abstractmethod
     def unauthorized(self, action: str) -> Refused:
@@ -154,21 +155,22 @@ class CloudFront(ABC):
         return self.clock.unix()
 
     def advance(self, seconds: float) -> None:
-        """Let ``seconds`` pass at once; everything that was due has happened when this returns."""
+        """Advance the time by ``seconds`` at once. When this returns, every action that became due has run."""
         with self.clock.held():
-            while self.store.settle():  # changes of power that are in progress finish before the time advances
+            # finish the machines' boots and power-offs that are in progress, before the time advances
+            while self.store.settle():
                 pass
             until = self.clock.now() + seconds
             while self.store.settle() or self.clock.step(until):
                 pass
 
     def catch_up(self) -> None:
-        """Make lists up to date from now on."""
+        """Make lists show the present state from now on."""
         with self.store.lock:
             self.store.times = replace(self.times, stale_s=0.0, wavering=False)
 
     def machines(self, *states: State) -> list[FrontMachine]:
-        """All machines, including terminated ones; or only those in these states."""
+        """All machines, including terminated ones. ``states``: only machines in these states."""
         return [each for each in self.store.all() if not states or each.state in states]
 
     def machine(self, name: str) -> FrontMachine:
@@ -204,7 +206,8 @@ class CloudFront(ABC):
             serving.start()
             closing.callback(serving.join)
             closing.callback(self._server.shutdown)
-            closing.callback(self.clock.close)  # closed first: the server waits for its calls, which wait for the clock
+            # the clock is closed first, because the server waits for its calls, and the calls wait for the clock
+            closing.callback(self.clock.close)
             self._closing = closing.pop_all()
         return self
 
@@ -216,7 +219,7 @@ class CloudFront(ABC):
             raise ExceptionGroup("the test cloud or its hypervisor failed, or was called wrongly", self.failures)
 
     def respond(self, request: Request) -> Reply | None:
-        """Answer a request, with the faults that apply to it; None: cut the connection."""
+        """Answer a request, with the active faults that apply to it; None: cut the connection."""
         action = self.action(request)
         with self.lock:
             self.calls[action] += 1
@@ -260,14 +263,14 @@ class CloudFront(ABC):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Headers and body are two writes; otherwise the second would wait for an acknowledgement.
+    # headers and body are two writes: otherwise the second write would wait for an acknowledgement of the first
     disable_nagle_algorithm = True
 
     def _respond(self) -> None:
         parts = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
-        if len(body) < length:  # its sender has died in the middle of the request
+        if len(body) < length:  # the client has died in the middle of its request
             self._cut()
             return
         request = Request(
@@ -302,7 +305,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _cut(self) -> None:
         self.close_connection = True
-        with suppress(OSError):  # it is closed already
+        with suppress(OSError):  # the connection is already closed
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -315,4 +318,4 @@ class _Server(ClosesConnections, ThreadingHTTPServer):
         self.front = front
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        pass  # its client has died in the middle of a request
+        pass  # the client has died in the middle of its request

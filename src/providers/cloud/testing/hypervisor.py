@@ -1,4 +1,4 @@
-"""The protocol between the test cloud and the program that runs its machines: power on, power off, and shutdowns."""
+"""The interface between a test cloud and the program that runs its machines: power on, power off, and shutdowns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ....lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """A machine to be powered on.
+    """The description of a machine that is to be powered on.
 
     Args:
         instance_id: The id of the instance.
@@ -20,12 +20,12 @@ class Boot:
         zone: The zone.
         type: The type.
         user_data: The decoded text; bytes that are not UTF-8 are kept by surrogateescape.
-        metadata: The answers of its metadata service, by path below ``/latest/meta-data/``; a public key named at
-            launch is at ``public-keys/0/openssh-key``.
-        on_poweroff: A function to call, from any thread, once the machine has shut itself down.
+        metadata: The answers of the metadata service, by path below ``/latest/meta-data/``. A public key that was named
+            at launch is at ``public-keys/0/openssh-key``.
+        on_poweroff: A function to call, from any thread, when the machine has shut itself down.
         public_ip: The public address, or None.
         tokens_required: Whether the metadata service answers only requests with a token (IMDSv2).
-        hop_limit: The hop limit of its answers.
+        hop_limit: The hop limit of the metadata service's answers.
     """
 
     instance_id: str
@@ -41,20 +41,18 @@ class Boot:
 
 
 class Hypervisor(Protocol):
-    """Runs machines. Called from many threads, one at a time per machine: boot returns before power_off is called."""
+    """Runs machines. Methods are called from many threads; calls for one machine do not overlap."""
 
     def boot(self, machine: Boot) -> None:
-        """Return when the machine has power. An exception ends the instance with Server.InternalError."""
+        """Power on the machine, and return. An exception ends the instance with the reason Server.InternalError."""
         ...
 
     def power_off(self, instance_id: str) -> None:
-        """Cut the power and delete the disk. Also called for a machine that has shut itself down."""
+        """Cut the power, and delete the disk. Also called for a machine that has shut itself down."""
         ...
 
     def metadata(self, instance_id: str, path: str, value: str | None) -> None:
-        """Change the answer of the metadata service.
-
-        The machine may be off already.
+        """Change an answer of the metadata service. The machine may be off already.
 
         Args:
             instance_id: The id of the instance.
@@ -66,7 +64,7 @@ class Hypervisor(Protocol):
 
 @dataclass(slots=True)
 class Paper:
-    """The default hypervisor: machines that exist on paper.
+    """The default hypervisor: it runs no machines, and only records their power and metadata.
 
     Attributes:
         on: The machines with power, by id.
@@ -99,7 +97,7 @@ class Paper:
                 served[path] = value
 
     def shut_down(self, instance_id: str) -> None:
-        """Shut a machine down, as ``poweroff`` typed on it would.
+        """Shut a machine down, as the command ``poweroff`` on the machine would.
 
         Raises:
             KeyError: The machine has no power.

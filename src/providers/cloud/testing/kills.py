@@ -1,4 +1,4 @@
-"""Kills of a cloud's clients at chosen moments. Each client is a process of its own, so it cannot clean up."""
+"""Kills of a cloud's clients at chosen moments. Each client is a process, so its death leaves no chance to clean up."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 from ....lazy_dataclass import dataclass
 
-CLIENT_S = 120.0  # seconds for a client, which needs a few of them unless it is killed
+CLIENT_S = 120.0  # time limit of a client in seconds; without a kill, a client needs a few seconds
 DELAYS_S = (0.0, 0.01, 0.05, 0.2)
-# The program of a client, which launches two machines, ends one, and leaves, whether or not the cloud responds. Its
-# arguments: its provider's name in the registry, the options, further fields of its request, the pool,
-# "module:Class.method" of a call of its cloud, the number of the call at which it dies, the moment of its death, and
-# lines to run first.
+# The program of a client: it launches two machines, ends one, and closes the fleet, even if the cloud does not respond.
+# Its arguments: the name of its provider in the registry, the provider's options, further fields of its request, the
+# pool's name, the call of its cloud that is counted ("module:Class.method"), the number of the call at which it dies,
+# the moment of its death, and lines of Python to run first.
 _CLIENT = """
 import asyncio, importlib, json, os, signal, sys, threading
 from contextlib import suppress
@@ -63,7 +63,9 @@ asyncio.run(main())
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill at the ``number``-th call: ``"before"`` the call, or this many seconds after its end."""
+    """The kill of a client at its ``number``-th call. ``delay``: ``"before"`` the call, or this many seconds after its
+    end.
+    """
 
     number: int
     delay: str
@@ -71,10 +73,10 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """The clients to kill.
+    """The description of the clients to kill.
 
-    ``call``: the counted call, as ``"module:Class.method"``. ``before``: lines of Python. ``request``: fields of its
-    `LaunchRequest` besides the key and the number of machines, which is two.
+    ``call``: the call that is counted, as ``"module:Class.method"``. ``before``: lines of Python that the client runs
+    first. ``request``: fields of the client's `LaunchRequest`, except for the key and the number of machines (two).
     """
 
     provider: str
@@ -85,8 +87,9 @@ class Client:
 
 
 def moments(count: int, *, calls: int, seed: int) -> list[Kill]:
-    """Choose moments in a client's first ``calls`` calls. Both sides of every call come before any moment is
-    repeated.
+    """Choose the moments of kills, within a client's first ``calls`` calls.
+
+    The moments directly before and after each call come first, mixed with random moments.
     """
     dice = random.Random(seed)  # noqa: S311 - reproducible by its seed
     sides = [Kill(number, delay) for number in range(1, calls + 1) for delay in ("before", "0")]
@@ -97,7 +100,8 @@ def moments(count: int, *, calls: int, seed: int) -> list[Kill]:
 
 
 async def kill_all(client: Client, kills: Sequence[Kill], *, at_once: int = 2) -> int:
-    """Run a client for each kill; return how many were killed. The others had made fewer calls.
+    """Run a client for each kill. Return how many clients were killed: others ended before the call at which they
+    should die.
 
     Raises:
         AssertionError: A client did not end, or failed by itself.

@@ -25,11 +25,11 @@ class Times:
     """A test cloud's times, in seconds.
 
     Args:
-        boot_s: From pending to running.
-        stop_s: From shutting-down to terminated.
-        stale_s: The age of its lists.
+        boot_s: The time from pending to running.
+        stop_s: The time from shutting-down to terminated.
+        stale_s: The age of the state that lists show.
         wavering: Whether that age is random between 0 and ``stale_s``, so that a later list may show an earlier state.
-        remembered_s: How long a terminated machine is listed.
+        remembered_s: How long lists show a terminated machine.
     """
 
     boot_s: float = 0.05
@@ -41,7 +41,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontMachine:
-    """A machine. ``reason``: the cloud's code for its end; ``body``: other parameters of its create call."""
+    """A test cloud's machine. ``reason``: the code for its end; ``body``: other parameters of its create call."""
 
     id: str
     type: str
@@ -64,10 +64,10 @@ class FrontMachine:
 
 
 class Machines:
-    """All machines of one test cloud. Hold ``lock`` for reading and writing several.
+    """All machines of one test cloud. To read and write several machines, hold ``lock``.
 
-    ``powered_off``: the state of a machine that has switched itself off; it costs money in this state until it is
-    ended. ``"running"``: the cloud does not notice the switch-off.
+    ``powered_off``: the state of a machine that has switched itself off. In this state, the machine costs money until
+    it is ended. ``"running"``: the cloud does not notice the switch-off.
     """
 
     def __init__(  # noqa: PLR0917
@@ -109,7 +109,7 @@ class Machines:
         return machine
 
     def shown(self) -> list[FrontMachine]:
-        """Return all machines as a list shows them, which may be outdated."""
+        """Return all machines as a list of the cloud shows them: the list may be outdated."""
         with self.lock:
             stale_s = self.times.stale_s
             return self._all.all(self._luck.uniform(0.0, stale_s) if self.times.wavering else stale_s)
@@ -128,7 +128,7 @@ class Machines:
             return created
 
     def end(self, name: str, reason: str = "") -> None:
-        """End a machine; one that has ended stays as it is.
+        """End a machine. A machine that has already ended stays as it is.
 
         Raises:
             KeyError: There is no such machine.
@@ -142,17 +142,17 @@ class Machines:
                     self.clock.after(self.times.stop_s, partial(self._ended, name))
                 case "on":
                     self._unplug_later(name)
-                case _:  # it is powered off after its boot, or is being powered off
+                case _:  # the machine is booting, after which it is powered off, or it is being powered off
                     pass
 
     def stop(self, name: str, reason: str = "") -> None:
-        """Power a machine off from outside. It continues to exist and to cost money."""
+        """Power a machine off from outside. The machine still exists, and still costs money."""
         with self.lock:
             self._put(name, state="stopped", reason=reason)
             self._unplug_later(name)
 
     def settle(self) -> bool:
-        """Wait for threads that power machines on or off; return False if there were none."""
+        """Wait for threads that power machines on or off. Return False if there were none."""
         with self.lock:
             threads, self._threads = self._threads, []
         for thread in threads:
@@ -160,7 +160,7 @@ class Machines:
         return bool(threads)
 
     def close(self) -> None:
-        """Power all machines off. The clock must be closed before."""
+        """Power all machines off. The clock must be closed first."""
         while self.settle():
             pass
         for each in self.all():
@@ -250,7 +250,7 @@ class Machines:
         self._all.put(name, replace(self.get(name), **changes))
 
     def _spawn(self, deed: Callable[[], None]) -> None:
-        """Run a function that may take long in its own thread."""
+        """Run a function in a thread of its own, because it may take long."""
         thread = threading.Thread(target=deed, name="cloud-machine", daemon=True)
         with self.lock:
             self._threads = [each for each in self._threads if each.is_alive()]

@@ -1,4 +1,4 @@
-"""A cloud's published schema as a file beside its front: operations by name, with their parameters and responses."""
+"""A cloud's published schema, in a file beside the test cloud: operations with their parameters and responses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from .schema import Invalid
 
 
 class Published:
-    """An extract. ``operations`` have a ``method``, a ``path``, and the names of ``schemas`` for their checks.
+    """An extract of a cloud's published schema. Each of ``operations`` has a ``method``, a ``path``, and names of
+    ``schemas``.
 
-    ``asks``: the schema of the body; without it, there must be no body. ``answers``: the schema of responses with
-    status 200. ``query``: the allowed names in the query. The document's ``refusal`` is the schema of all other
-    responses.
+    ``asks``: the schema of the request's body; without it, there must be no body. ``answers``: the schema of responses
+    with status 200. ``query``: the names that the query may have. All other responses have the schema ``refusal``,
+    which is for the whole file.
     """
 
     def __init__(self, file: Path) -> None:
@@ -30,11 +31,11 @@ class Published:
         return self._extract.operations
 
     def action(self, request: Request) -> str:
-        """Return the name of the requested operation; "": there is none."""
+        """Return the name of the requested operation; empty: there is no such operation."""
         return self._extract.action(request.method, request.path)
 
     def check_request(self, request: Request, action: str) -> None:
-        """Raise Invalid for a request that does not fit the vendor's published API description."""
+        """Raise Invalid for a request that does not fit the cloud's published schema."""
         if not action:
             raise Invalid(f"{request.method} {request.path}", "there is no such operation")
         operation = self.operations[action]
@@ -47,14 +48,14 @@ class Published:
             raise Invalid(action, "it takes no body")
 
     def check_answer(self, action: str, reply: Reply) -> None:
-        """Raise Invalid for a response that does not fit the document."""
+        """Raise Invalid for a response that does not fit the cloud's published schema."""
         refusal = self._extract.document["refusal"]
         schema = self.operations[action]["answers"] if reply.status == 200 else refusal
         self._extract.schemas.check(schema, reply.body)
 
 
 class Limit:
-    """A limit of ``most`` requests within ``seconds``."""
+    """A rate limit: at most ``most`` requests within ``seconds``."""
 
     def __init__(self, most: int, seconds: float) -> None:
         self._seconds = seconds
@@ -68,6 +69,6 @@ class Limit:
 
 
 def addresses(network: str) -> Iterator[str]:
-    """Yield the addresses of a network in an endless cycle."""
+    """Yield the addresses of a network, again and again without an end."""
     net = ipaddress.ip_network(network)
     return (str(net[number % (net.num_addresses - 16) + 10]) for number in count())

@@ -26,15 +26,15 @@ _TYPES: Mapping[str, Callable[[object], bool]] = {
     "string": lambda value: isinstance(value, str),
 }
 _WORDS = frozenset({"description", "default", "examples", "example", "title", "deprecated", "readOnly", "id"})
-# Keywords of discovery documents that matter only to readers.
+# keywords of Google's discovery documents that do not affect the check
 _NOT_HERE = frozenset({"annotations", "enumDescriptions", "enumDeprecated"})
 
 
 class Schemas:
-    """Schemas by name, which refer to each other by ``$ref``.
+    """Schemas by name. Schemas refer to each other by ``$ref``.
 
-    Properties that an object's schema does not name are refused, unless it has ``additionalProperties``, because a
-    cloud would ignore a misspelt property. An unknown keyword in a schema is an error in the extract.
+    A property that an object's schema does not name is refused (unless the schema has ``additionalProperties``),
+    because a cloud would ignore a misspelt property. An unknown keyword in a schema is an error in the extract.
     """
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
@@ -65,7 +65,7 @@ class Schemas:
             raise Invalid(path, f"it is {value!r:.80}, and no {types}")
 
     def _format(self, form: str, value: object, path: str, _: object) -> None:
-        """Check the formats of 64-bit numbers, which Google sends as texts. Other formats are not checked."""
+        """Check 64-bit numbers, which Google sends as texts. Other formats are not checked."""
         if form in ("int64", "uint64") and not (isinstance(value, str) and re.fullmatch(r"-?\d+", value)):
             raise Invalid(path, f"it is {value!r:.80}, and no number as a text")
 

@@ -27,7 +27,7 @@ E = TypeVar("E", bound=Exception)
 EVENT = TypeVar("EVENT")
 
 WITHIN_S = 60.0
-GRACE_S = 0.3  # replaces the minute for which lists may lack a machine
+GRACE_S = 0.3  # the checks use this instead of the minute for which lists may lack a machine
 
 
 class Front(Protocol):
@@ -42,23 +42,23 @@ class Subject:
 
     Args:
         front: The opened test cloud, which accepts only the key in the environment.
-        provider: Makes a provider that uses the test cloud, with further options.
+        provider: Returns a provider that uses the test cloud, with further options.
         request: A request for one machine; the test cloud has capacity for several.
-        launch: The front's name of the operation that creates a machine.
-        call: That operation as in errors, such as ``"POST /pods"``.
-        makes: The front's name of the operation by which a pool creates other resources; empty: there is none.
-        end_refused: A fault by which no machine can be ended.
+        launch: The name, in the test cloud, of the operation that creates a machine.
+        call: The same operation in error texts, such as ``"POST /pods"``.
+        makes: The name, in the test cloud, of the operation by which a pool creates other resources; empty: none.
+        end_refused: A fault that prevents the end of any machine.
         no_room: The text of a refusal for missing capacity.
-        take: Ends a machine, by its id, as the cloud may do; the reported reason is ``cause``.
-        whose: Returns the owner marks of a machine of the front.
-        mark: Marks a machine, by its id, as belonging to an owner's pool.
+        take: Ends a machine, by its id, in the way in which the cloud takes machines; its reason is then ``cause``.
+        whose: Returns the labels of a machine of the test cloud, as a `Thing`.
+        mark: Sets the labels of a machine, by its id: a pool and an owner.
         account: The account in a place.
-        survey_options: Provider options for the survey; ``kind``, ``market`` and ``hourly_usd`` are the expected
-            results.
-        ends_itself_s: Seconds after its launch by which an unreached machine of ``request`` has ended itself and costs
-            nothing. None: it costs money until it is ended.
-        ended: States of machines in the front that count as ended.
-        before: Python code for a client that is killed; it removes the limits on requests.
+        survey_options: The provider's options in the check of `outrider ps`, which expects ``kind``, ``market`` and
+            ``hourly_usd``.
+        ends_itself_s: Seconds after its launch at which a machine of ``request`` that its client never reached has
+            ended itself and costs nothing. None: it costs money until it is ended.
+        ended: States of the test cloud's machines that count as ended.
+        before: Python code for a client that is killed; it removes the rate limits.
     """
 
     front: CloudFront
@@ -86,28 +86,26 @@ class Subject:
     before: str = ""
 
     def left(self) -> list[str]:
-        """Name everything that exists in the test cloud."""
+        """Return the names of everything that exists in the test cloud."""
         return [*cast("Front", self.front).left()]
 
     def open(self, pool: str = "pool", **options: Any) -> Any:
-        """Open a fleet."""
+        """Open a fleet of machines in the test cloud."""
         return self.provider(**{**self.options, **options}).open(pool, EntryPoints())
 
     @property
     def hashes_keys(self) -> bool:
-        """Return whether the account is a hash of the user's key, since the cloud has no call that returns the
-        account.
-        """
+        """Return whether the account is a hash of the user's key: the cloud has no call to request the account."""
         return self.account == account_of(os.environ[self.keys.variable])
 
     @property
     def place(self) -> dict[str, str]:
-        """The place of the pools."""
+        """The place of the pools, with the test cloud's address."""
         return {"account": self.account, "endpoint_url": self.front.endpoint_url}
 
 
 async def launched(fleet: Fleet, request: LaunchRequest, count: int) -> Sequence[Machine]:
-    """Launch, with repetitions as by a pool, within `WITHIN_S`.
+    """Launch machines. Repeat failed launches, as a pool does, for at most `WITHIN_S`.
 
     Raises:
         ProviderError: An error after which a pool stops trying.
@@ -123,10 +121,10 @@ async def launched(fleet: Fleet, request: LaunchRequest, count: int) -> Sequence
 
 
 async def event(fleet: Fleet, kind: type[EVENT]) -> EVENT:
-    """Return the next event of this kind; earlier events are dropped.
+    """Return the next event of this type. Earlier events are dropped.
 
     Raises:
-        TimeoutError: There was none within `WITHIN_S`.
+        TimeoutError: There was no such event within `WITHIN_S`.
     """
     with anyio.fail_after(WITHIN_S):
         async with aclosing(fleet.events()) as events:  # type: ignore[type-var]  # it is a generator
@@ -138,7 +136,7 @@ async def event(fleet: Fleet, kind: type[EVENT]) -> EVENT:
 
 @contextmanager
 def short(*modules: ModuleType, to_s: float = GRACE_S) -> Iterator[None]:
-    """Set ``GRACE_S`` of modules, the time for which lists may lack a machine, to ``to_s`` within the block."""
+    """During the block, set ``GRACE_S`` of these modules (the time for which lists may lack a machine) to ``to_s``."""
     with ExitStack() as changed:
         for each in modules:
             changed.enter_context(mock.patch.object(each, "GRACE_S", to_s))
@@ -147,7 +145,9 @@ def short(*modules: ModuleType, to_s: float = GRACE_S) -> Iterator[None]:
 
 @contextmanager
 def raises(kind: type[E], *words: str) -> Iterator[list[E]]:
-    """Check that the block raises an error of this kind whose text has ``words``; the list contains it afterwards."""
+    """Check that the block raises an error of this type with these texts. After the block, the yielded list has the
+    error.
+    """
     errors: list[E] = []
     try:
         yield errors

@@ -1,4 +1,4 @@
-"""Values with their history, so that an answer can be slightly outdated, as EC2's can."""
+"""Values with their history, for test clouds whose answers are slightly outdated, as those of EC2 may be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Versions(Generic[T]):
         self._past.setdefault(name, []).append((self._now(), value))
 
     def get(self, name: str, ago: float = 0.0) -> T | None:
-        """Return the value of ``ago`` seconds ago."""
+        """Return the value that existed ``ago`` seconds ago; None: there was none."""
         then = self._now() - ago
         for at, value in reversed(self._past.get(name, ())):
             if ago <= 0.0 or at <= then:
@@ -27,5 +27,5 @@ class Versions(Generic[T]):
         return None
 
     def all(self, ago: float = 0.0) -> list[T]:
-        """Return all existing values, in the order of their first appearance."""
+        """Return all values that existed ``ago`` seconds ago, in the order of their first appearance."""
         return [value for name in self._past if (value := self.get(name, ago)) is not None]
