@@ -35,7 +35,7 @@ TOKEN_LETTERS = 16
 
 
 class Submitter:
-    """Submits a pool's jobs. ``warn`` is called with each warning to display; the warning is a clause, not a sentence."""
+    """Submits a pool's jobs. ``warn`` is called with each warning to display, which is a clause (no sentence)."""
 
     def __init__(
         self, provider: Slurm, pool: str, slurm: Commands, journal: Journal, warn: Callable[[str], None]

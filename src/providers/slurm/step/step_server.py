@@ -218,7 +218,7 @@ class Lease:
 
 
 class Notice:
-    """The file with the time at which Slurm takes the node away. If several times are announced, the earliest counts."""
+    """The file with the time at which Slurm takes the node away. Of several announced times, the earliest counts."""
 
     def __init__(self, path: str) -> None:
         self.path = path
