@@ -183,7 +183,7 @@ async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
 
 
 def _login_host(place: Mapping[str, str], host: str) -> LoginPlace:
-    """Return the login host with the login for it.
+    """Return the login host that a place names, with the keys and files to log in there.
 
     Raises:
         BadRequest: One of the login's files is gone, or the text is not a host.

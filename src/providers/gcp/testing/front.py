@@ -202,7 +202,9 @@ class GCE(CloudFront):
         return self._listed("compute#firewallList", rules, call.request)
 
     def _zone_operations(self, call: Call) -> dict[str, Any]:
-        """Return the operations of a zone: the requested ones, and those by which Google ended machines."""
+        """Return the operations of a zone: those that a client has requested, and those by which Google itself ended
+        machines.
+        """
         done = self.operations.of_zone(call.parts["zone"])
         ends = [self._end(each) for each in self.store.all() if each.zone == call.parts["zone"] and each.reason]
         condition = call.request.query.get("filter", "")
@@ -325,7 +327,7 @@ class GCE(CloudFront):
         return self._began("bulkInsert", request, target=f"regions/{region}", region=region, more=more)
 
     def _room(self, zone: str, kind: str, market: str, why: dict[str, dict[str, Any]]) -> bool:
-        """Return whether a zone has one more machine. If not, ``why`` gets the error of the machine's operation."""
+        """Return whether one more machine fits into a zone. If not, ``why`` gets the error for the machine."""
         region = zone.rpartition("-")[0]
         living = [each for each in self.store.all() if each.state != "terminated"]
         for quota in self.faults.of(Quota):
@@ -379,7 +381,10 @@ class GCE(CloudFront):
             self.clock.after(int(run["seconds"]), partial(self._taken, machine.id, "time-limit"))
 
     def _taken(self, name: str, reason: str) -> None:
-        """End a machine on the cloud's side. A stopped machine has no time limit: "Limit the run time of a VM"."""
+        """End a machine as Google does, with a reason.
+
+        A stopped machine stays: its run time is not limited while it is stopped (page "Limit the run time of a VM").
+        """
         with self.lock:
             if self.store.get(name).state not in (*ENDED, "stopped"):
                 self.store.end(name, reason)
