@@ -126,9 +126,7 @@ class Containers(CloudProvider["ContainerCloud"]):
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return the place of this provider's pools: the hosts, as the journal stores them for `outrider ps` and
-        `outrider gc`.
-        """
+        """Return the place of this provider's pools: the hosts, in the form in which the journal stores them."""
         where = {"containers": shlex.join(self.runtime)}
         if not self.hosts:
             return {**where, "on": os.uname().nodename}

@@ -202,9 +202,7 @@ class GCE(CloudFront):
         return self._listed("compute#firewallList", rules, call.request)
 
     def _zone_operations(self, call: Call) -> dict[str, Any]:
-        """Return the operations of a zone: those that a client has requested, and those by which Google itself ended
-        machines.
-        """
+        """Return the operations of a zone: those that clients requested, and those by which Google ended machines."""
         done = self.operations.of_zone(call.parts["zone"])
         ends = [self._end(each) for each in self.store.all() if each.zone == call.parts["zone"] and each.reason]
         condition = call.request.query.get("filter", "")
