@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 STEPS_AT_MOST = 10_000
 REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2)
-NO_PROCESSES = EntryPoints()  # for providers that start no processes on this computer
+NO_PROCESSES = EntryPoints()  # for a `Subject` whose provider starts no processes on this computer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A provider under test, with ways to count and end its machines that do not use the provider.
+    """A provider under test, with functions that count and end its machines without using the provider.
 
     Args:
         provider: The provider.
@@ -44,7 +44,7 @@ class Subject:
         kill: Ends a machine, as a power cut would.
         request: The launch request of the checks.
         entry_points: The programs for providers that start processes on this computer.
-        within_s: The most seconds that any promised behaviour may take.
+        within_s: Seconds within which the provider must do what it promises.
         reports_ends: False: the provider cannot learn that a machine has ended; the pool has to detect it.
     """
 
@@ -173,16 +173,16 @@ CHECKS: tuple[Check, ...] = (
 async def cancel_at_every_step(
     use: Callable[[], Coroutine[Any, Any, object]], after: Callable[[int], Awaitable[None]]
 ) -> int:
-    """Run ``use`` repeatedly and cancel it at its first, second, ... await, until a run ends before its cancellation.
+    """Run ``use`` repeatedly: cancel run number n at its n-th await, until a run ends uncancelled.
 
-    Other tasks that ``use`` starts are cancelled only through it.
+    Tasks that ``use`` starts are not cancelled directly, but only as ``use`` itself cancels them.
 
     Args:
         use: Returns the coroutine to run.
         after: Called after each run, with the number of the await.
 
     Returns:
-        The number of the last await.
+        The number of the last run.
     """
     for step in count(1):
         with anyio.CancelScope() as scope:
@@ -195,7 +195,7 @@ async def cancel_at_every_step(
 
 
 class _Stepped:
-    """An awaitable that runs a coroutine and cancels a scope when the coroutine suspends for the ``at``-th time."""
+    """An awaitable that runs a coroutine, and cancels ``scope`` when the coroutine suspends for the ``at``-th time."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, object], at: int, scope: anyio.CancelScope) -> None:
         self._coroutine, self._at, self._scope = coroutine, at, scope

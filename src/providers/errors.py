@@ -1,4 +1,6 @@
-"""The errors of a provider, one class for each reaction of the caller. `engine.api.errors` has the user's messages."""
+"""The errors of a provider, one class for each reaction of the caller. The messages for users are in
+`engine.api.errors`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,15 @@ from collections.abc import Iterable
 
 
 class ProviderError(Exception):
-    """The base of these errors. ``retry_after_s``: least seconds after which a retry may succeed; None: never.
+    """The base of all errors of a provider.
 
-    ``code``: the cloud's own error code, such as ``InsufficientInstanceCapacity``; empty: none. ``advice``: the next
-    step, as a sentence; empty: the advice of the class. ``kind``: a text that is equal for failures with the same
-    cause, such as the message without its numbers; a starting pool treats the failure as permanent if it occurs twice
-    in a row. Empty: the failure may be temporary.
+    ``retry_after_s``: seconds after which a retry may succeed; None: no retry can succeed. ``code``: the cloud's own
+    error code, such as ``InsufficientInstanceCapacity``; empty: there is none. ``advice``: the next step, as a
+    sentence; empty: the advice of the class.
+
+    ``kind``: a text that is equal for failures with the same cause, such as the message without its numbers. If a pool
+    that starts gets the same kind twice in a row, it treats the failure as permanent. Empty: the failure may be
+    temporary.
     """
 
     retry_after_s: float | None = None
@@ -31,8 +36,8 @@ class ProviderError(Exception):
 
 
 class UnknownOption(TypeError, ValueError):
-    """An option that a provider, or one of its parts, does not have. ``except ValueError`` catches all errors in
-    options: this one and `SpecError` are both ValueErrors.
+    """An option that a provider, or one of its parts, does not have. This error and `SpecError` are both ValueErrors,
+    so ``except ValueError`` catches all errors in options.
     """
 
 
@@ -41,15 +46,15 @@ class NoCapacity(ProviderError):
 
 
 class Unreachable(ProviderError):
-    """The provider's service cannot be reached from this computer: no request was sent."""
+    """The provider's service cannot be reached from this computer, so no request was sent."""
 
 
 class HostAway(ProviderError):
-    """A host, or a service on it, does not respond at present. Whether the command was carried out is unknown."""
+    """A host, or a service on it, does not respond at present. It is unknown whether the command was carried out."""
 
 
 class QuotaExceeded(ProviderError):
-    """The account's quota is reached, not the cloud's stock: request more quota, or fewer machines."""
+    """The account's quota is reached; the cloud may have machines. Request more quota, or fewer machines."""
 
 
 class NotAuthorized(ProviderError):
@@ -61,17 +66,19 @@ class BadRequest(ProviderError):
 
 
 class JournalError(ProviderError):
-    """A record that must outlive the client cannot be written: nothing was created, as it could not be found again."""
+    """A record that must outlive the client cannot be written. Nothing was created, because it could not be found
+    again.
+    """
 
 
 class NotGone(ProviderError):
-    """The end of a pool's machines is not confirmed. Leaving a provider's context raises this at its end, after it has
-    removed everything that it could.
+    """The end of a pool's machines is not confirmed. Leaving a provider's block raises this error after it has removed
+    everything that it could.
 
-    ``machines`` may still be running, and so may ``unsure`` further machines without known ids. ``left`` names
-    resources that cost nothing, to display, as in "launch template lt-1". ``by``: unix time by which all machines have
-    ended themselves; None: unknown. ``why`` is the message without these parts. The error's cause is the provider's
-    failure.
+    ``machines`` may still be running. ``unsure``: further machines, whose ids are unknown, may also be running.
+    ``left`` names resources that cost nothing, as texts to display, such as "launch template lt-1". ``by``: unix time
+    by which all machines have ended themselves; None: unknown. ``why`` is the message without these lists. The error's
+    ``__cause__`` is the provider's failure.
     """
 
     def __init__(
@@ -95,11 +102,11 @@ class NotGone(ProviderError):
         self.unsure = unsure
 
     def beside(self, left: Iterable[str]) -> NotGone:
-        """Return a copy of this error that names ``left`` as well."""
+        """Return a copy of this error that also names the resources ``left``."""
         facts = {"machines": self.machines, "by": self.by, "unsure": self.unsure, "code": self.code}
         return NotGone(self.why, left=(*self.left, *left), **facts)  # type: ignore[arg-type]
 
     @property
     def costs(self) -> bool:
-        """Return whether machines may still be running."""
+        """Return whether machines may still be running, and so cost money."""
         return bool(self.machines) or self.unsure

@@ -1,7 +1,7 @@
 """A provider of machines that exist only in memory. A script defines what happens to them, and when.
 
-Its clock is anyio's, so under a mock clock an hour of boots, failures and interruptions takes no time. It passes
-``contract`` like every provider. A test's own ``Connect`` simulates the programs on a machine.
+Its clock is anyio's: under a mock clock, an hour of boots, failures and interruptions takes no real time. It passes
+``contract`` like every provider. To simulate the programs on a machine, a test passes a ``Connect`` of its own.
 """
 
 from __future__ import annotations
@@ -39,22 +39,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script of the fake cloud's behaviour. Each call or machine uses the next entry of a sequence; the last
-    repeats.
-    """
+    """What the fake cloud does. Of a sequence, each call or machine uses the next entry, and the last entry repeats."""
 
-    capacity: int = 10_000  # most machines at a time
-    launch_s: Sequence[float] = (0.0,)  # duration of a launch call; its machines exist from the beginning of the call
-    # Seconds from launch to address, per machine; 0: the launch call returns the address.
+    capacity: int = 10_000  # most machines that exist at the same time
+    # Seconds that a launch call takes; its machines exist from the beginning of the call.
+    launch_s: Sequence[float] = (0.0,)
+    # Seconds from a machine's launch until it has an address; 0: the launch call returns the address.
     boot_s: Sequence[float] = (0.0,)
-    # Seconds in the queue after the launch, before the boot, per machine; 0: no queue.
+    # Seconds that a machine waits in the queue after its launch, before it boots; 0: no queue.
     queue_s: Sequence[float] = (0.0,)
     failures: Sequence[ProviderError | None] = (None,)  # the error that a launch call raises; None: it succeeds
     terminate_s: float = 0.0
 
 
 class Fake:
-    """The provider. It may serve many pools; ``alive`` counts the existing machines of all pools."""
+    """The provider. Several pools may use it; ``alive`` counts the existing machines of all pools."""
 
     name = "fake"
     local = False
@@ -62,8 +61,8 @@ class Fake:
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
         self.alive: dict[MachineId, Machine] = {}
-        self.launched: list[MachineId] = []  # all machines since the start
-        self.terminated: list[MachineId] = []  # ids in terminate calls, repeats included
+        self.launched: list[MachineId] = []  # all machines that were ever launched
+        self.terminated: list[MachineId] = []  # all ids that terminate calls have named, also repeatedly
         self.fleets: list[FakeFleet] = []
         self._ids = count(1)
 
@@ -92,7 +91,7 @@ class Fake:
 
 @dataclass(slots=True, eq=False)
 class FakeFleet:
-    """One pool's machines. Tests cause events with `lose`, `queue`, `refuse`, `give_notice` and `withdraw_notice`."""
+    """One pool's machines. A test causes events by `lose`, `queue`, `refuse`, `give_notice` and `withdraw_notice`."""
 
     provider: Fake
     pool: str
@@ -148,7 +147,7 @@ class FakeFleet:
                 self.provider.alive.pop(machine, None)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next machine is a different one anyway
+        pass  # nothing to do: the next machine is a new one
 
     def events(self) -> AsyncIterator[MachineEvent]:
         return self
@@ -165,14 +164,14 @@ class FakeFleet:
     # --- controls for tests ---------------------------------------------------------------------------------------
 
     def lose(self, machine: MachineId, cause: str = "spot interruption", *, is_reported: bool = True) -> None:
-        """End the machine. ``is_reported``: whether the fleet sends an event."""
+        """End the machine, as a failure would. ``is_reported``: whether the fleet sends an event for it."""
         self.machines.pop(machine, None)
         self.provider.alive.pop(machine, None)
         if is_reported:
             self._say(MachineGone(machine, cause))
 
     def queue(self, machine: MachineId, reason: str = "pending: Priority", starts_at: float | None = None) -> None:
-        """Put the machine into the queue, or change its queue reason."""
+        """Put the machine into the queue, or change the reason for which it waits there."""
         self._say(MachineQueued(machine, reason, starts_at))
 
     def refuse(self, machine: MachineId, error: ProviderError) -> None:

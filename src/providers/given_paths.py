@@ -1,5 +1,5 @@
-"""Paths as users give them. A text that cannot name any file, such as one that is too long or refers to the home of an
-unknown user, is reported in the same way as a missing file.
+"""File paths that users enter. Some texts cannot name any file, such as one that is too long, or one that refers to the
+home of an unknown user. They are reported in the same way as a missing file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ StrPath = str | os.PathLike[str]
 
 
 def expanded(path: StrPath) -> Path:
-    """Return the path with ``~`` replaced by the home folder. ``~name`` of an unknown user stays as it is."""
+    """Return the path with ``~`` replaced by the home folder. ``~name`` stays as it is if the user is unknown."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises a RuntimeError for an unknown user
 
 
@@ -25,12 +25,12 @@ def half_url(text: str) -> str:
 
 
 def no_file(path: StrPath) -> str:
-    """Return why no file can be read at a path, with the path in the text; empty: there is a file."""
+    """Return why no file can be read at a path, with the path in the text; empty: a file can be read."""
     return _lack(path, stat.S_ISREG, "file")
 
 
 def no_folder(path: StrPath) -> str:
-    """Return why a path is not a folder, as `no_file` does for files."""
+    """Return why a path is not a folder, with the path in the text; empty: it is a folder."""
     return _lack(path, stat.S_ISDIR, "folder")
 
 
@@ -41,7 +41,7 @@ def _lack(path: StrPath, is_one: Callable[[int], bool], kind: str) -> str:
         return f"there is no {kind} {path}"
     except OSError as error:
         return f"{path} cannot be looked at ({error.strerror})"
-    except ValueError:  # the path has a NUL
+    except ValueError:  # the path has a NUL character
         return f"{path!r} can be the path of no {kind}"
     if is_one(mode):
         return ""

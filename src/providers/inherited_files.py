@@ -1,7 +1,8 @@
-"""Open files that forked children must not keep, because the peer would mistake a living child for its parent.
+"""Close some open files in forked children. If a child kept a socket of its parent open, the peer could not see that
+the parent has ended.
 
 `multiprocessing` forks by default until Python 3.14, and so do data loaders. A forked child inherits sockets and locks,
-and outlives a client that is killed.
+and may outlive a client that is killed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from weakref import WeakSet
 
 class File(Protocol):
     def fileno(self) -> int:
-        """Return the descriptor; -1 once the file is closed."""
+        """Return the file's descriptor; -1 after the file was closed."""
         ...
 
 
 class Descriptor:
-    """A plain file descriptor with one owner. `close` closes it, once."""
+    """A plain file descriptor that one object owns. `close` closes it; further calls do nothing."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -36,14 +37,15 @@ _kept_here: WeakSet[File] = WeakSet()
 
 
 def keep_here(file: File) -> None:
-    """Register ``file``: in children forked without exec, its descriptor points to the null device."""
+    """Keep ``file`` out of children that are forked without exec: there, its descriptor points to the null device."""
     _kept_here.add(file)
 
 
 def _forked() -> None:
-    """Point the registered descriptors to the null device.
+    """Point the registered descriptors to the null device, in a forked child.
 
-    They are not closed: the code that holds one may later close its number, which could then belong to another file.
+    They are not closed: code that still has such a number may close it later, when the number may belong to another
+    file.
     """
     fds = [fd for file in _kept_here if (fd := file.fileno()) >= 0]
     if fds:

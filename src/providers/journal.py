@@ -1,13 +1,16 @@
-"""The write-ahead journal, which outlives a client: each pool's owner, and each creation before it is requested.
+"""The write-ahead journal, which outlives a client. It has each pool's owner, and a record of each creation, written
+before the provider is asked to create anything.
 
-JOURNAL-1: what `Journal.intend` returns is on the disk: whatever the following call creates can be found again.
-JOURNAL-2: a pool's lock is free exactly when its owner is dead: the kernel releases it, however the owner ended.
-JOURNAL-3: nothing is forgotten of a pool in a place before `Journal.settled` says that it is gone from there.
+JOURNAL-1: when `Journal.intend` returns, the intent (the record of the creation) is on the disk, so whatever the
+following call creates can be found again.
+JOURNAL-2: a pool's lock is free exactly when its owner is dead: the kernel releases the lock, however the owner ended.
+JOURNAL-3: the journal forgets nothing of a pool in a place before `Journal.settled` records that nothing of the pool is
+left there.
 
 There are two kinds of files. ``pools/NAME`` has one pool's lock, owner and places, and the keys for re-attaching;
-``journal.db`` (SQLite) has the intents. A loss of the database loses tokens and ids but no pool, because the tags in
-the clouds identify every resource. All calls block until the disk is flushed; all are safe for concurrent threads and
-processes of one computer.
+``journal.db`` (SQLite) has the intents. If the database is lost, tokens and ids are lost but no pool, because the tags
+in the clouds identify every resource. All calls block until the disk is flushed. All calls are safe for concurrent
+threads and processes of one computer.
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ from .resource_ownership import Claim
 
 T = TypeVar("T")
 
-VERSION = 1  # version of the database's tables
+VERSION = 1  # the version of the database's tables
 BUSY_S = 30.0  # seconds to wait for another process's transaction
-NEWEST = 1000  # higher version numbers come from damage, not from a newer Outrider
-SPOILED = (  # SQLITE_ERROR indicates damage as well: the statements are right, so the schema is not the expected one
+NEWEST = 1000  # a higher version number comes from damage, not from a newer Outrider
+SPOILED = (  # codes that show damage. SQLITE_ERROR does so, too: the statements are right, so the schema must be wrong.
     sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_CONSTRAINT,
 )  # fmt: skip
@@ -55,12 +58,12 @@ Standing = Literal["alive", "dead", "elsewhere"]
 
 
 class _Unreadable(sqlite3.DatabaseError):
-    """A damaged row or version number. SQLite itself reports only damage to its own structures."""
+    """A row or a version number is damaged. SQLite itself does not detect this: it checks only its own structures."""
 
 
 class PoolOwned(BadRequest):
-    """The pool has an owner: a living program, or (``dead``) one that died and left its machines. ``owner``: its name,
-    if known.
+    """The pool already has an owner: a living program, or (``dead``) a program that died and left its machines.
+    ``owner``: the program's name, if known.
     """
 
     def __init__(self, message: str, *, owner: Owner | None = None, dead: bool = False) -> None:
@@ -71,36 +74,42 @@ class PoolOwned(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An intent: the record of a creation before its request. ``ids`` None: the outcome is unknown."""
+    """The record of a creation, written before its request. ``ids``: the ids of what was created; None: the outcome is
+    unknown.
+    """
 
     pool: str
     kind: str
-    token: str  # identifies the call to the provider when the call is repeated
+    token: str  # identifies the call to the provider, also when the call is repeated
     place: Place
     facts: Mapping[str, str] = field(default_factory=dict)
-    at: float = 0.0  # unix time
+    at: float = 0.0  # unix time of the record
     ids: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRecord:
-    """A pool that is not settled. ``elsewhere``: its owner is on another computer, and may be alive there."""
+    """A pool of which something may be left. ``elsewhere``: its owner is on another computer, and may be alive
+    there.
+    """
 
     pool: str
-    provider: str  # empty if the pool's files are gone and only its intents remain
+    provider: str  # the provider's name; empty: the pool's files are gone, and only its intents are left
     places: tuple[Place, ...]
     owner: Owner | None
     standing: Standing
     intents: tuple[Intent, ...] = ()
-    hosts: tuple[str, ...] = ()  # names of the computers of all its owners, including this one
+    hosts: tuple[str, ...] = ()  # names of the computers of all owners that the pool has had, including this one
 
     def claim(self, place: Place, also: Sequence[Intent] = ()) -> Claim:
-        """Return the pool's claim in a place. ``also``: further intents that its owner holds in memory."""
+        """Return the pool's claim in a place: which resources are its own. ``also``: further intents that the owner has
+        in memory.
+        """
         return Claim.of(self.pool, [*(each for each in self.intents if each.place == place), *also], self.hosts)
 
 
 class Journal:
-    """The journal of one user's pools on this computer. Cheap to create; keeps no file open."""
+    """The journal of one user's pools on this computer. Creating this object is cheap; it keeps no file open."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -125,9 +134,11 @@ class Journal:
     # --- owning ---------------------------------------------------------------------------------------------------
 
     def own(self, pool: str, provider: str, place: Place | None = None, *, adopt: bool = False) -> Ownership:
-        """Own the pool in this place until `Ownership.close`. This process may own it in further places too.
+        """Make this process the owner of the pool in this place, until `Ownership.close`. It may own the pool in
+        further places too.
 
-        ``adopt``: also take a pool whose client has died. Its intents are in the record, its keys in `Ownership.kept`.
+        ``adopt``: True also takes a pool whose client has died. The dead client's intents are then in the pool's
+        record, its keys in `Ownership.kept`.
 
         Raises:
             PoolOwned: The pool has an owner.
@@ -175,7 +186,8 @@ class Journal:
     # --- creations --------------------------------------------------------------------------------------------------
 
     def intend(self, pool: str, kind: str, token: str, place: Place, facts: Mapping[str, str] | None = None) -> Intent:
-        """Record an intent before the call that creates something. A repeated token returns the existing intent.
+        """Record an intent, before the call that creates something. If the token is recorded already, return its
+        intent.
 
         Raises:
             JournalError: The intent could not be recorded, so create nothing.
@@ -186,15 +198,17 @@ class Journal:
         return intent
 
     def happened(self, intent: Intent, ids: Sequence[str]) -> Intent:
-        """Record the ids that the call created, in addition to known ids. An empty list is an outcome as well."""
+        """Add the ids that the call has created to the intent. An empty list is also an outcome: the call has created
+        nothing.
+        """
         with self._explained_errors():
             known = self._run(lambda database: _add_ids(database, intent, ids))
         return replace(intent, ids=known)
 
     def settled(self, pool: str, place: Place | None = None) -> None:
-        """Record that everything of the pool in a place (None: in all places) is confirmed to be gone.
+        """Record that nothing of the pool is left in a place (None: in all places), by the provider's confirmation.
 
-        After its last place the journal forgets the pool and its keys: at once, or when the pool's owner closes it.
+        When no place is left, the journal forgets the pool and its keys: at once, or when the pool's owner closes it.
 
         Raises:
             PoolOwned: Another living process owns the pool.
@@ -215,7 +229,9 @@ class Journal:
                 raise
 
     def _leave(self, lock: Lock, pool: str) -> None:
-        """Release the lock. Its last user removes the files of a pool that is in no place any more."""
+        """Release the lock. If this was its last user, and the pool is in no place any more, remove the pool's
+        files.
+        """
         try:
             if lock.users == 1:
                 written = read(lock.directory)
@@ -225,8 +241,8 @@ class Journal:
             lock.give_back()
 
     def kept(self, pool: str, name: str) -> Path | None:
-        """Return the file that the pool's owner stores under ``name``, for other programs of the same user; None: no
-        file.
+        """Return the file that the pool's owner stores under ``name``, for other programs of the same user; None: there
+        is no such file.
         """
         path = self.pools / pool / _named(name)
         return path if NAME.fullmatch(pool) and path.is_file() else None
@@ -234,7 +250,7 @@ class Journal:
     # --- queries ----------------------------------------------------------------------------------------------------
 
     def records(self) -> list[PoolRecord]:
-        """Return every pool that is not settled, by name."""
+        """Return the records of all pools of which something may be left, in the order of their names."""
         with self._explained_errors():
             intents: dict[str, list[Intent]] = {}
             for intent in self._intents():
@@ -243,11 +259,11 @@ class Journal:
             return [self._record(name, intents.get(name, [])) for name in sorted(names | set(intents))]
 
     def record(self, pool: str) -> PoolRecord | None:
-        """Return the record of a pool; None if the pool is unknown or settled."""
+        """Return the record of a pool; None: the pool is unknown, or nothing of it is left."""
         return next((each for each in self.records() if each.pool == pool), None)
 
     def orphans(self) -> list[PoolRecord]:
-        """Return the pools whose owner was on this computer and is dead."""
+        """Return the records of the pools whose owner ran on this computer and is dead."""
         return [each for each in self.records() if each.standing == "dead"]
 
     def _record(self, pool: str, intents: Sequence[Intent]) -> PoolRecord:
@@ -269,7 +285,7 @@ class Journal:
     # --- the database ---------------------------------------------------------------------------------------------
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``work`` with a new database connection, which no other thread and no forked process shares."""
+        """Run ``work`` with a new database connection, which no other thread and no forked process uses."""
         try:
             with closing(self._connection()) as database:
                 return work(database)
@@ -286,7 +302,7 @@ class Journal:
                 with closing(sqlite3.connect(self.database, timeout=BUSY_S)) as database:
                     if database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
                         _intents_in(database)
-                        return  # another process has already set the damaged file aside
+                        return  # the database is fine: another process has already renamed the damaged file
             except _SIGNS_OF_DAMAGE as error:
                 if not _is_spoiled(error):
                     raise
@@ -314,11 +330,12 @@ class Journal:
             if version > VERSION:
                 raise JournalError(f"{self.database} is of a newer Outrider: use that one, or another $OUTRIDER_STATE")
             if version < VERSION:
-                with flocked(self.root / "journal.lock"):  # a change of the mode needs exclusive access
+                with flocked(self.root / "journal.lock"):  # changing the journal mode needs exclusive access
                     database.execute("PRAGMA journal_mode=WAL")
                     database.execute(TABLES)
                     database.execute(f"PRAGMA user_version={VERSION}")
-            database.execute("PRAGMA synchronous=FULL")  # with WAL, the default does not flush at a commit
+            # In WAL mode, SQLite's default does not flush the disk at a commit.
+            database.execute("PRAGMA synchronous=FULL")
             database.execute("SELECT 1 FROM intents LIMIT 1")
         except BaseException:
             database.close()
@@ -329,7 +346,7 @@ class Journal:
     def _explained_errors(
         self, what: str = "what is created could not be written down", so: str = "nothing is"
     ) -> Iterator[None]:
-        """Turn errors of the disk and of SQLite into a `JournalError` with a next step."""
+        """Turn errors of the disk and of SQLite into a `JournalError` that names the next step."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:
@@ -340,7 +357,7 @@ class Journal:
 
 
 class Ownership:
-    """A pool that this process owns. Leave it as a context manager, or by `close`."""
+    """A pool that this process owns. Release it by leaving this context manager, or by `close`."""
 
     def __init__(self, journal: Journal, pool: str, place: Place | None, lock: Lock) -> None:
         self.journal, self.pool, self.place = journal, pool, place
@@ -348,28 +365,32 @@ class Ownership:
         self._closed = False
 
     def keep(self, name: str, text: str) -> None:
-        """Store a text for a later re-attach, such as a key, in a file of mode 0600 that is removed with the pool.
+        """Store a text for a later re-attach, such as a key, in a file of mode 0600. The file is removed with the pool.
 
         Raises:
-            JournalError: it cannot be written.
+            JournalError: The file cannot be written.
         """
         with self.journal._explained_errors():
             write_whole(self._lock.directory / _named(name), text)
 
     def kept(self, name: str) -> str | None:
-        """Return the text that this process, or the pool's former owner, stored under ``name``; None without one."""
+        """Return the text that this process, or the pool's former owner, has stored under ``name``; None: no
+        such text.
+        """
         try:
             return (self._lock.directory / _named(name)).read_text()
         except OSError:
             return None
 
     def close(self) -> None:
-        """Release the pool. Idempotent. Unsettled intents stay in the journal, without an owner."""
+        """Release the pool. Further calls do nothing. The journal keeps intents whose resources may exist; they have no
+        owner.
+        """
         if not self._closed:
             self._closed = True
             if self.place is not None:
                 self._lock.places.remove(dict(self.place))
-            with suppress(JournalError), self.journal._explained_errors():  # `outrider gc` repeats whatever fails here
+            with suppress(JournalError), self.journal._explained_errors():  # if this fails, `outrider gc` does it later
                 self.journal._leave(self._lock, self.pool)
 
     def __enter__(self) -> Self:
@@ -430,7 +451,8 @@ def _parsed(text: object) -> Any:
 def _add_ids(database: sqlite3.Connection, intent: Intent, ids: Sequence[str]) -> tuple[str, ...]:
     which = (intent.pool, intent.token)
     database.execute("BEGIN IMMEDIATE")
-    database.execute(INSERT, _row(intent))  # inserted if missing: the database may have been set aside since `intend`
+    # Insert the intent if it is missing: since `intend`, the damaged database may have been replaced by a new one.
+    database.execute(INSERT, _row(intent))
     row = database.execute("SELECT ids FROM intents WHERE pool = ? AND token = ?", which).fetchone()
     if row is None:
         raise _Unreadable("an intent that was inserted is not found by its key")
@@ -456,7 +478,7 @@ def _canonical(facts: Mapping[str, str]) -> str:
     return json.dumps(dict(facts), sort_keys=True)
 
 
-# UnicodeDecodeError: SQLite's error message quotes the damaged schema, and sqlite3 cannot decode the message.
+# UnicodeDecodeError occurs when SQLite quotes a damaged schema in an error message: sqlite3 cannot decode the message.
 _SIGNS_OF_DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 

@@ -1,4 +1,6 @@
-"""Recognize by its first bytes whether a file is a private key, so that a wrong file fails before any connection."""
+"""Recognize by its first bytes whether a file is a usable private key, so that a wrong file fails before any
+connection.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,18 @@ import binascii
 import re
 from pathlib import Path
 
-READ_BYTES = 64 << 10  # an RSA key of 16,384 bits takes 12 KiB
+READ_BYTES = 64 << 10  # bytes to read; the largest keys fit: an RSA key of 16,384 bits takes 12 KiB
 _PUBLIC = re.compile(rb"(ssh-(rsa|dss|ed25519|ed448)|ecdsa-sha2-|sk-(ssh|ecdsa)-)\S* AAAA|-+ ?BEGIN (\w+ )?PUBLIC KEY")
 _PEM = re.compile(rb"-----BEGIN (\w+ )*PRIVATE KEY-----")
 _OPENSSH = re.compile(rb"-----BEGIN OPENSSH PRIVATE KEY-----([\sA-Za-z0-9+/=]+)")
-_DER = b"\x30"  # first byte of PKCS#1 and PKCS#8 in binary form
-# "openssh-key-v1\0", then the cipher's name with its length: PROTOCOL.key of OpenSSH
+_DER = b"\x30"  # the first byte of keys in binary form (PKCS#1 and PKCS#8)
+# An OpenSSH key begins with "openssh-key-v1\0", then the length and the name of its cipher: see PROTOCOL.key of
+# OpenSSH.
 _MAGIC, _NO_CIPHER = b"openssh-key-v1\0", b"\0\0\0\x04none"
 
 
 def objection(path: Path) -> str:
-    """Return why the file is not a usable private key, and what to do; empty: it may be one."""
+    """Return why the file is not a usable private key, and what to do; empty: the file may be usable."""
     try:
         with path.open("rb") as file:
             begin = file.read(READ_BYTES)
@@ -32,7 +35,7 @@ def objection(path: Path) -> str:
 
 
 def objection_to(begin: bytes, path: Path) -> str:
-    """Return the same as `objection`, for the file's first bytes."""
+    """Return why a file that begins with the bytes ``begin`` is not a usable private key; empty: it may be usable."""
     begin = begin.lstrip() if not begin.startswith(_DER) else begin
     if _PUBLIC.match(begin):
         private = path.with_suffix("") if path.suffix == ".pub" else "the file beside it"
@@ -59,9 +62,9 @@ def _encrypted(begin: bytes) -> bool:
     if (match := _OPENSSH.match(begin)) is None:
         return False
     try:
-        # 64 is a multiple of base64's groups of 4 characters.
+        # Base64 has groups of 4 characters, and 64 is a multiple of 4.
         data = binascii.a2b_base64(b"".join(match[1].split())[:64])
     except binascii.Error:
-        return False  # the connection attempt reports the error
+        return False  # not decided here: the connection attempt reports the error
     cipher = data[len(_MAGIC) :][: len(_NO_CIPHER)]
     return data.startswith(_MAGIC) and len(cipher) == len(_NO_CIPHER) and cipher != _NO_CIPHER

@@ -11,16 +11,16 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-SAID_BYTES = 4096  # kept bytes from the end of stderr, for the error message
+SAID_BYTES = 4096  # bytes to keep from the end of stderr, for the error message
 READ_BYTES = 65536
-LEAVES_S, OBEYS_S = 3.0, 3.0  # seconds for a command to exit after its streams end, and after SIGTERM
+LEAVES_S, OBEYS_S = 3.0, 3.0  # seconds that a command has to exit: after the end of its streams, and after SIGTERM
 LOOK_S = 0.02
 
 
 class LocalCommand:
-    """A running command. ``socket`` is the caller's end of the pair; the caller closes it, which ends the command.
+    """A running command. ``socket`` is the caller's end of the socket pair. The caller closes it to end the command.
 
-    The command has `LEAVES_S` to exit by itself; then it gets SIGTERM, and SIGKILL `OBEYS_S` later.
+    The command has `LEAVES_S` to exit by itself; then it gets SIGTERM, and `OBEYS_S` later SIGKILL.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ class LocalCommand:
                 self._process = subprocess.Popen(  # noqa: S603
                     argv, stdin=end, stdout=end, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
                 )
-        except BaseException:  # also on KeyboardInterrupt: no other code closes this end of the pair
+        except BaseException:  # also on KeyboardInterrupt: no other code closes this end of the socket pair
             self.socket.close()
             raise
         self.socket.setblocking(False)
@@ -49,7 +49,7 @@ class LocalCommand:
         return bytes(self._stderr)
 
     def _hear(self) -> bool:
-        """Read the available stderr; return whether more may be available at once."""
+        """Read the available stderr; return whether there may be more to read now."""
         try:
             data = os.read(self._errors.fileno(), READ_BYTES)
         except BlockingIOError:
@@ -70,13 +70,15 @@ class LocalCommand:
         until = asyncio.get_running_loop().time() + within_s
         status: int | None
         while (status := self._process.poll()) is None and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_S)  # polling, because asyncio reports a process's end only in some threads
+            await asyncio.sleep(LOOK_S)  # poll, because asyncio reports the end of a process only in some threads
         while self._loop is not None and self._hear():
             pass
         return status
 
     def end(self) -> None:
-        """Wait for the command's end in a thread, as the loop may close next. The socket is closed, or about to be."""
+        """Wait for the command's end in a thread, because the event loop may be closed next. The caller closes the
+        socket at about the same time.
+        """
         if self._ended:
             return
         self._ended = True
@@ -87,7 +89,8 @@ class LocalCommand:
             self._errors.close()
 
     def _see_to_its_end(self) -> None:
-        with self._errors:  # stderr is no longer read: its output is lost, and too much of it blocks the command
+        # Nobody reads stderr any more: its output is lost, and the command blocks if it writes too much.
+        with self._errors:
             for number, within_s in ((signal.SIGTERM, LEAVES_S), (signal.SIGKILL, OBEYS_S)):
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(within_s)

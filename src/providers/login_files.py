@@ -22,7 +22,9 @@ def login_of(
     known_hosts: StrPath | Sequence[StrPath] | None,
     config: bool | StrPath,
 ) -> Login:
-    """Return the login described by a provider's options with these names; a ValueError names the wrong option."""
+    """Return the `Login` for the options key, known_hosts and config of a provider. A ValueError names the wrong
+    option.
+    """
     return Login(
         keys=() if key is None else (str(expanded(key)),),
         known_hosts=known_hosts_of(known_hosts, provider),
@@ -31,14 +33,14 @@ def login_of(
 
 
 def as_texts(login: Login) -> dict[str, str]:
-    """Return a login as texts for a journal, with absolute paths. Unset fields are left out."""
+    """Return a login as texts for the journal, with absolute paths. Unset fields are left out."""
     keys, config = map(os.path.abspath, login.keys), map(os.path.abspath, login.config)
     texts = {"key": "".join(keys), "known_hosts": path_list(login.known_hosts), "config": "".join(config)}
     return {name: text for name, text in texts.items() if text}
 
 
 def options_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the provider's options for a login that `as_texts` has written."""
+    """Return a provider's options for a login: the reverse of `as_texts`."""
     return {
         "key": texts.get("key"),
         "known_hosts": paths_of(texts.get("known_hosts", "")) or None,
@@ -47,17 +49,17 @@ def options_of(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def no_way(to: str, error: ValueError, otherwise: str) -> BadRequest:
-    """Return the error for login options from a journal that no longer work."""
+    """Return the error for login options that are in the journal and no longer work."""
     return BadRequest(f"The way to {to} is not there any more: {error}", advice=f"Put the file back, or {otherwise}.")
 
 
 def path_list(paths: Iterable[str]) -> str:
-    """Join absolute paths with ":" into one text; a backslash escapes a ":" within a path."""
+    """Join paths, made absolute, with ":" into one text; a backslash escapes a ":" within a path."""
     return ":".join(re.sub(r"([\\:])", r"\\\1", os.path.abspath(each)) for each in paths)  # noqa: PTH100 - keeps symlinks
 
 
 def paths_of(text: str) -> list[str]:
-    """Return the paths in a text from `path_list`."""
+    """Return the paths in a text: the reverse of `path_list`."""
     parts = re.findall(r"(?:\\.|[^\\:])+", text)
     return [re.sub(r"\\(.)", r"\1", each) for each in parts]
 

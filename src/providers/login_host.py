@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from .ssh_stops import Passed
 
 AGAIN_S = 5.0
-COMMAND_S = 60.0  # seconds after which a command ends itself
-KILL_S = 5.0  # seconds between SIGTERM and SIGKILL for a command that exceeds its time
-ANSWER_S = KILL_S + 10.0  # seconds to wait for a reply after a command should have ended itself
+COMMAND_S = 60.0  # seconds after which timeout(1) ends a command, by default
+KILL_S = 5.0  # seconds from SIGTERM to SIGKILL for a command that exceeds its time
+ANSWER_S = KILL_S + 10.0  # seconds to wait for the reply after a command's time is over
 CONNECT_S = 10.0
 ALIVE_S = 15.0
-REFUSED_PAUSES_S = (0.2, 1.0, 3.0)  # pauses between tries when the login host refuses further sessions
-AT_ONCE = 6  # concurrent commands; sshd's MaxSessions is 10
+# Pauses (seconds) between tries while the login host refuses to open another session.
+REFUSED_PAUSES_S = (0.2, 1.0, 3.0)
+AT_ONCE = 6  # most concurrent commands; sshd's own limit, MaxSessions, is 10
 REQUEST_FAILED = 0xFFFFFFFF  # error code of asyncssh for a request that failed: OPEN_REQUEST_SESSION_FAILED
-TIMED_OUT = (124, 137)  # exit codes of timeout(1) for a command that it ended
+TIMED_OUT = (124, 137)  # exit codes of timeout(1) when it has ended the command
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a command. ``status``: its exit code; None: a signal ended it."""
+    """How a command ended. ``status``: its exit code; None: a signal ended it."""
 
     status: int | None
     stdout: str = ""
@@ -39,16 +40,17 @@ class Ended:
 
 
 class Commands(Protocol):
-    """A computer that runs commands. ``where``: "here", or "on login"."""
+    """A computer on which commands can be run. ``where`` names it in texts: "here", or "on login"."""
 
     @property
     def where(self) -> str: ...
 
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"", within_s: float = COMMAND_S) -> Ended:
-        """Run a command, which ends itself after ``within_s`` seconds. After a cancellation, it may run until then.
+        """Run a command. timeout(1) ends it after ``within_s`` seconds. If this call is cancelled, the command may run
+        until then.
 
         Raises:
-            HostAway: Whether the command ran is unknown.
+            HostAway: It is unknown whether the command ran.
             NotAuthorized: The host refuses the login, or its host key is not the known one.
         """
         ...
@@ -80,7 +82,7 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A host as the user names it, with the login."""
+    """A host as the user names it, with the keys and files to log in there."""
 
     host: str
     port: int | None = None
@@ -89,7 +91,9 @@ class Place:
 
     @classmethod
     def parse(cls, text: str, login: Login) -> Place:
-        """Parse ``host``, ``user@host`` or ``user@host:port``. The text of a ValueError names no option."""
+        """Parse ``host``, ``user@host`` or ``user@host:port``. A ValueError does not name the option that has
+        the text.
+        """
         user, _, rest = text.rpartition("@")
         name, port = rest, ""
         if rest.startswith("["):
@@ -103,7 +107,7 @@ class Place:
 
     @classmethod
     def of_option(cls, option: str, text: str, login: Login) -> Place:
-        """Parse a host; a ValueError names the ``option``, such as ``"Slurm(host=...)"``."""
+        """Parse a host. A ValueError names the ``option``, such as ``"Slurm(host=...)"``."""
         try:
             return cls.parse(text, login)
         except ValueError as error:
@@ -116,7 +120,7 @@ class Place:
 
 
 class LoginHost:
-    """One SSH connection to a host, opened when a command needs it, and reopened when it is lost."""
+    """One SSH connection to a host. It is opened when a command first needs it, and again after it was lost."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -161,7 +165,7 @@ class LoginHost:
             return self._connection
 
     def _forget(self, connection: Passed) -> None:
-        """Close a connection that has failed, unless another task has already replaced it."""
+        """Close a connection that has failed. If another task has already opened a new connection, keep that one."""
         if self._connection is connection:
             self._connection = None
         connection.abort()
@@ -173,8 +177,8 @@ class LoginHost:
 
 @asynccontextmanager
 async def opened_commands(places: Sequence[Place]) -> AsyncIterator[Sequence[Commands]]:
-    """Open the commands of some hosts, or of this computer if there are none. Each host is connected to on first
-    use.
+    """Open `Commands` for each of these hosts; without hosts, for this computer. The connection to a host is made at
+    its first command.
     """
     hosts = [LoginHost(each) for each in places]
     try:
@@ -186,15 +190,18 @@ async def opened_commands(places: Sequence[Place]) -> AsyncIterator[Sequence[Com
 
 
 def _nothing_ran(error: BaseException) -> bool:
-    """Return whether no session was opened. The connection itself is fine: other commands continue in it."""
+    """Return whether the host refused to open a session, so that the command did not run. Other commands can still use
+    the connection.
+    """
     import asyncssh
 
-    # asyncssh also reports a failed request if the connection was lost after the command had been sent.
+    # REQUEST_FAILED proves nothing: asyncssh also reports it if the connection was lost after the command had been
+    # sent.
     return isinstance(error, asyncssh.ChannelOpenError) and error.code != REQUEST_FAILED
 
 
 async def _connect(place: Place) -> Passed:
-    """Connect with the user's own access, as `SSH` does. Host keys are always checked.
+    """Connect with the user's own SSH access, as the provider `SSH` does. Host keys are always checked.
 
     Raises:
         ProviderError: The host refuses the login, has another key than the known one, or cannot be reached.

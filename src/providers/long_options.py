@@ -1,4 +1,4 @@
-"""Users' own commands, and options that users pass through to a command, such as ``{"shm-size": "16g"}`` for
+"""Commands that users give, and options that users pass through to a command, such as ``{"shm-size": "16g"}`` for
 `docker run`.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from .option_names import shown
 
 OptionValue = str | int | float | bool | Sequence[str]
-LongOptions = tuple[tuple[str, str | None], ...]  # None: an option without a value
+LongOptions = tuple[tuple[str, str | None], ...]  # (option, value) pairs; a value of None: the option has no value
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
 
@@ -25,10 +25,11 @@ def long_options(
     ours: Mapping[str, str],
     abbreviated: bool = False,
 ) -> LongOptions:
-    """Check a provider's ``options=`` for a ``command``. A list of values repeats the option for each value.
+    """Check a provider's ``options=`` for a ``command``. If a value is a list, the option is repeated for each entry.
 
     ``example``: an option name of the command, for errors. ``ours``: options that Outrider sets itself, each with the
-    option to use instead; empty: there is none. ``abbreviated``: the command accepts abbreviated option names.
+    option of Outrider to use instead (empty: there is none). ``abbreviated``: the command accepts abbreviated option
+    names.
 
     Raises:
         ValueError: An option can never work, or is one of ``ours``.
@@ -68,10 +69,10 @@ def as_words(options: Iterable[tuple[str, str | None]]) -> list[str]:
 
 
 def words_of(command: object) -> tuple[object, ...]:
-    """Return the words of a command that a user gives as a line or as a list; empty: the value is neither."""
+    """Return the words of a command that a user gives as a line or as a list; empty: it is neither."""
     if not isinstance(command, str):
         return tuple(command) if isinstance(command, Sequence) else ()
     try:
         return tuple(shlex.split(command))
-    except ValueError:  # an unclosed quote
+    except ValueError:  # the line has an unclosed quote
         return ()

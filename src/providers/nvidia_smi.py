@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of a computer, as the driver's own command lists them. No I/O."""
+"""The NVIDIA GPUs of a computer, as ``nvidia-smi`` lists them. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ QUERY = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,noun
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    index: int  # in the order of the PCI bus
+    index: int  # the GPU's number; GPUs are numbered in the order of the PCI bus
     uuid: str
     name: str  # the driver's name without the maker: "H200"
     memory_gb: float

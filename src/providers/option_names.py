@@ -1,5 +1,5 @@
-"""Errors for unknown options, with the option that the user probably meant, also by names from similar libraries; and
-errors for values of a wrong type.
+"""Errors for unknown options, and for values of a wrong type. For an unknown option, the error names the option that
+the user probably meant, even if the name is from a similar library.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Least similarity by difflib between a misspelling and a name; lower, A40 would match A10, and counter compute.
+# Names count as alike from this similarity (difflib) on. With a lower limit, A40 would match A10, and "counter" would
+# match "compute".
 ALIKE = 0.75
 
-SAME = {  # names in similar libraries and in Outrider with one meaning; the first that is an option here is suggested
+# Name in a similar library -> Outrider's names with this meaning; an error suggests the first that is an option here.
+SAME = {
     "gpus": ("accelerator",),
     "gpu": ("accelerator",),
     "cpus": ("vcpus",),
@@ -54,7 +56,7 @@ _BUILD = "the build of a package for a version of CUDA comes by Image(pip=[...],
 _PACKAGE = 'the version of a package is said by Image(pip=["name==1.2"])'
 _MODEL = "a model is fetched by what loads it, as in @compute(setup=load_model); home= says where nodes keep it"
 _HEALTH = "silent nodes are replaced, and tasks report ill ones by a file: see the guide on lost nodes"
-MEANINGS = {  # names without a counterpart in Outrider's options
+MEANINGS = {  # names for which Outrider has no option -> what to do instead
     "cuda": _BUILD,
     "version": _PACKAGE,
     "models": _MODEL,
@@ -74,27 +76,27 @@ OF_IMAGE = frozenset({"pip", "apt", "requirements", "lock", "includes", "env", "
 
 
 def not_an_option(owner: str, name: str, known: Collection[str]) -> str:
-    """Return the error sentence for the unknown option ``name``. ``owner``: the class or function that was called."""
+    """Return the error text for the unknown option ``name``. ``owner``: the class or function that was called."""
     return f"{owner} has no option {name!r}: {_meant(name, known)}"
 
 
 def checking_options(kind: type[T], error: Callable[[str], Exception], *, values: bool = True) -> type[T]:
     """Make a class raise ``error`` for options that its ``__init__`` does not have.
 
-    ``values``: also raise ValueError for a value of another type than declared, as far as `wrong_kind` can check.
+    ``values``: True also raises ValueError if a value has another type than declared, as far as `wrong_kind` can check.
     False: the class checks its values itself.
     """
     make = kind.__init__
 
     @cache
-    def known() -> list[str]:  # computed only when needed: it takes long, and many programs use no option of the class
+    def known() -> list[str]:  # computed only when needed: it is slow, and many programs pass no option to the class
         return list(signature(kind).parameters)
 
     @cache
     def declared() -> Mapping[str, str]:
         if "kwargs" not in make.__annotations__:
             return {name: of for name, of in make.__annotations__.items() if name != "return"}
-        dataclass_type: Any = kind  # a lazy dataclass, whose `__init__` takes **kwargs
+        dataclass_type: Any = kind  # the class is a lazy dataclass, whose `__init__` has only **kwargs
         return {field.name: str(field.type) for field in fields(dataclass_type) if field.init}
 
     @wraps(make)
@@ -113,9 +115,10 @@ def checking_options(kind: type[T], error: Callable[[str], Exception], *, values
 
 
 def wrong_kind(option: str, value: object, declared: str) -> str:
-    """Return the error sentence for a value that does not fit the declared type of its option, such as ``int | None``.
+    """Return the error text if a value does not fit the declared type of its option, such as ``int | None``.
 
-    Empty: the value fits, or the declaration contains a type that is not in `_KINDS`. True and False are no numbers.
+    Empty: the value fits, or the declaration has a type that is not in `_KINDS`. True and False do not count as
+    numbers.
     """
     kinds = declared.split(" | ")
     if not _KINDS.keys() >= {*kinds}:
@@ -147,7 +150,9 @@ _WORDS = {
 
 
 def shown(value: object) -> str:
-    """Return a value's text for an error. The value's ``repr`` may raise, or be too long for a person or for Python."""
+    """Return a value as text for an error. The value's own ``repr`` may raise, or be too long for people or for
+    Python.
+    """
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001  a foreign __repr__ may raise; so does an integer with thousands of digits
@@ -172,7 +177,7 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 def _meant_of_hosts(name: str, known: Collection[str]) -> str:
-    """Return the suggestion for an option about the user's own hosts that was given to the wrong class."""
+    """Return advice for an option that describes the user's own hosts, if it was given to another class than `SSH`."""
     if name in _OF_SSH and "nodes" in known and "provider" in known:
         return "hosts are the provider's: Pool(provider=SSH(hosts=[...]))."
     if name == "port" and "hosts" in known:
@@ -183,7 +188,7 @@ def _meant_of_hosts(name: str, known: Collection[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that was probably meant; empty: no name is similar."""
+    """Return the known name that the user probably meant; empty: no known name is similar."""
     from difflib import get_close_matches
 
     return "".join(get_close_matches(name, known, n=1, cutoff=ALIKE))

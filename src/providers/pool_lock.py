@@ -1,4 +1,4 @@
-"""The ownership of a pool: a lock that only a living process holds, and the pool's private files beside it."""
+"""The ownership of a pool: a lock that only a living process can hold, and the pool's private files beside it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ from .private import make_private
 
 Place = Mapping[str, str]
 
-# File systems on which one kernel controls the disk, so a lock holds for every process that sees the file. Not NFS.
+# File systems whose disk only one kernel controls: a lock there holds for every process that sees the file. NFS is not
+# one of them.
 ON_A_DISK = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-# Tries and pause in seconds; `is_taken` in another process holds a free lock for a moment.
+# How often to try a lock, and the pause (seconds) between two tries: when another process checks a free lock with
+# `is_taken`, it holds the lock for a moment.
 LOCK_TRIES, LOCK_AGAIN_S = 40, 0.005
-# Largest clock difference, in seconds, of two computers, or of one computer after it sets its clock.
+# The clocks of two computers may differ by this many seconds, and so may one computer's clock before and after it is
+# set.
 CLOCKS_DIFFER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Computer:
-    """A computer as its programs see it. Empty: unknown."""
+    """A computer, as its programs see it. An empty field is unknown."""
 
     host: str
     boot: str  # the kernel's id of the present boot
-    machine: str  # id of the operating system's installation, equal after a reboot
-    up_since: float  # unix time
+    machine: str  # id of the installed operating system; it stays equal after a reboot
+    up_since: float  # unix time of the last boot
 
     @classmethod
     def this(cls) -> Computer:
@@ -50,22 +53,23 @@ class Owner:
     user: str
     host: str
     pid: int
-    started: str  # clock ticks from boot to the process's start, since a pid may be reused
+    # When the process started, in clock ticks since boot: it distinguishes processes that had the same pid.
+    started: str
     boot: str  # the kernel's id of the boot in which the process started
     since: float  # unix time
-    inode: int = 0  # inode of the lock file; it differs in a copy of the directory on another computer
-    machine: str = ""  # id of the operating system's installation, equal after a reboot; empty: unknown
+    inode: int = 0  # inode of the lock file; a copy of the directory on another computer has another one
+    machine: str = ""  # id of the installed operating system, equal after a reboot; empty: unknown
 
     @classmethod
     def this(cls, directory: Path) -> Owner:
-        """Describe this process as the owner of the pool in ``directory``."""
+        """Return this process as the owner of the pool in ``directory``."""
         inode = (directory / "lock").stat().st_ino
         boot, since = _boot(), time.time()
         return cls(_user(), socket.gethostname(), os.getpid(), _started(), boot, since, inode, machine())
 
     def near(self, directory: Path) -> bool:
-        """Return whether the pool's lock is reliable: it was made on this computer, or its disk belongs to one
-        computer.
+        """Return whether the pool's lock can be trusted: its owner ran on this computer, or only one computer uses its
+        disk.
         """
         if self.was_on(Computer.this()):
             return True
@@ -76,18 +80,19 @@ class Owner:
         return same and _file_system(directory) in ON_A_DISK
 
     def was_on(self, here: Computer) -> bool:
-        """Return whether the owner ran on the computer ``here``, perhaps in an earlier boot.
+        """Return whether the owner ran on the computer ``here``, perhaps before a reboot.
 
-        Host names prove little: a container's changes each time, a laptop's changes with the network, and many
-        computers are called localhost. After a reboot, both the machine-id and the name have to match, because
-        computers that start from one image share a machine-id. The name alone decides only if the kernel reports no
-        boot id.
+        Host names prove little: the name of a container changes each time, the name of a laptop changes with the
+        network, and many computers are called localhost. After a reboot, both the machine-id and the name have to
+        match, because computers that start from one image share a machine-id. The name alone decides only if the kernel
+        reports no boot id.
         """
         if not (self.boot and here.boot):
             return self.host == here.host
         if self.boot == here.boot:
             return True
-        # The owner ran in one boot while this computer was in another, so the computers differ.
+        # The owner ran in another boot at a time when this computer was already in its present boot: these are two
+        # computers.
         if self.since > here.up_since + CLOCKS_DIFFER_S:
             return False
         return bool(self.machine) and (self.machine, self.host) == (here.machine, here.host)
@@ -97,7 +102,9 @@ class Owner:
 
 
 class Lock:
-    """A pool's lock, held once by this process for all of its users. Forked children do not hold it."""
+    """A pool's lock. This process holds it only once, for all code in it that uses the pool. Forked children do not
+    hold it.
+    """
 
     _mutex = threading.RLock()
     _held: dict[Path, Lock] = {}  # noqa: RUF012
@@ -108,7 +115,7 @@ class Lock:
 
     @classmethod
     def take(cls, directory: Path) -> Lock | None:
-        """Take the lock; return None if another living process holds it."""
+        """Take the lock; return None: another living process holds it."""
         with cls._mutex:
             held = cls._held.get(directory)
             if held is not None:
@@ -135,7 +142,9 @@ class Lock:
                 os.close(file)
 
     def discard(self) -> None:
-        """Remove the pool's files, the lock last. A process that waits for the lock then notices the removal."""
+        """Remove the pool's files, the lock as the last. A process that waits for the lock then sees that its file is
+        gone.
+        """
         from shutil import rmtree  # imported here: the import is slow, and opening a pool does not need it
 
         for each in self.directory.iterdir():
@@ -152,7 +161,7 @@ class Lock:
 
     @classmethod
     def forked(cls) -> None:
-        """Close the parent's locks in a forked child, which would otherwise hold them for as long as it lives."""
+        """Close the parent's locks in a forked child: otherwise, the child would hold them for as long as it lives."""
         for lock in cls._held.values():
             os.close(lock.file)
         cls._held.clear()
@@ -167,7 +176,7 @@ def _locked_file(directory: Path) -> int | None:
         make_directory(directory)
         try:
             file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except FileNotFoundError:  # the folder was just removed with its pool
+        except FileNotFoundError:  # the pool's folder was removed a moment ago
             continue
         try:
             if not _flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -198,7 +207,7 @@ def flocked(path: Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
-        # Closing is not enough: a child forked in the meantime has the file open as well.
+        # Unlock before closing: a child that was forked meanwhile also has the file open, and would hold the lock.
         fcntl.flock(file, fcntl.LOCK_UN)
         os.close(file)
 
@@ -207,10 +216,10 @@ def flocked(path: Path) -> Iterator[None]:
 
 
 def make_directory(path: Path) -> None:
-    """Make a private folder, durably.
+    """Make a private folder, and flush it to the disk.
 
     Raises:
-        NotPrivate: The folder exists, and others may write in it.
+        NotPrivate: The folder exists, and other users may write in it.
     """
     if make_private(path):
         flush(path.parent)
@@ -219,14 +228,16 @@ def make_directory(path: Path) -> None:
 def write(
     directory: Path, provider: str, places: Sequence[Place], owner: Owner, *, before: Mapping[str, Any] | None
 ) -> None:
-    """Write a pool's file. ``before``: the result of `read`. Its owners' computers are kept, as tags may name them."""
+    """Write a pool's file. ``before``: the present content, from `read`. The names of all former owners' computers are
+    kept, because resources may have these names in their tags.
+    """
     hosts = dict.fromkeys([*hosts_of(before), owner.host])
     facts = {"provider": provider, "places": list(map(dict, places)), "owner": asdict(owner), "hosts": list(hosts)}
     write_whole(directory / "pool", json.dumps(facts))
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """Return the content that `write` wrote; None if there is no file, or it cannot be parsed."""
+    """Return the content of a pool's file, as `write` wrote it; None: there is no file, or it cannot be parsed."""
     try:
         written = json.loads((directory / "pool").read_text())
         facts = {"provider": written["provider"], "places": list(written["places"]), "owner": written["owner"]}
@@ -236,7 +247,7 @@ def read(directory: Path) -> dict[str, Any] | None:
 
 
 def hosts_of(written: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the names of the computers of the pool's owners. Older files name only one."""
+    """Return the names of the computers of all owners that the pool has had. Older files name only one."""
     owner = owner_of(written)
     hosts = [] if written is None else list(written["hosts"])
     return tuple(dict.fromkeys(hosts if owner is None else [*hosts, owner.host]))
@@ -252,7 +263,7 @@ def owner_of(written: Mapping[str, Any] | None) -> Owner | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file's content as a whole, safe against a power cut."""
+    """Replace a file's content as a whole: after a power cut, the file has either the old or the new content."""
     new = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
     file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -261,7 +272,7 @@ def write_whole(path: Path, text: str) -> None:
             stream.flush()
             os.fsync(file)
         new.rename(path)
-    except BaseException:  # also on KeyboardInterrupt, so that no partial file stays
+    except BaseException:  # also on KeyboardInterrupt: leave no partial file
         with suppress(OSError):
             new.unlink()
         raise
@@ -291,9 +302,10 @@ def _started() -> str:
 
 
 def _file_system(path: Path) -> str:
-    """Return the type of the file system that holds ``path``; empty: unknown."""
+    """Return the type of the file system that has ``path``; empty: unknown."""
     try:
-        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]  # proc(5)
+        # The format is in proc(5).
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError:
         return ""
     where = path.resolve()
@@ -309,13 +321,14 @@ def _boot() -> str:
 
 
 def machine() -> str:
-    """Return an id of this computer's system; empty if there is none, as in most containers. The id is derived from
-    machine-id, because machine-id(5) asks programs not to reveal machine-id itself.
+    """Return an id of this computer's operating system; empty: it has none, as in most containers.
+
+    The id is a hash of machine-id, because machine-id(5) asks programs not to reveal machine-id itself.
     """
     try:
         written = Path("/etc/machine-id").read_text().strip()
     except (OSError, ValueError):
         return ""
-    if len(written) != 32:  # some systems have the text "uninitialized"
+    if len(written) != 32:  # on some systems, the file has the text "uninitialized"
         return ""
     return hashlib.sha256(f"outrider {written}".encode()).hexdigest()[:16]

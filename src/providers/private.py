@@ -1,4 +1,4 @@
-"""Folders in which only one user may write, because files in them are trusted and run."""
+"""Folders in which only one user may write: this program trusts the files in them, and runs some."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotPrivate(PermissionError):
-    """A folder belongs to another user, or others may write in it."""
+    """A folder belongs to another user, or other users may write in it."""
 
     def __init__(self, folder: Path, why: str) -> None:
         self.why = why
@@ -19,10 +19,10 @@ class NotPrivate(PermissionError):
 
 
 def make_private(folder: Path) -> bool:
-    """Create the folder if needed; check that only this user, and root, may write in it. Return whether it was created.
+    """Create the folder if needed. Check that only this user and root may write in it. Return whether it was created.
 
     Raises:
-        NotPrivate: The folder exists, and others may write in it.
+        NotPrivate: The folder exists, and other users may write in it.
         OSError: The folder cannot be created.
     """
     if not folder.parent.exists():
@@ -36,27 +36,28 @@ def make_private(folder: Path) -> bool:
 
 
 def check_private(folder: Path) -> None:
-    """Check that only this user, and root, may write in a folder.
+    """Check that only this user and root may write in a folder.
 
     Raises:
-        NotPrivate: Others may write in the folder.
+        NotPrivate: Other users may write in the folder.
         OSError: The folder cannot be inspected.
     """
     ours = (os.geteuid(), 0)
     status = folder.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    if status.st_uid not in ours or folder.lstat().st_uid not in ours:  # the owner of a symlink can replace it
+    # For a symlink, check its own owner, too: that user can replace it.
+    if status.st_uid not in ours or folder.lstat().st_uid not in ours:
         raise NotPrivate(folder, f"it belongs to another user (uid {status.st_uid})")
     if status.st_mode & OTHERS_WRITE:
         raise NotPrivate(folder, f"others may write in it (mode {stat.S_IMODE(status.st_mode):o})")
 
 
 def only_one_is_in_group(gid: int, uid: int) -> bool:
-    """Return whether a group is a user's private primary group: it has the user's name and no other members.
+    """Return whether a group is the private primary group of a user: it has the user's name and no other members.
 
-    A umask of 002 is usual on systems where each user has such a group. False if the system does not know user or
-    group.
+    On systems where each user has such a group, a umask of 002 is usual. False also if the system does not know the
+    user or the group.
     """
     import grp
     import pwd
@@ -69,7 +70,7 @@ def only_one_is_in_group(gid: int, uid: int) -> bool:
 
 
 def cache_root() -> Path:
-    """Return the folder for caches on this computer, chosen by the same rule as on hosts.
+    """Return the folder for caches on this computer. The same rule chooses the folder on remote hosts.
 
     The folder may not exist, or may not be private.
     """
@@ -79,7 +80,8 @@ def cache_root() -> Path:
 
 
 def state_root(path: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder for state that outlives a client: ``path``, or the environment's, or one below the home folder.
+    """Return the folder for state that outlives a client: ``path``, else the folder that the environment names, else
+    one in the home folder.
 
     Raises:
         FileNotFoundError: The folder would be in the home folder, and there is none.
@@ -94,7 +96,7 @@ def state_root(path: str | os.PathLike[str] | None = None) -> Path:
 
 def _in_home(folder: str | os.PathLike[str]) -> Path:
     path = Path(os.path.expanduser(folder))  # noqa: PTH111 - Path.expanduser raises a RuntimeError if there is no home folder
-    if str(path).startswith("~"):  # e.g. in a container whose user has no name and no HOME
+    if str(path).startswith("~"):  # "~" was not replaced, as in a container whose user has no name and no HOME
         why = "no such home folder is known: set HOME, or OUTRIDER_STATE and OUTRIDER_CACHE"
         raise FileNotFoundError(errno.ENOENT, why, str(folder))
     return path

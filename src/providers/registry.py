@@ -1,6 +1,6 @@
 """The providers of this project, by their names on the command line and in outrider.toml.
 
-A new provider needs a row here and its class in ``outrider/__init__.py``. No other list of providers exists.
+A new provider needs a row here, and its class in ``outrider/__init__.py``. There is no other list of providers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ ProviderName = Literal["local", "ssh", "containers", "slurm", "aws", "gcp", "lam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """One provider. Classes are written as ``"module:Class"`` and imported when they are needed.
+    """One provider. A class is given as ``"module:Class"``, and is imported when it is needed.
 
-    ``surveyor``: only for providers whose machines may outlive their client. ``rents``: the provider is a cloud, and
-    its class works without arguments: `outrider offers` queries all such providers.
+    ``surveyor``: the class that finds and ends machines for `outrider ps` and `outrider gc`; only for providers whose
+    machines may outlive their client. ``rents``: the provider is a cloud, and its class works without arguments:
+    `outrider offers` queries all such providers.
     """
 
     provider: str

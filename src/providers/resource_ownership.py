@@ -1,10 +1,11 @@
-"""Decide who owns a resource in a cloud: the pool, a stranger, or unknown. Each resource is decided alone. No I/O.
+"""Decide who owns a resource in a cloud: the pool, a stranger, or unknown. Each resource is decided by itself. No I/O.
 
-WHOSE-1: a resource that the journal has, by its id or by the token of a call without an answer, is the pool's,
-whatever its other tags say, and also when they are gone.
-WHOSE-2: the pool's tag alone makes nothing the pool's: the console's "launch more like this" copies the tag.
-WHOSE-3: where a call's answer is known, a resource with its token that the answer does not name is such a copy.
-WHOSE-4: a past owner of the pool remains a known owner, even if the computer's name has changed.
+WHOSE-1: a resource that the journal names, by its id or by the token of a call whose answer was lost, is the pool's,
+whatever its other tags are, and even if its tags are gone.
+WHOSE-2: the pool's tag alone proves nothing: the cloud console's "launch more like this" copies the tag.
+WHOSE-3: if the answer of a call is known and does not name a resource with the call's token, that resource is such a
+copy.
+WHOSE-4: a former owner of the pool remains a known owner, even if the computer's name has changed since.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ OURS: frozenset[Whose] = frozenset({"journal", "owner"})
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A resource in a cloud with its tags; "" stands for a missing tag."""
+    """A resource in a cloud, with its tags. An empty field: the tag is missing."""
 
-    id: str  # the id of the resource in the journal
+    id: str  # the resource's id, as the journal has it
     _: KW_ONLY
     pool: str = ""
     owner: str = ""  # user@host
@@ -35,22 +36,23 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The journal's and the owner's knowledge of a pool's resources in one place."""
+    """What the journal and the pool's owner know about the pool's resources in one place."""
 
     pool: str
-    ids: frozenset[str] = frozenset()  # ids of the created resources
-    answered: frozenset[str] = frozenset()  # tokens of calls whose answer is known: all their resources are in ``ids``
-    # Tokens of calls without an answer: the ids of their resources are unknown.
+    ids: frozenset[str] = frozenset()  # ids of the resources that calls have created, by their answers
+    # Tokens of calls whose answer is known: ``ids`` has all resources of these calls.
+    answered: frozenset[str] = frozenset()
+    # Tokens of calls whose answer was lost: the ids of their resources are unknown.
     unanswered: frozenset[str] = frozenset()
-    hosts: frozenset[str] = frozenset()  # names of the computers of the pool's owners
+    hosts: frozenset[str] = frozenset()  # names of the computers of all owners that the pool has had
 
     @classmethod
     def of(cls, pool: str, intents: Iterable[Intent], hosts: Iterable[str] = ()) -> Claim:
-        """Return the claim that follows from ``intents``. If one intent of a token has an answer, the token is
+        """Return the claim that follows from ``intents``. If any intent with a token has an answer, the token counts as
         answered.
 
-        A refused call should have created nothing. A resource with its token is the pool's all the same: an earlier try
-        of the call was carried out, and its answer was lost.
+        A call that was refused should have created nothing. A resource with its token is still the pool's: an earlier
+        try of the call was carried out, and its answer was lost.
         """
         book = list(intents)
         answered = frozenset(each.token for each in book if each.ids)
@@ -63,15 +65,15 @@ class Claim:
         )
 
     def has(self, thing: Thing) -> bool:
-        """Return whether the resource is the pool's."""
+        """Return whether the resource is one of the pool's."""
         return whose(thing, self) in OURS
 
 
 def whose(thing: Thing, claim: Claim) -> Whose:
     """Decide who owns a resource.
 
-    ``"journal"`` and ``"owner"`` both mean the pool: by the journal, or by the tag of one of the pool's owners.
-    ``"unknown"``: the resource has the pool's tag, but neither the journal nor a known owner's tag.
+    ``"journal"`` and ``"owner"`` both mean the pool: the journal names the resource, or its tag names an owner of the
+    pool. ``"unknown"``: the resource has the pool's tag, but the journal does not name it, and it has no owner's tag.
     """
     if thing.id in claim.ids or thing.launch in claim.unanswered:
         return "journal"
@@ -84,7 +86,9 @@ def whose(thing: Thing, claim: Claim) -> Whose:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The resources with a pool's tag that are not the pool's: copies, and resources of a pool unknown here."""
+    """The resources that have a pool's tag but are not this pool's: copies, and resources of a pool that the journal
+    does not know.
+    """
 
     claim: Claim
 

@@ -1,4 +1,4 @@
-"""Concurrent calls that raise a single error."""
+"""Make calls concurrently, and raise a single error if several of them fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AT_A_TIME = 8
 
 
 async def side_by_side(jobs: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Run the jobs concurrently; of several errors, raise the most informative one."""
+    """Run the jobs concurrently. If several fail, raise the most informative error."""
     try:
         async with anyio.create_task_group() as tasks:
             for job in jobs:
@@ -43,7 +43,9 @@ async def all_of(*asks: Callable[[], Awaitable[T]]) -> tuple[T, ...]: ...
 
 
 async def all_of(*asks: Callable[[], Awaitable[Any]]) -> tuple[Any, ...]:
-    """Make all calls concurrently; return the results in the order of the calls."""
+    """Make all calls concurrently. Return the results in the order of the calls. If several fail, raise the most
+    informative error.
+    """
     results: dict[int, Any] = {}
 
     async def one(place: int, ask: Callable[[], Awaitable[Any]]) -> None:
@@ -67,7 +69,7 @@ async def each_of(names: Collection[K], ask: Callable[[K], Awaitable[T]], *, at_
 
 
 async def answers_of(keys: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> dict[K, T | ProviderError]:
-    """Call ``ask`` for all keys concurrently. A ProviderError becomes the result for its key; other calls continue."""
+    """Call ``ask`` for all keys concurrently. If a call raises a ProviderError, the error is the result for its key."""
     results: dict[K, T | ProviderError] = {}
     names = list(keys)
 
@@ -82,7 +84,7 @@ async def answers_of(keys: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> dic
 
 
 def only(error: Exception) -> BaseException:
-    """Choose the most informative one of several concurrent errors."""
+    """Return the most informative of several concurrent errors."""
     while isinstance(error, ExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, ProviderError)), error.exceptions[0])
     return error

@@ -1,4 +1,4 @@
-"""`SSH`: machines that the user already has. A pool creates nothing; it borrows hosts and returns them unchanged."""
+"""`SSH`: machines that the user already has. A pool creates none: it uses hosts, and leaves them as they were."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .login_files import known_hosts_of
 from .option_names import checking_options, shown
 
 CONNECT_TIMEOUT_S = 10.0
-LONGEST_S = 1e9  # largest timeout in seconds that system calls accept
+LONGEST_S = 1e9  # seconds, the longest timeout that system calls accept
 CONFIG = "~/.ssh/config"
 WITNESSES_AT_MOST = 8
 
@@ -28,21 +28,24 @@ WITNESSES_AT_MOST = 8
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine. None: the provider's value, or that of the SSH configuration, or ssh's own default.
+    """One machine. For a field that is None, the provider's value applies.
 
-    The SSH configuration is used if the provider reads it (``SSH(config=...)``).
+    Without that value, the SSH configuration applies, else ssh's own default.
+
+    The SSH configuration is used only if the provider reads it (``SSH(config=...)``).
 
     Args:
         name: The name or address, as in ``ssh name``.
         port: The port of its SSH server.
         user: The login name.
         key: A private key file, also for jump hosts.
-        host_key: The machine's public key, ``"ssh-ed25519 AAAA..."``, pinned in place of known_hosts.
-        jump: ``"user@bastion:22"``; several separated by commas, in the order of the path.
-        address: How the pool's other hosts reach it. Default: the address that SSH connected to.
+        host_key: The machine's public key, ``"ssh-ed25519 AAAA..."``, which is checked instead of known_hosts.
+        jump: The jump hosts, as ``"user@bastion:22"``; several are separated by commas, the first to connect to first.
+        address: The address at which the pool's other hosts reach this host. Default: the address that SSH connected
+            to.
     """
 
-    name: str  # a host name, an address, or a Host of the SSH configuration
+    name: str  # a host name, an address, or the name after "Host" in the SSH configuration
     port: int | None = None
     user: str | None = None
     key: StrPath | None = None
@@ -75,7 +78,7 @@ class Host:
             port = port[1:]
         elif rest.count(":") == 1:
             name, _, port = rest.partition(":")
-        else:  # no port, and perhaps an IPv6 address
+        else:  # no port; the text may be an IPv6 address
             name, port = rest, ""
         if not name or any(c.isspace() for c in text.strip()) or (at and not user):
             raise ValueError(f"{text!r} is not a host: write host, user@host, host:port or [address]:port")
@@ -93,17 +96,20 @@ class Host:
 class SSH:
     """Nodes on hosts that exist already, over your own SSH access.
 
-    A pool keeps a cache on each host (``$OUTRIDER_CACHE``, or ``~/.cache/outrider``) and leaves nothing else.
+    A pool keeps a cache on each host (``$OUTRIDER_CACHE``, or ``~/.cache/outrider``) and leaves nothing else there.
 
     Args:
         hosts: Names, ``"user@host:port"`` or `Host`. A pool takes as many as it needs nodes, in this order, and skips
             hosts that are down.
-        user: The login name, for hosts without their own.
-        key: A private key file without a passphrase, for hosts without their own. Default: the keys of the agent, and
-            the usual files in ``~/.ssh``.
-        jump: ``"user@bastion:22"``, for hosts without their own; several separated by commas, in the order of the path.
-        known_hosts: Files to check host keys against. Default: yours and the computer's. A host that is in none of them
-            is refused.
+        user: The login name, for hosts without a user of their own.
+        key: A private key file without a passphrase, for hosts without a key of their own. Default: the keys of the SSH
+            agent, and the usual files in ``~/.ssh``.
+        jump: The jump hosts, for hosts without their own, as ``"user@bastion:22"``; several are separated by commas,
+            the
+            first to connect to first.
+        known_hosts: Files to check host keys against. Default: yours and the computer's. A host that is in none of
+            these
+            files is refused.
         config: True reads ``~/.ssh/config``; or the path of another file.
         connect_timeout: Seconds after which a host that does not answer counts as down for the moment. Default: 10.
         notices: Where hosts learn of a preemption, such as ``"aws"`` or ``"slurm,USR1=120"``. Default: nowhere.
@@ -164,7 +170,7 @@ class SSH:
 
     @property
     def local(self) -> bool:
-        """Return whether nodes are on this computer."""
+        """Return whether the nodes are on this computer."""
         return False
 
     @property
@@ -173,17 +179,17 @@ class SSH:
         return True
 
     async def offers(self, request: LaunchRequest) -> Sequence[MachineOffer]:
-        """Return the hosts in the order in which they are taken; their hardware is known only once they are reached.
+        """Return the hosts in the order in which they are used. Their hardware is unknown until the first connection.
 
         Raises:
-            BadRequest: The hosts are too few, or the request needs something that hosts cannot be chosen by.
+            BadRequest: There are too few hosts, or the request has requirements that hosts cannot be chosen by.
         """
         _refuse_what_nobody_can_choose(request)
         self.refuse_too_few(request)
         return [MachineOffer(kind=str(host), place=host.name, hourly_usd=0.0) for host in self.hosts]
 
     def refuse_too_few(self, request: LaunchRequest) -> None:
-        """Refuse a request for more nodes than there are hosts."""
+        """Raise an error if a request needs more nodes than there are hosts."""
         if request.least > len(self.hosts):
             raise BadRequest(
                 f"the pool needs {request.least} nodes, and SSH(hosts=...) has {len(self.hosts)}",
@@ -202,27 +208,32 @@ class SSH:
 
 @dataclass(slots=True)
 class SSHFleet:
-    """The hosts of one pool, a `providers.base.Fleet`. The host that was unused for the longest time is lent first."""
+    """The hosts that one pool may use, a `providers.base.Fleet`. The host that was free for longest is used first."""
 
     provider: SSH
     pool: str
     _free: deque[Host] = field(init=False)
     _lent: dict[MachineId, Host] = field(init=False, default_factory=dict)
     _unusable: dict[Host, str] = field(init=False, default_factory=dict)
-    _down: dict[Host, str] = field(init=False, default_factory=dict)  # hosts that did not answer when last tried
-    _was_of_use: bool = field(init=False, default=False)  # whether any host that became a node was returned
+    # Hosts that did not answer at the last try, with the reason.
+    _down: dict[Host, str] = field(init=False, default_factory=dict)
+    # Whether the pool has given back any host that had become a node.
+    _was_of_use: bool = field(init=False, default=False)
     _ended: anyio.Event = field(init=False, default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
         self._free = deque(self.provider.hosts)
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Lend up to ``count`` free hosts. Whether a host is down shows only when the pool connects to it.
+        """Return up to ``count`` free hosts as machines.
+
+        Whether a host is down is unknown until the pool connects to the host.
 
         Raises:
-            BadRequest: The pool needs more hosts than the provider has, or the request asks for properties of machines.
-            NoCapacity: No host is free. Final if too few hosts are usable, or if as many as the pool needs never
-                answered.
+            BadRequest: The pool needs more hosts than the provider has, or the request has requirements that hosts
+                cannot be chosen by.
+            NoCapacity: No host is free. A retry cannot succeed if too few hosts are usable, or if so many hosts never
+                answered that too few are left.
         """
         hosts = self.provider.hosts
         _refuse_what_nobody_can_choose(request)
@@ -242,7 +253,7 @@ class SSHFleet:
         return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """Take hosts back. Their executors have received the request to end, or end with their lease."""
+        """Take hosts back from the pool. Their executors were asked to end, or will end with their lease."""
         for machine in ids:
             host = self._lent.pop(machine, None)
             if host is None or host in self._unusable:
@@ -256,7 +267,7 @@ class SSHFleet:
             (self._unusable if for_good else self._down)[host] = cause
 
     async def events(self) -> AsyncIterator[MachineEvent]:
-        """Yield nothing until the pool ends: no cloud reports the end of these hosts."""
+        """Yield nothing, until the pool ends: no cloud reports the end of these hosts."""
         await self._ended.wait()
         nothing: tuple[MachineEvent, ...] = ()
         for event in nothing:
@@ -306,7 +317,7 @@ def _causes(hosts: Mapping[Host, str]) -> str:
 
 
 def _refuse_what_nobody_can_choose(request: LaunchRequest) -> None:
-    """Refuse options that cannot be matched against SSH hosts.
+    """Raise an error for requirements that SSH hosts cannot be chosen by.
 
     Accelerators, processors and memory are not checked here: hosts report them after the connection.
     """
@@ -316,7 +327,7 @@ def _refuse_what_nobody_can_choose(request: LaunchRequest) -> None:
 
 
 def _first_stop(host: Host) -> Address:
-    """The address of the first SSH server on the way to ``host``: its first jump host, or the host itself."""
+    """Return the address of the first SSH server on the way to ``host``: its first jump host, or the host itself."""
     first = Host.parse(host.jump.split(",")[0]) if host.jump else host
     return Address(first.name, first.port, user=first.user)
 

@@ -1,7 +1,7 @@
 """The effective SSH configuration of one host, as OpenSSH's own client computes it: ``ssh -G``.
 
-Without that client, or with several files, asyncssh's parser reads the configuration, which supports fewer options. An
-option with ssh's default value is not passed to asyncssh, so that asyncssh's own default applies.
+If there is no OpenSSH client, or if there are several files, asyncssh's parser reads the configuration; it supports
+fewer options. An option that has ssh's default value is not passed to asyncssh, so asyncssh's own default applies.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from ..lazy_dataclass import dataclass
 from .given_paths import expanded
 from .threads import in_thread
 
-KEPT_S = 30.0  # seconds: covers a connection's retries and errors, and a jump host that many hosts share
-READ_S = 20.0  # seconds; a `Match exec` or a DNS server may hang
-AT_ONCE = 8  # concurrent ssh processes; each takes 7 ms
+# Seconds to keep a result: long enough for the retries of a connection, and for a jump host that many hosts share.
+KEPT_S = 30.0
+READ_S = 20.0  # seconds that ``ssh -G`` may take; a `Match exec` or a DNS server may hang
+AT_ONCE = 8  # most concurrent ``ssh -G`` processes; each takes 7 ms
 PORT = 22
-# Errors after which asyncssh reads the configuration instead: a user without a name in the system, a client before
-# OpenSSH 6.8, and a jump host that would jump through itself.
+# Errors of ``ssh -G`` after which asyncssh reads the configuration instead: a user without a name in the system, a
+# client before OpenSSH 6.8, and a jump host that would jump through itself.
 _UNUSABLE = re.compile(r"No user exists for uid|usage:|(unknown|illegal|invalid) option|jumphost loop", re.IGNORECASE)
 _MISTAKE = re.compile(r"line \d+|terminating, |Can't open user config|keyword|Bad ", re.IGNORECASE)
 _TOKEN = re.compile(r"%(.)")
@@ -42,7 +43,9 @@ class ConfigMistake(ValueError):
 
 
 class Query(NamedTuple):
-    """A host whose configuration is requested. ``port`` and ``user`` None: the configuration decides."""
+    """A host whose configuration is to be read, from the files ``config``. If ``port`` or ``user`` is None, the
+    configuration decides.
+    """
 
     config: tuple[str, ...]
     host: str
@@ -52,26 +55,28 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """The options for one host. Empty or None: the configuration does not set it."""
+    """The SSH options for one host. A field that is empty or None is not set by the configuration."""
 
     host: str
     port: int | None = None
     user: str | None = None
     jump: str = ""
-    proxy_command: str = ""  # a command line for a shell, with its tokens replaced
+    proxy_command: str = ""  # a command line for a shell; its tokens, such as %h, are replaced
     identity_files: tuple[str, ...] | None = None
     certificate_files: tuple[str, ...] = ()
     identities_only: bool = False
-    agent: str | None = None  # the agent's socket; empty: use no agent
+    agent: str | None = None  # the SSH agent's socket; empty: use no agent; None: the usual socket
     known_hosts: tuple[str, ...] = ()
     revoked_keys: str = ""
-    # Further options of asyncssh's connections, by asyncssh's names.
+    # Further options of a connection, by their names in asyncssh.
     more: Mapping[str, Any] = field(default_factory=dict)
-    read_by_asyncssh: tuple[str, ...] = ()  # files for asyncssh to read; it uses only options not set here
+    # Configuration files for asyncssh to read; asyncssh then uses only the options that the other fields do not set.
+    read_by_asyncssh: tuple[str, ...] = ()
 
 
 async def effective(query: Query) -> Effective:
-    """Return the configuration of a host; without any files, only the given values. Cancel-safe.
+    """Return the SSH configuration of a host. Without configuration files, it has only the values of ``query``. Safe to
+    cancel.
 
     Raises:
         ConfigMistake: The configuration cannot work.
@@ -87,7 +92,9 @@ async def effective(query: Query) -> Effective:
 
 
 class _Reader:
-    """Runs ``ssh -G`` once for each host, and keeps the result for `KEPT_S`. Belongs to one event loop."""
+    """Runs ``ssh -G`` once for each host, and keeps the result for `KEPT_S`. Each event loop has a reader of
+    its own.
+    """
 
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -105,7 +112,7 @@ class _Reader:
         return await asyncio.shield(answer)
 
     def _over(self, key: object, over: asyncio.Future[Effective]) -> None:
-        """Drop a failed result, so that the next connection runs ``ssh -G`` again."""
+        """Drop a result that failed, so that the next connection runs ``ssh -G`` again."""
         if over.cancelled() or over.exception() is not None:
             self._answers.pop(key, None)
 
@@ -118,7 +125,7 @@ _readers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reader] = WeakKeyDiction
 
 
 def _version(path: str) -> tuple[int, int]:
-    """Return a key that changes when the file changes."""
+    """Return a value that differs when the file has changed: its modification time and size."""
     try:
         state = os.stat(path)  # noqa: PTH116 - the path is a str
     except OSError:
@@ -177,12 +184,12 @@ def _run(argv: Sequence[str]) -> tuple[int, str, str]:
 
 @cache
 def _defaults(program: str) -> Mapping[str, tuple[str, ...]]:
-    """Return ssh's options without any configuration."""
+    """Return the options that ``ssh -G`` shows without any configuration file: ssh's defaults."""
     return options_of(_run([program, "-G", "-T", "-F", "none", "localhost"])[1])
 
 
 def options_of(output: str) -> dict[str, tuple[str, ...]]:
-    """Return the lines of ``ssh -G`` by their first words, in lower case."""
+    """Parse the output of ``ssh -G``: first word of a line, in lower case -> the values."""
     options: dict[str, tuple[str, ...]] = {}
     for line in output.splitlines():
         name, _, value = line.partition(" ")
@@ -192,7 +199,7 @@ def options_of(output: str) -> dict[str, tuple[str, ...]]:
 
 
 def tokens_of(output: str, query: Query) -> dict[str, str]:
-    """Return the values of ssh_config(5)'s tokens for the host in an output of ``ssh -G``."""
+    """Return what ssh_config(5)'s tokens, such as %h, stand for, from the output of ``ssh -G`` for a host."""
     options = options_of(output)
     host, port, user = (options[name][0] for name in ("hostname", "port", "user"))
     jump = options.get("proxyjump", ("",))[0]
@@ -225,12 +232,14 @@ def _local_user(otherwise: str) -> str:
 
 
 def of_output(output: str, base: Mapping[str, tuple[str, ...]], query: Query, tokens: Mapping[str, str]) -> Effective:
-    """Return the options in an output of ``ssh -G`` that differ from ``base``. Pure, except for the environment."""
+    """Return the options that ``ssh -G`` shows with other values than ``base`` (ssh's defaults). No I/O; it reads
+    environment variables.
+    """
     options = options_of(output)
     own = {name: values for name, values in options.items() if values != base.get(name)}
 
     def one(name: str) -> str:
-        """Return the value of an option; empty: it is not set, or set to ``none``."""
+        """Return the value of an option; empty: the option is not set, or is set to ``none``."""
         value = own.get(name, ("",))[0]
         return "" if value.lower() == "none" else value
 
@@ -299,12 +308,12 @@ ALGORITHMS = {
     "macs": "mac_algs",
     "hostkeyalgorithms": "server_host_key_algs",
     "pubkeyacceptedalgorithms": "signature_algs",
-    "pubkeyacceptedkeytypes": "signature_algs",  # the option's name before OpenSSH 8.5
+    "pubkeyacceptedkeytypes": "signature_algs",  # the name of the option before OpenSSH 8.5
 }
 
 
 def _agent(value: str) -> str | None:
-    """Return the socket of ``IdentityAgent``: from a variable, a path, or empty for no agent. None: the usual
+    """Return the agent's socket that ``IdentityAgent`` names, by a variable or a path. Empty: no agent. None: the usual
     socket.
     """
     if value == "SSH_AUTH_SOCK":
@@ -324,7 +333,7 @@ def _replaced(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def _split_paths(text: str) -> list[str]:
-    """Split a line of paths at spaces. A path that contains spaces is recognized because its file exists."""
+    """Split a line of paths at the spaces. Words are one path with spaces if a file with that name exists."""
     words, paths = text.split(" "), list[str]()
     while words:
         most = range(len(words), 1, -1)

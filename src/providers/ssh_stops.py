@@ -1,4 +1,4 @@
-"""The connection to a host by the user's own SSH access: its jump hosts, their options, and the chained connections.
+"""Connect to a host by the user's own SSH access: find its jump hosts and their options, and connect through them.
 
 Host keys are always checked, whatever the configuration says.
 """
@@ -25,10 +25,11 @@ from .local_command import LocalCommand
 from .ssh_config import ConfigMistake, Effective, Query
 from .threads import in_thread
 
-KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")  # ssh(1): UserKnownHostsFile, GlobalKnownHostsFile
-JUMPS_AT_MOST = 8  # limit, because a configuration may send a jump host through itself
-ENDS_S = 1.0  # seconds for a ProxyCommand to exit and print its error after the connection failed
-CIPHERS = (  # the first three are the fastest; hardened servers may have counter mode alone
+# The defaults of ssh's options UserKnownHostsFile and GlobalKnownHostsFile: see ssh(1).
+KNOWN_HOSTS = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+JUMPS_AT_MOST = 8  # most jump hosts: a configuration may by mistake send a jump host through itself, without end
+ENDS_S = 1.0  # seconds that a ProxyCommand has, after the connection failed, to exit and print its error
+CIPHERS = (  # the first three are the fastest; a hardened server may accept only the others, in counter mode
     "aes128-gcm@openssh.com",
     "aes256-gcm@openssh.com",
     "chacha20-poly1305@openssh.com",
@@ -36,21 +37,21 @@ CIPHERS = (  # the first three are the fastest; hardened servers may have counte
     "aes192-ctr",
     "aes256-ctr",
 )
-_NOBODY: Any = ([], [], [])  # trusts no key; None would make asyncssh skip the check
-_KRL = b"SSHKRL\n"  # first bytes of a revocation list (PROTOCOL.krl of OpenSSH)
+_NOBODY: Any = ([], [], [])  # host keys to trust: none. With None instead, asyncssh would not check host keys at all.
+_KRL = b"SSHKRL\n"  # the first bytes of a file of revoked keys (PROTOCOL.krl of OpenSSH)
 _ITS_OWN = (asyncssh.HostKeyNotVerifiable, asyncssh.PermissionDenied, asyncssh.KeyImportError)
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """One host on the way to the machine. The last stop is the machine itself."""
+    """One host on the way to the machine: a jump host, or, as the last stop, the machine itself."""
 
     host: str
     port: int
     options: asyncssh.SSHClientConnectionOptions
-    known_hosts: Any  # in the form that asyncssh takes
-    proxy_command: str = ""  # a command line for a shell; used only for the first stop
-    skipped: tuple[str, ...] = ()  # keys in the configuration that are not used, each with the reason
+    known_hosts: Any  # the known host keys, in the form that asyncssh accepts
+    proxy_command: str = ""  # a command line for a shell, which connects to the host; used only for the first stop
+    skipped: tuple[str, ...] = ()  # keys that the configuration names and that are not used, each with the reason
 
     @property
     def place(self) -> str:
@@ -61,13 +62,13 @@ class Stop:
         return self.options.host_key_alias or self.host
 
     def knows(self) -> bool:
-        """Return whether a key is known for this host. If so, a different key means that the host's key has changed."""
+        """Return whether any key is known for this host. If so, another key means that the host's key has changed."""
         matching = asyncssh.match_known_hosts(self.known_hosts, self.known_name, "", self.port)
         return any(matching[:2])
 
 
 class JumpFailed(ConnectionError):
-    """A connection to or through a jump host failed; the error's cause has the reason."""
+    """A connection to a jump host, or through it, failed. The error's ``__cause__`` has the reason."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(f"jump host {stop.host}")
@@ -75,7 +76,7 @@ class JumpFailed(ConnectionError):
 
 
 class ProxyCommandFailed(ConnectionError):
-    """A ProxyCommand gave no connection. ``futile``: the shell could not start the command."""
+    """A ProxyCommand gave no connection. ``futile``: the shell could not start the command, so a retry is useless."""
 
     def __init__(self, text: str, *, futile: bool) -> None:
         super().__init__(text)
@@ -86,7 +87,7 @@ class ProxyCommandFailed(ConnectionError):
 
 
 async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: int = JUMPS_AT_MOST) -> Sequence[Stop]:
-    """Return the hosts on the way to the machine, the machine last, with the login for each.
+    """Return the hosts on the way to the machine, each with its login. The machine itself comes last.
 
     Raises:
         ConfigMistake: The configuration cannot work.
@@ -105,20 +106,24 @@ async def stops(address: Address, way: Login, host_key: str, *, jumps_at_most: i
         if way.jump or passed:
             settings = await ssh_config.effective(Query(way.config, hop.host, hop.port, hop.user))
             passed.append(await in_thread(_stop, settings, way, ""))
-        else:  # the first jump host's own ProxyJump applies, as in ssh
+        else:  # only to the first jump host, ssh applies the ProxyJump of its own configuration
             passed += await stops(hop, way, "", jumps_at_most=jumps_at_most - 1)
     return [*passed, last]
 
 
 async def jumps(way: Login) -> Sequence[Stop]:
-    """Return the jump hosts; the last of them runs the command of an address. Raises the same errors as `stops`."""
+    """Return the stops for an address whose connection is a command: the jump hosts, of which the last runs the
+    command.
+
+    Raises the same errors as `stops`.
+    """
     assert way.jump
     before, _, last = way.jump.rpartition(",")
     return await stops(jump_address(last), replace(way, jump=before or None), "")
 
 
 def jump_address(text: str) -> Address:
-    """Parse ``user@host:port``, with or without ``ssh://``."""
+    """Parse the address of a jump host: ``user@host:port``, with or without ``ssh://``."""
     user, _, place = text.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
     if place.startswith("["):
         host, _, port = place[1:].partition("]")
@@ -139,9 +144,9 @@ def _stop(settings: Effective, way: Login, host_key: str) -> Stop:
         "proxy_command": None,
         "agent_forwarding": False,
         "preferred_auth": "gssapi-with-mic,publickey",
-        "gss_kex": False,  # with Kerberos key exchange, there would be no host key to check
+        "gss_kex": False,  # a Kerberos key exchange would use no host key, so none could be checked
         "gss_delegate_creds": False,
-        "request_pty": False,  # a terminal would change the received bytes
+        "request_pty": False,  # a terminal would change the bytes that are received
     }
     if settings.port is not None:
         wishes["port"] = settings.port
@@ -157,7 +162,7 @@ def _stop(settings: Effective, way: Login, host_key: str) -> Stop:
 
 
 def _supported(settings: Effective) -> dict[str, Any]:
-    """Return the options of the configuration; algorithms are limited to those that asyncssh has."""
+    """Return the options of the configuration for asyncssh, without algorithms that asyncssh does not have."""
     options: dict[str, Any] = dict(settings.more)
     if not settings.read_by_asyncssh:
         options.setdefault("encryption_algs", CIPHERS)
@@ -186,19 +191,21 @@ def _supported(settings: Effective) -> dict[str, Any]:
 
 
 class _Keys(NamedTuple):
-    options: dict[str, Any]  # asyncssh's options
+    options: dict[str, Any]  # options of an asyncssh connection that say which keys to use
     skipped: tuple[str, ...] = ()
 
 
 class _NoKeys(list[Any]):
-    """An empty list that is true. For an empty list that is false, asyncssh would use the usual key files."""
+    """An empty list that counts as true. If the list of keys counted as false, asyncssh would use the usual key
+    files.
+    """
 
     def __bool__(self) -> bool:
         return True
 
 
 def _keys(settings: Effective, way: Login) -> _Keys:
-    """Return the keys for the login. Unusable files named in the configuration are skipped, as ssh does."""
+    """Return the keys for the login. If the configuration names files that cannot be used, skip them, as ssh does."""
     if way.keys:
         return _Keys({"client_keys": list(way.keys), "agent_path": None})
     options: dict[str, Any] = {} if settings.agent is None else {"agent_path": settings.agent}
@@ -215,7 +222,8 @@ def _keys(settings: Effective, way: Login) -> _Keys:
         try:
             pairs += asyncssh.load_keypairs(path, certlist=certificates)
         except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError, asyncssh.KeyGenerationError, OSError) as error:
-            if not public or not _is_public(path):  # for a public key file, the agent has the private key
+            # No problem if the file is a public key: the SSH agent has the private key.
+            if not public or not _is_public(path):
                 skipped.append(f"{path} {objection(Path(path)) or f'cannot be read ({error})'}")
     identities += [pair.public_data for pair in pairs]
     if settings.identities_only:
@@ -231,7 +239,7 @@ def _readable(path: str, option: str, skipped: list[str]) -> bool:
 
 
 def _public(path: str) -> bytes:
-    """Return the public key in a file, or in the ``.pub`` file beside it; empty: unknown."""
+    """Return the public key in a file, or in the file with ``.pub`` added to its name; empty: unknown."""
     for each in (path, f"{path}.pub"):
         try:
             return asyncssh.read_public_key(each).public_data
@@ -252,7 +260,7 @@ def _is_public(path: str) -> bool:
 
 
 def _known_hosts(settings: Effective, way: Login) -> Any:
-    """Return the known host keys. Invalid lines are skipped, as ssh does."""
+    """Return the known host keys. Invalid lines of the files are skipped, as ssh does."""
     files = way.known_hosts or (settings.known_hosts if way.config else ()) or KNOWN_HOSTS
     paths = [path for path in (Path(each).expanduser() for each in files) if path.is_file()]
     lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
@@ -282,7 +290,7 @@ def _revoked(path: str) -> list[str]:
 
 
 class Dialling(asyncssh.SSHClient):
-    """A client that records whether its connection has taken over the socket."""
+    """An SSH client that records whether its connection was established, so that asyncssh now owns the socket."""
 
     connected = False
 
@@ -292,10 +300,10 @@ class Dialling(asyncssh.SSHClient):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Connections to all hosts on the way; the last is the connection to the machine."""
+    """The open connections to all hosts on the way to the machine. The last is the connection to the machine."""
 
     connections: Sequence[asyncssh.SSHClientConnection]
-    command: LocalCommand | None  # the ProxyCommand of the first connection, if any
+    command: LocalCommand | None  # the ProxyCommand of the first connection; None: there is none
 
     @property
     def connection(self) -> asyncssh.SSHClientConnection:
@@ -327,12 +335,13 @@ async def dial(
     client: Callable[[], Dialling] = Dialling,
     on_connection: Callable[[asyncssh.SSHClientConnection], object] = lambda _: None,
 ) -> Passed:
-    """Connect to each stop in turn. As with ``ssh -J``, each host is reached through the one before. Cancel-safe.
+    """Connect to one stop after the other. As with ``ssh -J``, each connection goes through the one before. Safe to
+    cancel.
 
-    ``options``: asyncssh's options for all connections. ``on_connection``: called with each connection.
+    ``options``: asyncssh's options for all connections. ``on_connection``: called with each new connection.
 
     Raises:
-        JumpFailed: The connection to a stop failed. Errors of the stop ``to`` are raised unchanged.
+        JumpFailed: The connection to a stop failed. For the stop ``to``, the original error is raised instead.
     """
     connections: list[asyncssh.SSHClientConnection] = []
     command: LocalCommand | None = None
@@ -359,14 +368,14 @@ async def dial(
                 raise JumpFailed(stop) from error
             on_connection(connection)
             connections.append(connection)
-    except BaseException:  # also on cancellation: no connection to a jump host and no ProxyCommand is left open
+    except BaseException:  # also if cancelled: leave no connection and no ProxyCommand open
         _abort(connections, command)
         raise
     return Passed(connections, command)
 
 
 def _started(stop: Stop) -> LocalCommand:
-    """Start a ProxyCommand as ssh does: the user's shell runs it by exec."""
+    """Start the ProxyCommand of a stop, as ssh does: the user's shell runs it by exec."""
     shell = os.environ.get("SHELL") or "/bin/sh"
     try:
         return LocalCommand([shell, "-c", f"exec {stop.proxy_command}"])

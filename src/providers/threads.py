@@ -1,7 +1,8 @@
 """Run the few blocking calls in daemon threads, off the event loop. Daemon threads never delay a program's exit.
 
-anyio's threads wait for the end of their loop's first task, and the interpreter waits for those threads. As a second
-and third Ctrl-C end the loop without that task, the program would never exit. It would wait for asyncio's threads, too.
+Threads of anyio or asyncio would delay it. anyio's threads end only with the first task of their loop, and the
+interpreter waits for them. When a second and third Ctrl-C end the loop without that task, the program would never exit.
+The interpreter also waits for asyncio's threads.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from typing import Any, TypeVar
 import anyio
 
 T = TypeVar("T")
-THREADS = 32  # maximum number of threads; further calls wait for a free one
-IDLE_S = 10.0  # seconds without work after which a thread ends; starting another takes 0.1 ms
+THREADS = 32  # most threads; when all are busy, further calls wait
+IDLE_S = 10.0  # seconds after which a thread without work ends; starting a new one takes only 0.1 ms
 
 
 async def uninterrupted(run: Callable[[], T]) -> T:
-    """Run ``run`` in a thread to its end, uncancelled. For locks: a lock whose result is lost would be held for
-    ever.
+    """Call ``run`` in a thread, and wait for its end even if cancelled. Needed to take locks: a lock whose result is
+    lost would be held forever.
     """
     results: list[T] = []
     with anyio.CancelScope(shield=True):
@@ -47,7 +48,7 @@ async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = Fals
         while not answer.done():
             try:
                 await asyncio.wait([answer])
-            except asyncio.CancelledError as native:  # a native cancellation, from which anyio's scopes do not shield
+            except asyncio.CancelledError as native:  # Task.cancel(), from which anyio's scopes do not shield
                 if abandon:
                     raise
                 cancelled = native
@@ -58,13 +59,13 @@ async def in_thread(function: Callable[..., T], *args: Any, abandon: bool = Fals
         try:
             raise error
         finally:
-            del error  # the error's traceback refers to this frame
+            del error  # break the reference cycle: the error's traceback refers to this frame
     return value  # type: ignore[return-value]
 
 
 def hand(work: Callable[[], None]) -> None:
-    """Run ``work``, which must not raise, in a thread. The caller does not wait."""
-    with suppress(RuntimeError):  # the system has no more threads
+    """Run ``work`` in a thread, without waiting for it. ``work`` must not raise."""
+    with suppress(RuntimeError):  # raised if the system cannot start a thread; the work is then not done now
         _threads.hand(work)
 
 
@@ -79,7 +80,7 @@ def _answer(
         outcome = None, error
     try:
         loop.call_soon_threadsafe(_set, answer, outcome)
-    except RuntimeError:  # the loop is closed, so nobody waits
+    except RuntimeError:  # the loop is closed, so no caller waits for the result
         pass
 
 
@@ -89,10 +90,11 @@ def _set(answer: asyncio.Future[Any], outcome: object) -> None:
 
 
 class _Threads:
-    """A thread pool. A thread is started when there is work and none is idle, and ends `IDLE_S` after its last work.
+    """A thread pool. It starts a thread when there is work and no thread is idle. A thread ends when it was idle for
+    `IDLE_S`.
 
-    ``_idle`` counts idle threads without assigned work. A thread that ends decrements ``_idle`` first; otherwise new
-    work would be assigned to the ending thread and never run.
+    ``_idle`` counts the idle threads to which no work is assigned. A thread that ends decrements ``_idle`` first;
+    otherwise new work could be assigned to this thread, and would never run.
     """
 
     def __init__(self) -> None:
@@ -109,7 +111,7 @@ class _Threads:
             if self._count < THREADS:
                 try:
                     threading.Thread(target=self._run, name=f"outrider-{self._count}", daemon=True).start()
-                except RuntimeError:  # the system has no more threads: the existing ones do the work
+                except RuntimeError:  # the system cannot start more threads, so the existing threads do the work
                     if not self._count:
                         raise
                 else:
@@ -126,9 +128,9 @@ class _Threads:
                 except Empty:
                     if self._may_end():
                         return
-                    continue  # work was assigned meanwhile; this thread or another one runs it
+                    continue  # work has arrived in the meantime: this thread or another one runs it
             work()
-            del work  # releases the objects that it refers to
+            del work  # release the objects to which the finished work refers
 
     def _may_end(self) -> bool:
         with self._making:

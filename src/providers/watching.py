@@ -1,8 +1,8 @@
-"""Decide when a watcher that fails warns. No clock: callers pass the time.
+"""Decide when to warn about a watcher (a task that polls a provider) that fails. No clock: callers pass the time.
 
-WATCH-1: no failure ends a watcher: the failure is counted, and watching continues.
-WATCH-2: a watcher without a success for `BLIND_S` warns once, and once more at its next success.
-WATCH-3: an error that is not the provider's is a defect of the watcher: each kind warns when it first occurs.
+WATCH-1: no failure ends a watcher: the failure is counted, and the watcher continues.
+WATCH-2: a watcher that has had no success for `BLIND_S` warns once, and once more at its next success.
+WATCH-3: an error that is not a ProviderError is a defect of the watcher: each type of such an error warns once.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 from .base import Warned
 from .errors import ProviderError
 
-BLIND_S = 30.0  # seconds of failures without a success
-LONGEST_S = 30.0  # the longest pause between two tries
+BLIND_S = 30.0  # seconds without a success, after which a watcher warns
+LONGEST_S = 30.0  # seconds, the longest pause between two tries
 
 
 class Watching:
     def __init__(self, what: str) -> None:
-        """Count the failures of watching ``what``, such as "the machines of train in us-east-1"."""
+        """Count the failures of a watcher. ``what``: what it watches, such as "the machines of train in us-east-1"."""
         self._what = what
-        self.failures = 0  # consecutive
+        self.failures = 0  # failures since the last success
         self._since = 0.0
         self._blind = False
         self._defects: set[type[Exception]] = set()
 
     @property
     def pause_s(self) -> float:
-        """Return the seconds until the next try after a failure."""
+        """The pause (seconds) between a failure and the next try."""
         return min(LONGEST_S, 2.0 ** min(self.failures - 1, 10))
 
     def failed(self, error: Exception, now: float) -> Warned | None:

@@ -1,7 +1,8 @@
-"""The implementation of `port.Cloud` for containers on some hosts: it finds them by their labels and removes them.
+"""The implementation of `port.Cloud` for containers on some hosts. It finds the containers by their labels, and removes
+them.
 
-Docker and Podman have no delay between a change and its listing, so a container that is not listed has ended. The
-containers of a host that does not respond are unknown; they end by their lease.
+Docker and Podman list every change at once, so a container that is not listed has ended. It is unknown what runs on a
+host that does not respond; the containers there end by their lease.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from .provider import Containers
 
 VENDOR = Vendor(name="Containers", service="the container runtime")
-_STATES: Mapping[State, tuple[str, ...]] = {  # containers in all other states run: "running", "paused", "restarting"
+# All other states of a container count as running: "running", "paused", "restarting".
+_STATES: Mapping[State, tuple[str, ...]] = {
     "pending": ("created", "configured", "initialized"),
     "stopping": ("stopping",),
     "stopped": ("stopped", "exited", "dead"),
@@ -39,7 +41,7 @@ _STATES: Mapping[State, tuple[str, ...]] = {  # containers in all other states r
 
 @asynccontextmanager
 async def reach(provider: Containers) -> AsyncIterator[ContainerCloud]:
-    """Open a provider's hosts. Each host is connected to at its first command."""
+    """Open a provider's hosts. The connection to each host is made at its first command."""
     hosts, places, argv = provider.hosts or ("",), provider.places or (None,), tuple(provider.runtime)
     async with opened_commands(provider.places) as argvs:
         runtimes = [Runtime(*each, argv) for each in zip(hosts, places, argvs, strict=True)]
@@ -47,11 +49,12 @@ async def reach(provider: Containers) -> AsyncIterator[ContainerCloud]:
 
 
 class ContainerCloud:
-    """Implements `port.Cloud`. A host may have both runtimes; a pool uses only one on each host."""
+    """Implements `port.Cloud`. A host may have both Docker and Podman; a pool uses only one of them on each host."""
 
     def __init__(self, runtimes: Sequence[Runtime], place: Mapping[str, str]) -> None:
         self.runtimes, self.place = tuple(runtimes), place
-        self.lease_s: float | None = None  # the longest lease that this process has given a container; None: unknown
+        # The longest lease (seconds) that this process has given a container; None: unknown.
+        self.lease_s: float | None = None
         self.used: set[str] | None = None  # hosts on which this pool may have containers; None: any host
 
     vendor = VENDOR
@@ -64,8 +67,10 @@ class ContainerCloud:
     async def describe(
         self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
     ) -> Sequence[InstanceView]:
-        """See `port.Cloud.describe`. The containers of hosts that do not respond are left out. At a pool's end this
-        raises an error until their lease must have ended them. At an adoption this is no error: the lease ends them.
+        """See `port.Cloud.describe`. Containers of hosts that do not respond are left out.
+
+        When a pool ends, such a host is an error until its containers must have ended by their lease. When machines are
+        adopted (``of`` is None), it is no error, unless no host responds.
         """
         containers, failed = await self.listed(f"{labels.POOL}={pool}")
         quiet = {each.host: error for each, error in failed.items() if self._may_have_some(each)}
@@ -79,7 +84,7 @@ class ContainerCloud:
         return views + [_ended(each) for each in also if each not in shown and host_of(each) not in quiet]
 
     async def listed(self, label: str) -> tuple[list[Container], dict[Runtime, ProviderError]]:
-        """Return the containers with a label, and the errors of hosts that could not list theirs."""
+        """Return the containers with a label, and, for each host that failed to list its containers, the error."""
         answers = await answers_of(self.runtimes, lambda each: each.containers(label))
         failed = {each: error for each, error in answers.items() if isinstance(error, ProviderError)}
         return [
@@ -87,7 +92,9 @@ class ContainerCloud:
         ], failed
 
     async def end(self, machines: Sequence[str]) -> Sequence[InstanceView]:
-        """Remove containers, confirmed. A host that does not respond does not stop the removal on other hosts."""
+        """Remove containers, and return when they are gone. If a host does not respond, the other hosts still remove
+        theirs; then its error is raised.
+        """
         names = {each: [one.split("/")[-1] for one in machines if host_of(one) == each.host] for each in self.runtimes}
         runtimes = [each for each in self.runtimes if names[each]]
         answers = await answers_of(runtimes, lambda each: each.remove(names[each]))
@@ -99,7 +106,7 @@ class ContainerCloud:
         return False
 
     def _may_have_some(self, runtime: Runtime) -> bool:
-        """Return whether a host that does not respond may have containers of the pool with an unexpired lease."""
+        """Return whether a host that does not respond may still have containers of the pool whose lease is not over."""
         if self.used is not None and runtime.host not in self.used:
             return False
         return self.lease_s is None or anyio.current_time() - runtime.heard_at <= self.lease_s + LEASE_MORE_S
@@ -114,7 +121,7 @@ def host_of(machine: str) -> str:
 
 
 def read(container: Container) -> ListedMachine:
-    """Return a container as a `ListedMachine`."""
+    """Convert a container to a `ListedMachine`."""
     states: list[State] = [state for state, words in _STATES.items() if container.state in words]
     state = states[0] if states else "running"
     ended = f"its first process has ended with status {container.exit_status}"

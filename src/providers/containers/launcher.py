@@ -1,4 +1,6 @@
-"""Launches of one pool's containers: how many on which host, and with which image, limits and devices."""
+"""Launches of one pool's containers. This module chooses how many run on which host, with which image, limits and
+devices.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ if TYPE_CHECKING:
     from ..cloud.recorder import Recorder
     from .provider import Containers
 
-AT_ONCE = 4  # containers started concurrently on a host
+AT_ONCE = 4  # most containers that start at the same time on one host
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A place for one container."""
+    """One container to be started: its name, its host, and its GPUs."""
 
     name: str
     runtime: Runtime
@@ -47,7 +49,9 @@ class Spot:
 
 @dataclass
 class Room:
-    """The remaining room of a host. ``containers``: the pool's; ``devices``: the free devices that fit the request."""
+    """The room that a host has left. ``containers``: the number of this pool's containers there; ``devices``: the free
+    devices that fit the request.
+    """
 
     runtime: Runtime
     containers: int
@@ -62,7 +66,9 @@ class ContainerOrder(Order):
 
 
 def plan(provider: Containers, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
-    """Offer each host as a zone. Its hardware shows only when the host is connected to."""
+    """Return a plan that offers each host as a zone. The offers say nothing about a host's hardware, which is unknown
+    until the first connection.
+    """
     for option in ("disk_gb", "architecture", "interconnect"):
         if getattr(request, option):
             raise BadRequest(f"Containers cannot be asked for {option}: leave it out, and name hosts that have it")
@@ -83,7 +89,8 @@ class ContainerLauncher(PlainLauncher):
         self._provider, self._cloud, self._recorder = provider, cloud, recorder
         self._runtimes = {each.zone: each for each in cloud.runtimes}
         self._images = OncePerKey[tuple[Runtime, str], None](lambda each: each[0].fetch(each[1], provider.pull))
-        self._under_way: list[ContainerOrder] = []  # orders whose containers may not be listed yet
+        # Orders that are being carried out: the runtimes may not list their containers yet.
+        self._under_way: list[ContainerOrder] = []
         self._ordering = anyio.Lock()
         cloud.used = set()
 
@@ -92,7 +99,9 @@ class ContainerLauncher(PlainLauncher):
         return plan(self._provider, request, cooldowns)
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> ContainerOrder:
-        """Make sure that each host has the image, and choose hosts. A host that fails is skipped if any other works."""
+        """Make sure that each host has the image, and choose the hosts. A host that fails is skipped, unless all hosts
+        fail.
+        """
         request, accelerator, per_host = plan.request, plan.request.accelerator, self._provider.per_host
         hosts = [self._runtimes[offer.zone] for offer in chosen]
         pulled = await answers_of(hosts, lambda each: self._images.get((each, image_of(self._provider, request))))
@@ -115,11 +124,12 @@ class ContainerLauncher(PlainLauncher):
 
     async def create(self, order: ContainerOrder) -> Answer:
         facts = {"count": str(order.count), "image": image_of(self._provider, order.request)}
-        errors: dict[Runtime, ProviderError] = {}  # errors of hosts that should have started containers
-        addresses: dict[MachineId, str] = {}  # addresses; a missing one is determined on its host
+        errors: dict[Runtime, ProviderError] = {}  # the errors of hosts that failed to start their containers
+        # The known addresses of containers; a missing address is determined on the container's host.
+        addresses: dict[MachineId, str] = {}
         try:
             spots = await self._recorder.create(FLEET, order.token, facts, lambda: self._started(order, errors), list)
-            # Otherwise, containers have no addresses of their own.
+            # Only in these networks, containers have addresses of their own.
             if self._provider.network not in (False, "host", "none"):
                 listed, _ = await self._cloud.listed(f"{labels.LAUNCH}={order.token}")
                 addresses = {each.id: each.private for each in map(read, listed)}
@@ -147,10 +157,10 @@ class ContainerLauncher(PlainLauncher):
         return Room(runtime, len(ours | {spot.name for spot in coming}), free)
 
     async def _started(self, order: ContainerOrder, errors: dict[Runtime, ProviderError]) -> dict[MachineId, Spot]:
-        """Start the containers; return those that run. Refusals of hosts are added to ``errors``.
+        """Start an order's containers. Return those that were started, and add the errors of hosts to ``errors``.
 
         Raises:
-            ProviderError: A container with an unknown state may have been started, or none was started.
+            ProviderError: It is unknown whether a container was started, or no container was started.
         """
         self._cloud.used = {*(self._cloud.used or ()), *(spot.runtime.host for spot in order.spots)}
         turns = {each: anyio.Semaphore(AT_ONCE) for each in self._cloud.runtimes}
@@ -187,8 +197,8 @@ class ContainerLauncher(PlainLauncher):
 
 
 def spread(rooms: Sequence[Room], count: int, token: str, per_host: float, devices: int) -> list[Spot]:
-    """Choose up to ``count`` spots, each with ``devices`` devices, on the host with the fewest containers at that
-    time.
+    """Choose up to ``count`` spots (containers to be started). Each next container gets the host with the fewest
+    containers, and ``devices`` of its devices.
     """
     spots: list[Spot] = []
     while len(spots) < count:
@@ -203,11 +213,14 @@ def spread(rooms: Sequence[Room], count: int, token: str, per_host: float, devic
 
 
 def _refusal(errors: Collection[ProviderError]) -> ProviderError:
-    """Return the most useful error of hosts on which no container was started. A refusal outranks a host that does not
-    respond. Neither counts as a launch without a response.
+    """Return the most useful error of the hosts when no container was started.
+
+    A refusal is more useful than the error of a host that does not respond. The result is never an error that leaves
+    open whether a container was started.
     """
     error = most_telling(sorted(errors, key=is_lost))
     if not is_lost(error):
         return error
-    text = str(error)  # a repeated launch would give the same text: the runtime itself has retried for a while
+    # The same text if the launch is repeated, since the runtime itself has already retried for a while.
+    text = str(error)
     return NoCapacity(text, retry_after_s=error.retry_after_s, code=error.code, advice=error.advice, kind=text)

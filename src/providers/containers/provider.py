@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .launcher import ContainerLauncher
 
 Pull = Literal["missing", "always", "never"]
-OURS = {  # options of `run` that Outrider sets itself, each with what the user should use instead
+OURS = {  # options of `docker run` that Outrider sets itself, each with the option of Outrider to use instead
     **dict.fromkeys(("rm", "detach", "name", "label", "entrypoint", "interactive", "tty", "restart"), ""),
     "pull": "Containers(pull=...)",
     "network": "Containers(network=...)",
@@ -47,17 +47,17 @@ OURS = {  # options of `run` that Outrider sets itself, each with what the user 
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True)
 class Containers(CloudProvider["ContainerCloud"]):
-    """Nodes in containers of Docker or Podman, which end with the pool. An image needs a shell, and nothing else.
+    """Nodes in containers of Docker or Podman, which end with the pool. An image needs only a shell.
 
     Args:
         image: The image, as for ``docker run``, such as ``"python:3.12-slim"``. None: the pool's
             ``Image(container=...)``.
-        hosts: Hosts with Docker or Podman, each ``"user@host:port"``, reached as `SSH` reaches its own. Containers are
-            spread over them. None: this computer.
-        runtime: ``"docker"``, ``"podman"``, or a list of words such as ``["sudo", "-n", "docker"]``. ``"auto"``: the
-            first of the two that can be used.
-        network: True: the runtime's own network. False: none at all. A text: the name of a network, such as ``"host"``,
-            which nodes on several hosts need to reach each other.
+        hosts: Hosts with Docker or Podman, each ``"user@host:port"``, to which the client connects as `SSH` does.
+            Containers are spread over them. None: this computer.
+        runtime: ``"docker"``, ``"podman"``, or a list of words such as ``["sudo", "-n", "docker"]``. ``"auto"``: Docker
+            if it can be used, else Podman.
+        network: True: the runtime's own network. False: no network. A text: the name of a network. If nodes on several
+            hosts need to reach each other, use ``"host"``.
         pull: When the image is fetched: ``"missing"``, ``"always"`` or ``"never"``.
         volumes: Volumes, as for ``docker run --volume``.
         per_host: The most containers of a pool on a host. None: no limit.
@@ -84,13 +84,15 @@ class Containers(CloudProvider["ContainerCloud"]):
     key: StrPath | None = None
     known_hosts: StrPath | Sequence[StrPath] | None = None
     config: bool | StrPath = True
-    login: Login = field(init=False)  # from the options key, known_hosts and config
-    places: tuple[Place, ...] = field(init=False, repr=False)  # the hosts, with that login; empty: this computer
+    login: Login = field(init=False)  # made from the options key, known_hosts and config
+    # The hosts, each with the login to it; empty: this computer.
+    places: tuple[Place, ...] = field(init=False, repr=False)
 
     name = "containers"
     free = True
-    keyless = True  # the user's own login leads to the hosts, and containers have no SSH
-    containers = True  # `Image(container=...)` names their image
+    # No key of the pool is needed: the user's own login leads to the hosts, and containers have no SSH server.
+    keyless = True
+    containers = True  # machines run an image that `Image(container=...)` may name
 
     def __post_init__(self) -> None:
         from ..login_host import Place
@@ -124,7 +126,7 @@ class Containers(CloudProvider["ContainerCloud"]):
 
     @property
     def journal_place(self) -> dict[str, str]:
-        """Return the place of this provider's pools, for commands that find them through the journal."""
+        """Return the place of this provider's pools: the hosts, in the form in which the journal stores them."""
         where = {"containers": shlex.join(self.runtime)}
         if not self.hosts:
             return {**where, "on": os.uname().nodename}
@@ -141,7 +143,7 @@ class Containers(CloudProvider["ContainerCloud"]):
         return plan(self, request, cooldowns)
 
     def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:  # noqa: ARG002
-        """Return the offer without hardware, which shows only when the host is connected to."""
+        """Return the offer without hardware, because a host's hardware is unknown before the first connection."""
         return MachineOffer(kind=offer.kind, place=offer.place, hourly_usd=0.0)
 
     def _launcher(self, cloud: ContainerCloud, recorder: Recorder, tasks: TaskGroup) -> ContainerLauncher:  # noqa: ARG002

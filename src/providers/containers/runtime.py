@@ -1,7 +1,8 @@
-"""Docker or Podman on one host, through the command line: both accept the same arguments for everything needed here.
+"""Docker or Podman on one host, used through the command line: both accept the same arguments for everything needed
+here.
 
-The command is used instead of the API: Podman has no API without a service that few hosts have enabled; the command
-handles a registry's credentials, contexts and rootless set-ups; and over SSH it needs no forwarded socket.
+Why not the API: Podman has an API only as a service that few hosts have enabled; the command handles a registry's
+credentials, contexts and rootless set-ups; and over SSH the command needs no forwarded socket.
 """
 
 from __future__ import annotations
@@ -31,25 +32,27 @@ if TYPE_CHECKING:
     from .provider import Containers, Pull
 
 DEVICES = "outrider:devices"  # the label with the numbers of a container's GPUs
-FIRST_LEASE_S = 30.0  # seconds added to the first lease
-# Size of /dev/shm without a requested memory; an upper limit that costs nothing. The runtimes' default is 64 MB.
+FIRST_LEASE_S = 30.0  # seconds that a container's first lease is longer than later leases
+# GB of /dev/shm if the pool requests no memory. It is only an upper limit, and costs nothing. The runtimes' default is
+# 64 MB.
 SHM_GB = 8
-PULL_S = 1800.0  # seconds for a pull; images of 20 GB exist
+PULL_S = 1800.0  # seconds to fetch an image; some images have 20 GB
 RUN_S = 120.0
-AUTO = ("auto",)  # stands for the first usable command
+AUTO = ("auto",)  # the first usable command is to be chosen
 OLDEST = {"docker": (20, 10), "podman": (3, 0)}
-NOT_RUN = (126, 127)  # exit codes of a shell and of timeout(1) for a missing command
+NOT_RUN = (126, 127)  # exit codes with which a shell and timeout(1) report a command that is missing or cannot run
 HERE = "this computer"
 _GONE = "no such (container|object)|no container with"
 _TAKEN = "name .* is already in use"
 _NEVER = "(?!)"  # a pattern that matches nothing
 
-# Both commands in one script. If a container ends between them, `inspect` prints the others, and exits with an error.
+# `ps` and `inspect` in one script. If a container ends between the two, `inspect` prints the other containers, and
+# exits with an error.
 _LIST = """\
 ids=$("$@" ps --all --quiet --no-trunc --filter "label=$FILTER") || exit
 [ -z "$ids" ] || "$@" inspect --type container $ids
 """
-# A folder that is deleted after the start: Podman's conmon leaves a file `oom` in its working directory.
+# Run in a new folder, and remove the folder afterwards: Podman's conmon leaves a file `oom` in its working directory.
 _RUN = """\
 for word; do
     shift
@@ -66,28 +69,30 @@ exit $status
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container, from `inspect`. ``state``: the runtime's own text, such as "running" or "exited"."""
+    """One container, as `inspect` shows it. ``state``: the runtime's own text, such as "running" or "exited"."""
 
-    host: str  # as the user names it; empty: this computer
+    host: str  # the host, as the user names it; empty: this computer
     name: str
     state: str
     labels: Mapping[str, str]
     image: str = ""
     created_at: float = 0.0  # unix time
-    address: str = ""  # address in its network; empty: none
+    address: str = ""  # the container's address in its network; empty: no address
     oom: bool = False
     exit_status: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Runtime:
-    """The runtime of one host. ``place``: the host and login; None: this computer. ``argv``: the command, or `AUTO`."""
+    """Docker or Podman on one host. ``place``: the host and its login; None: this computer. ``argv``: the command, or
+    `AUTO`.
+    """
 
-    host: str  # as the user names it; empty: this computer
+    host: str  # the host, as the user names it; empty: this computer
     place: Place | None
     commands: Commands
     argv: tuple[str, ...]
-    # Time of the last list of containers, or of the opening.
+    # Time at which the host last listed its containers; before the first list, time at which this object was created.
     heard_at: float = field(default_factory=anyio.current_time)
 
     @property
@@ -95,12 +100,15 @@ class Runtime:
         return self.host or HERE
 
     async def program(self) -> tuple[str, ...]:
-        """Return the words of the command: the first `usable` one."""
+        """Return the runtime's command, as words: the first command that `usable` returns."""
         self.argv = (await self.usable())[0]
         return self.argv
 
     async def usable(self) -> list[tuple[str, ...]]:
-        """Return the configured command, or the usable ones of docker and podman; an error says why none is usable."""
+        """Return the configured command; for `AUTO`, those of docker and podman that can be used.
+
+        If neither can be used, an error says why.
+        """
         if self.argv != AUTO:
             return [self.argv]
         objections: dict[str, str] = {}
@@ -122,7 +130,7 @@ class Runtime:
         return read_containers(ended.stdout, self.host)
 
     async def fetch(self, image: str, pull: Pull) -> None:
-        """Make sure that the host has an image."""
+        """Make sure that the host has an image, and fetch it if needed."""
         if pull != "always" and (await self._run("image", "inspect", "--format", "{{.Id}}", image)).status == 0:
             return
         if pull == "never":
@@ -135,22 +143,25 @@ class Runtime:
     async def run(
         self, provider: Containers, request: LaunchRequest, *, name: str, labels: dict[str, str], devices: Sequence[int]
     ) -> None:
-        """Start a container in the background. An existing container with this name is the result of an earlier try.
+        """Start a container in the background. If a container has this name, an earlier call has already started it.
 
         Raises:
-            ProviderError: By `failures.is_lost`, the container may have been started.
+            ProviderError: If `failures.is_lost` returns True for the error, the container may have been started.
         """
-        podman = bool(devices) and "podman" in (await self._run("--version")).stdout.lower()  # `docker` may be Podman
+        # On some hosts, `docker` is a link to Podman.
+        podman = bool(devices) and "podman" in (await self._run("--version")).stdout.lower()
         words = run_words(provider, request, name=name, labels=labels, devices=devices, podman=podman)
         command = ["sh", "-c", _RUN, "sh", *await self.program(), "run", *words]
         self._check("run", await self.commands.run(command, within_s=RUN_S), _TAKEN)
 
     async def remove(self, names: Sequence[str]) -> None:
-        """End and remove containers. A missing container, or one that is being removed, is not an error."""
+        """End and remove containers. It is no error if a container is missing, or is already being removed."""
         self._check("rm", await self._run("rm", "--force", "--volumes", *names), f"{_GONE}|already in progress")
 
     async def gpus(self, wanted: AcceleratorRequest) -> list[int]:
-        """Return the numbers of the host's GPUs that fit; raise BadRequest if there are too few."""
+        """Return the numbers of the host's GPUs that fit the request. Raise BadRequest if fewer GPUs fit than are
+        requested.
+        """
         ended = await self.commands.run(["nvidia-smi", *QUERY])
         gpus = parse(ended.stdout) if ended.status == 0 else []  # without a driver, the command fails
         fitting = [each.index for each in gpus if wanted.fits(each.name, each.memory_gb)]
@@ -163,7 +174,7 @@ class Runtime:
         return await self.commands.run([*await self.program(), *words], within_s=within_s)
 
     def _check(self, what: str, ended: Ended, but: str = _NEVER) -> None:
-        """Raise the error of a failed command, unless its output matches the pattern ``but``."""
+        """Raise an error if a command has failed, unless its error output matches the pattern ``but``."""
         if ended.status != 0 and not re.search(but, ended.stderr, re.IGNORECASE):
             raise error_of(f"{self.argv[-1]} {what}", ended, self.commands.where)
 
@@ -180,8 +191,10 @@ def run_words(
     devices: Sequence[int] = (),
     podman: bool = False,
 ) -> list[str]:
-    """Return the arguments. ``devices``: numbers of GPUs, for which Podman and Docker have different options."""
-    options = cast("LongOptions", provider.options)  # the options after their check
+    """Return the arguments of `docker run`. ``devices``: the numbers of the GPUs; Podman and Docker have different
+    options for them.
+    """
+    options = cast("LongOptions", provider.options)  # these options were checked when the provider was created
     words = ["--detach", "--rm", f"--name={name}"]
     words += [f"--label={key}={value}" for key, value in labels.items() if key != "Name"]
     if devices:
@@ -221,8 +234,8 @@ def first_process() -> str:
 
 
 def objection(program: str, named: str, server: Ended) -> str:
-    """Return why a command cannot be used; empty: it can. ``named``: the output of ``--version``."""
-    real = "podman" if "podman" in named.lower() else program  # `docker` may be Podman
+    """Return why a command cannot be used; empty: it can be used. ``named``: the output of its ``--version``."""
+    real = "podman" if "podman" in named.lower() else program  # on some hosts, `docker` is a link to Podman
     version = server.stdout.strip()
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if server.status or numbers is None:
@@ -234,7 +247,9 @@ def objection(program: str, named: str, server: Ended) -> str:
 
 
 def no_runtime(objections: Mapping[str, str], where: str) -> ProviderError:
-    """Return the error of a host without a usable command. ``objections``: by installed command, why it is unusable."""
+    """Return the error for a host without a usable command. ``objections``: installed command -> the reason why it
+    cannot be used.
+    """
     if not objections:
         return BadRequest(
             f"There is neither Docker nor Podman {where}",
@@ -270,11 +285,11 @@ def _container(inspected: Mapping[str, Any], host: str) -> Container:
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
-# The runtime's own words are in every error. If the daemon or host did not respond, the call is lost and may be
-# retried.
+# Every error has the runtime's own words. If the daemon or the host did not respond, it is unknown whether the command
+# had an effect, and the command may be repeated.
 
 BUSY_S = 60.0
-MOST = 400  # most characters of a command's output in an error
+MOST = 400  # an error has at most this many characters of a command's output
 _MEANINGS = (
     Meaning(
         NotAuthorized,
@@ -348,7 +363,7 @@ _LOG = re.compile(r'^time="[^"]*" level=\w+ msg=')
 
 
 def error_of(command: str, ended: Ended, where: str) -> ProviderError:
-    """Return the error of a failed command, such as ``"podman pull"``. ``where``: a host, or ``"here"``."""
+    """Return the error for a failed command, such as ``"podman pull"``. ``where``: a host, or ``"here"``."""
     output = words_of(ended.stderr or ended.stdout)
     quoted = f": {output}" if output else ""
     error = meant(output, _MEANINGS, lambda words: f"{command} {where} failed, as {words}{quoted}")
@@ -357,7 +372,9 @@ def error_of(command: str, ended: Ended, where: str) -> ProviderError:
 
 
 def words_of(text: str) -> str:
-    """Return the last line of a command's output that is not its own log, shortened and without secrets."""
+    """Return the most relevant line of a command's output, shortened and without secrets: the last error, else the last
+    line that is not a log line of the command.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     relevant = [line for line in lines if not _LOG.match(line) and not line.startswith(("See '", "Run '"))] or lines
     last = next(

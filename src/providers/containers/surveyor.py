@@ -1,4 +1,4 @@
-"""The surveyor of containers: lists them for `outrider ps` and `outrider gc`, and ends them for `gc`."""
+"""The surveyor of containers. It lists them for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .provider import Containers
 
 
 class ContainerSurveyor(CloudSurveyor[ContainerCloud]):
-    """The surveyor. A place has the runtime's command as "containers", and the hosts, or this computer's name as
-    "on".
+    """Implements `survey.Surveyor` for containers. A place has the runtime's command as "containers", and either the
+    hosts as "hosts" or this computer's name as "on".
     """
 
     provider, mark = "containers", "containers"
 
     @asynccontextmanager
     async def reach(self, place: Place) -> AsyncIterator[ContainerCloud]:
-        """Open the hosts that a pool's journal names, with every usable container command (Docker, Podman).
+        """Open the hosts that a pool's journal names, with every usable command there (Docker, Podman).
 
-        The journal does not say which command the pool used, and another one may be the first usable command today.
+        With ``runtime="auto"``, the journal does not say which of the two commands the pool used, so both are searched.
         """
         on = place.get("on")
         if on is not None and on != os.uname().nodename:

@@ -22,18 +22,22 @@ PAUSES = (0.2, 0.4, 0.8)  # seconds between polls of an operation; the last one 
 
 
 class Api:
-    """One project: ``async with Api.open(...)``. ``region``: for launches; empty: no launches."""
+    """Calls to one project: use ``async with Api.open(...)``. ``region``: where to launch; empty: this object launches
+    nothing.
+    """
 
     def __init__(self, http: HttpApi, place: Mapping[str, str], region: str) -> None:
-        """Use `open` instead. ``place`` has a project."""
+        """Do not call this; use `open`. ``place`` must have a project."""
         self._http, self.place, self.region = http, place, region
         self.project, self.endpoint_url = place["project"], place.get("endpoint_url")
 
     @classmethod
     @asynccontextmanager
     async def open(cls, place: Mapping[str, str], region: str = "") -> AsyncIterator[Api]:
-        """Open the API; nothing is sent to Compute Engine yet. ``place``: optionally a ``project``, a file of
-        ``credentials`` and an ``endpoint_url``.
+        """Open the API. This sends nothing to Compute Engine yet.
+
+        ``place`` may have a ``project``, a file of ``credentials`` and an ``endpoint_url``. ``region`` is needed only
+        for launches.
 
         Raises:
             BadRequest: The project is unknown, or ``outrider[gcp]`` is not installed.
@@ -47,7 +51,7 @@ class Api:
             name="Google Cloud",
             extra="gcp",
             base_url=f"{(place.get('endpoint_url') or BASE_URL).rstrip('/')}/projects/{project}",
-            # "API rate quotas" allow 1,500 and 1,200 per minute.
+            # Google's page "API rate quotas" allows 1,500 reads and 1,200 writes per minute.
             limits={"reads": (100.0, 25.0), "writes": (50.0, 20.0)},
             limits_of=lambda method, path: ("reads" if method == "GET" else "writes",),  # noqa: ARG005
             meanings=MEANINGS,
@@ -64,10 +68,11 @@ class Api:
     async def call(
         self, method: str, path: str, *, body: object = None, params: Mapping[str, str] | None = None, token: str = ""
     ) -> Any:
-        """Make a call. A call with a ``token`` (32 hexadecimal digits) takes effect once, however often it is repeated.
+        """Make a call. A call with a ``token`` (32 hexadecimal digits) takes effect only once, however often it is
+        repeated.
 
         Raises:
-            ProviderError: With Compute Engine's ``code``.
+            ProviderError: Its ``code`` is Compute Engine's.
         """
         once = {} if method == "GET" else {"requestId": str(UUID(token or uuid4().hex))}
         return await self._http.call(method, path, body=body, params={**(params or {}), **once}, idempotent=True)
@@ -87,8 +92,8 @@ class Api:
         return await every_page(page)
 
     async def done(self, operation: Mapping[str, Any], *, timeout_s: float = 60.0) -> Mapping[str, Any]:
-        """Wait for the end of an operation of the region, or a global one; return its final state, which may have an
-        error.
+        """Wait for the end of an operation, either of the region or a global one. Return its final state, which may
+        have an error.
 
         Raises:
             CallRefused: The operation still runs after ``timeout_s``, or Compute Engine does not respond.
@@ -106,7 +111,8 @@ class Api:
         return operation
 
     async def carry_out(self, method: str, path: str, what: str, *, body: object = None, token: str = "") -> None:
-        """Make a call, and wait until its operation has succeeded. ``what``: the call's purpose, for errors.
+        """Make a call, and wait until the operation that it starts has succeeded. ``what``: the purpose of the call,
+        for errors.
 
         Raises:
             ProviderError: The operation failed, or has not ended.

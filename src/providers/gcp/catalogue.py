@@ -1,7 +1,8 @@
-"""A region's catalogue, read from Compute Engine: machine types and their zones; and their prices from a table.
+"""A region's catalogue: machine types and their zones, read from Compute Engine, and their prices from a table.
 
-The table (``prices.json``) has a family's USD per vCPU and GB in us-central1, each region's factor, GPU prices by
-region, and spot prices as a share of the on-demand price (for GPUs in USD). See decision 68.
+The table (``prices.json``) has, for each family of types, USD per vCPU and per GB of memory in us-central1; each
+region's factor; GPU prices by region; and spot prices as a share of the on-demand price (for GPUs in USD). See decision
+68.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from .vendor import GPUS, VENDOR
 if TYPE_CHECKING:
     from .api import Api
 
-TYPES_S: Final = 600.0  # seconds for which a catalogue is cached
+TYPES_S: Final = 600.0  # seconds to keep a catalogue in the cache
 _FIELDS = "name,guestCpus,memoryMb,architecture,isSharedCpu,accelerators,bundledLocalSsds,deprecated"
 
-# GPUs that can be attached to n1-standard machines: the most vCPUs by the number of GPUs.
+# GPUs that can be attached to n1-standard machines: GPU -> number of GPUs -> the highest number of vCPUs allowed.
 ATTACHED: Final[Mapping[str, Mapping[int, int]]] = {
     "nvidia-tesla-t4": {1: 48, 2: 48, 4: 96},
     "nvidia-tesla-p4": {1: 24, 2: 48, 4: 96},
@@ -35,15 +36,15 @@ ATTACHED: Final[Mapping[str, Mapping[int, int]]] = {
 
 
 def _place(api: Api) -> Hashable:
-    """Return the cache key of a cloud. With the user's own endpoint, each `Api` has its own key, as ports are
-    reused.
+    """Return the cache key for an `Api`. With the user's own endpoint, each `Api` object has another key: a test server
+    may get the port of an earlier one.
     """
     return api.project, api.region, api.endpoint_url and id(api)
 
 
 @kept_for(TYPES_S, by=_place)
 async def load(api: Api) -> Catalogue:
-    """Return the region's catalogue, with prices if the table has them. It is cached for 10 minutes.
+    """Return the region's catalogue, with the prices that the table has. It is cached for 10 minutes.
 
     Raises:
         BadRequest: The region does not exist.
@@ -78,10 +79,11 @@ async def _types(api: Api, zone: str) -> list[tuple[InstanceType, str, int]]:
 
 
 def parse(machine_type: Mapping[str, Any], attached: Collection[str] = ()) -> Iterator[tuple[InstanceType, str, int]]:
-    """Parse a machine type: without extra GPUs, and with each possible number of each of the ``attached`` GPUs.
+    """Parse a machine type. Yield it without extra GPUs, and with each possible number of each of the ``attached``
+    GPUs.
 
-    Yield each type with Compute Engine's name of its GPUs, and the number of its local disks. Types with TPUs, or with
-    GPUs that are not in `GPUS`, are skipped.
+    Each result has the type, Compute Engine's name of its GPUs, and the number of its local disks. Types with TPUs, or
+    with GPUs that are not in `GPUS`, are skipped.
     """
     name, vcpus, built_in = (
         machine_type["name"],
@@ -106,7 +108,7 @@ def parse(machine_type: Mapping[str, Any], attached: Collection[str] = ()) -> It
             accelerator=accelerator,
             accelerators=count,
             accelerator_memory_gb=memory_gb,
-            cluster=True,  # all machines of a zone can be placed near each other
+            cluster=True,  # in Compute Engine, machines of any type can be placed near each other in a zone
             spot=True,
             on_demand=True,
             bare_metal=kind.endswith("-metal"),
@@ -117,7 +119,8 @@ def parse(machine_type: Mapping[str, Any], attached: Collection[str] = ()) -> It
 
 
 def hourly_usd(each: InstanceType, gpu: str, ssds: int, region: str, *, spot: bool) -> float | None:
-    """Return USD per hour of a machine, without boot disk and address; None: one of its prices is unknown.
+    """Return the price of a machine in USD per hour, without boot disk and address; None: a part of the price is
+    unknown.
 
     ``gpu``: Compute Engine's name of its GPUs. ``ssds``: number of its local disks.
     """

@@ -1,7 +1,7 @@
 """Compute Engine in one project: the implementation of `providers.cloud.port.Cloud`, which finds and ends machines.
 
-A machine's id is ``NAME.ZONE``, as in its internal host name. Lists lack deleted machines: a machine has ended if it is
-not listed and ``GET`` does not know it either.
+A machine's id is ``NAME.ZONE``, as in its internal host name. Compute Engine does not list deleted machines, but a list
+may also lack a machine that exists: a machine has ended only if ``GET`` does not know it either.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ STATES: Mapping[str, State] = {
     "PENDING": "pending", "PROVISIONING": "pending", "STAGING": "pending", "RUNNING": "running",
     "REPAIRING": "stopping", "SUSPENDING": "stopping", "SUSPENDED": "stopped", "STOPPED": "stopped",
     "TERMINATED": "stopped", "DEPROVISIONING": "shutting-down",
-    # A preempted machine has this state during its notice: it still runs, unless its end was requested (`describe`).
+    # A preempted machine is in this state between notice and end, and still runs. If this client has asked to end it,
+    # see `describe`.
     "PENDING_STOP": "running", "STOPPING": "running",
 }  # fmt: skip
 _ONE = "name,zone,status,machineType,labels,description,scheduling,creationTimestamp,networkInterfaces"
@@ -52,7 +53,7 @@ class GCPCloud:
     end_at_most = 64
 
     def __init__(self, api: Api) -> None:
-        # The place without a region, since a project's machines are searched in all regions.
+        # The place has no region, because a pool's machines are searched in all regions of the project.
         self.api, self.place = api, api.place
         self.leftovers = (
             leftover(
@@ -63,7 +64,7 @@ class GCPCloud:
                 has_machines=True,
             ),
         )
-        self._ended: set[str] = set()  # machines ended by `end`
+        self._ended: set[str] = set()  # machines for which `end` was called
         self._reasons: dict[str, str] = {}
 
     def where(self, place: Mapping[str, str]) -> str:
@@ -72,7 +73,7 @@ class GCPCloud:
     async def describe(
         self, pool: str, *, also: Collection[str] = (), of: Claim | Others | None = None
     ) -> list[InstanceView]:
-        # A caller that names machines has checked that they are the pool's.
+        # If the caller passes no claim, it has already checked that the machines named in `also` are the pool's.
         known = also if of is None or isinstance(of, Claim) else ()
         listed, others = await instances(self.api, f"labels.{labels.POOL} = {labels.value(pool)}", known)
         views = [each.view for each in listed if of is None or of.has(each.whose)]
@@ -84,7 +85,7 @@ class GCPCloud:
         return await each_of(machines, self._end)
 
     def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002
-        return False  # each call ends one machine
+        return False  # no call names several machines, so no call fails because of one unknown machine
 
     async def _end(self, machine: str) -> InstanceView:
         try:
@@ -92,37 +93,43 @@ class GCPCloud:
         except ProviderError as error:
             if error.code in UNKNOWN:
                 return InstanceView(MachineId(machine), "terminated")
-            if error.code not in NOT_READY:  # a NOT_READY error means that the machine is already being deleted
+            if error.code not in NOT_READY:  # NOT_READY: the machine is already being deleted
                 raise
         return InstanceView(MachineId(machine), "shutting-down")
 
     async def _explained(self, view: InstanceView) -> InstanceView:
-        """Return the view: a machine whose end was requested is ending; for others that end, add the reason."""
+        """Correct the view of a machine. If this process has asked to end the machine, it is ending, although Compute
+        Engine may show it as running; if it ended otherwise, add the reason.
+        """
         if view.id in self._ended:
             return replace(view, state="shutting-down") if view.reason == "STOPPING" else view
         return view if view.lives else replace(view, reason=await self._why(view.id))
 
     async def _why(self, machine: str) -> str:
-        """Return the reason of an end that this process did not request, from the newest operation that explains it."""
+        """Return why a machine ended without a request of this process. The newest operation on the machine that
+        explains it counts.
+        """
         if machine not in self._reasons:
             name, _, zone = machine.partition(".")
             target = f'(targetLink eq ".*/instances/{name}")'
             done: list[dict[str, Any]] = []
-            with suppress(ProviderError):  # the reason is optional: the end itself is known
+            with suppress(ProviderError):  # without an answer, the machine's end is reported without a reason
                 done = await self.api.pages(f"/zones/{zone}/operations", {"filter": target})
             for each in sorted(done, key=lambda each: each.get("insertTime", "")):
                 kind = each.get("operationType", "")
                 if kind in {"delete", "stop"} and each.get("user", "").startswith("system"):
-                    kind = FULL_TIME  # Google itself ends the machine when its run time is over
+                    kind = FULL_TIME  # Google's system itself ended the machine, because its maximum run time was over
                 if kind in CAUSES:
-                    self._reasons[machine] = kind  # the newest operation comes last
+                    self._reasons[machine] = kind  # the newest operation comes last, and so replaces older reasons
         return self._reasons.get(machine, "")
 
 
 async def instances(
     api: Api, which: str, known: Collection[str] = ()
 ) -> tuple[list[ListedMachine], dict[str, ListedMachine | None]]:
-    """Return the machines in all zones that a filter selects, and the other ``known`` machines; None: ended."""
+    """Return two results: the machines in all zones that the filter ``which`` selects, and, by id, the ``known``
+    machines that it does not select (None: that machine has ended).
+    """
     listed = [read(each) for each in await api.pages("/aggregated/instances", {"filter": which, "fields": FIELDS})]
     hidden = sorted({*known}.difference(each.id for each in listed))
 
@@ -139,7 +146,9 @@ def path_of(machine: str) -> str:
 
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
-    """Convert a machine in a response. The reason is its status, which is more detailed than its state."""
+    """Convert a machine in a response to a `ListedMachine`. Its reason is Compute Engine's status, which is more
+    detailed than the state.
+    """
     status, zone = instance["status"], instance["zone"].rpartition("/")[2]
     first = (instance.get("networkInterfaces") or [{}])[0]
     public = [each.get("natIP") or "" for each in first.get("accessConfigs") or ()]

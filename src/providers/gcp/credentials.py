@@ -1,4 +1,4 @@
-"""Google's credentials, as a `cloud.http.Access`. google-auth finds and refreshes them, in a thread."""
+"""Google's credentials, as a `cloud.http.Access`. The library google-auth finds and refreshes them, in a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _SIGN_IN = "run 'gcloud auth application-default login', or give GCP(credentials
 
 
 class Credentials(Expiring):
-    """``credentials`` with a lock. ``project``: the credentials' or the environment's; empty: neither names one."""
+    """The ``credentials`` of google-auth, with a lock. ``project``: named by the credentials or by the environment;
+    empty: by neither.
+    """
 
     def __init__(self, credentials: Any, project: str) -> None:
         super().__init__()
@@ -74,7 +76,7 @@ def _request(
     timeout: float | None = 20.0,
     **_: object,
 ) -> SimpleNamespace:
-    """Send a request of google-auth by httpx, which `outrider[gcp]` installs anyway."""
+    """Send a request for google-auth with httpx, which `outrider[gcp]` installs anyway."""
     import httpx
     from google.auth.exceptions import TransportError
 

@@ -50,7 +50,7 @@ NOT_READY = frozenset({"resourceNotReady", "RESOURCE_NOT_READY"})
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Return code and message in an error's body; the code is the most specific one in it."""
+    """Return the error code and message in a response's body. Of several codes, return the most specific."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return "", ""
@@ -61,9 +61,9 @@ def words_of(body: object) -> tuple[str, str]:
 
 
 def of_operation(errors: Sequence[Mapping[str, Any]], api: Api, what: str, where: str = "") -> ProviderError:
-    """Return the error for a failed operation of ``api``. A summary code is dropped if another error is more specific.
+    """Return the error for a failed operation of ``api``. A summary code is left out if another error is more specific.
 
-    ``what``: the request, as in ``spot g2-standard-4``. ``where``: the zone; empty: any zone of the region.
+    ``what``: the requested machine, as in ``spot g2-standard-4``. ``where``: the zone; empty: any zone of the region.
     """
     details = [each for each in errors if each.get("code") != SUMMARY] or errors
     return most_telling([_one(each, api, what, where or api.region) for each in details])

@@ -1,8 +1,8 @@
 """Launches of a pool on Compute Engine: the implementation of `providers.cloud.port.Launcher`.
 
-A launch is one bulkInsert in the region, with one machine type and several possible zones. The machines' names follow
-from the order's token. If Compute Engine has forgotten the requestId of a repeated launch, the names are taken, so the
-launch still creates nothing twice.
+A launch is one bulkInsert (a call that creates many machines) in the region, with one machine type and several possible
+zones. The machines' names are derived from the order's token. If Compute Engine has forgotten the requestId of a call
+that is repeated, the names exist already, so nothing is created twice.
 """
 
 from __future__ import annotations
@@ -43,24 +43,27 @@ if TYPE_CHECKING:
     from .api import Api
     from .provider import GCP
 
-BILLED_S = 60.0  # seconds; "VM instance pricing": by the second, for at least a minute
-BALANCED_GB_USD = 0.10 / 730  # USD per hour; "Disk pricing" for us-central1 has it by the month
-IPV4_USD = 0.005  # USD per hour; "Network pricing"; half as much for spot machines
+# Seconds that are billed at least; Google's page "VM instance pricing": by the second, for at least a minute.
+BILLED_S = 60.0
+# USD per GB and hour, from Google's page "Disk pricing" for us-central1, which has the price per month.
+BALANCED_GB_USD = 0.10 / 730
+IPV4_USD = 0.005  # USD per hour, from Google's page "Network pricing"; spot machines pay half of it
 ONLY_HYPERDISK = ("a4", "c4", "g4", "h4", "n4", "x4")  # prefixes of families that do not support Persistent Disk
 DISK_GB, GPU_DISK_GB = 20, 60
 UBUNTU = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts"
-# Ubuntu with NVIDIA's driver, whose modules are signed. R580 is the last driver branch that supports P100 and V100.
+# Ubuntu with NVIDIA's driver, whose kernel modules are signed. R580 is the last driver version for P100 and V100.
 UBUNTU_GPU = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404"
-MORE_S = 300.0  # seconds after max_lifetime at which Google ends a machine, in case the machine's own lease fails
-SHORTEST_S = 30  # seconds; "Limit the run time of a VM"
-LISTED_S = 15.0  # seconds until lists of all zones have new machines
-# Google's guest agent generates host keys at the first boot, which would replace the pinned host key.
+# Google ends a machine this long (seconds) after its max_lifetime, in case the machine does not end by its own lease.
+MORE_S = 300.0
+SHORTEST_S = 30  # seconds, the shortest run time that Google accepts; page "Limit the run time of a VM"
+LISTED_S = 15.0  # seconds after which a list of all zones has the new machines
+# Google's guest agent would generate new host keys at the first boot, and so replace the pinned host key.
 KEEP_HOST_KEY = "printf '[InstanceSetup]\\nset_host_keys = false\\n' >/etc/default/instance_configs.cfg"
 
 
 @dataclass(slots=True, kw_only=True)
 class BulkOrder(Order):
-    """One bulkInsert. ``machine``: returns the machine for an id and an offer."""
+    """One bulkInsert (a call that creates many machines). ``machine`` returns the `Machine` for an id and an offer."""
 
     body: Mapping[str, Any]
     machine: Callable[[MachineId, Offer], Machine]
@@ -88,7 +91,7 @@ class GCPLauncher:
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> BulkOrder:
         request, provider, token, key, offer = plan.request, self._provider, uuid4().hex, host_key(), chosen[0]
         extras_usd = plan.extras_usd[offer.type.architecture]
-        usd = offer.hourly_usd + extras_usd  # the same in each zone, as a type has one price in a region
+        usd = offer.hourly_usd + extras_usd  # a type has one price in all zones of a region
         config = user_data_for(VENDOR, request, host_key=key, user=provider.user, at_boot=[KEEP_HOST_KEY])
         begin, allowed = f"{labels.stem(self._recorder.pool)}-{token[:10]}", {each.zone for each in chosen}
         there = {zone for each in (await catalogue.load(self._api)).zones.values() for zone in each}
@@ -134,7 +137,8 @@ class GCPLauncher:
         pass
 
     async def _ask(self, order: BulkOrder) -> tuple[list[MachineId], list[tuple[Sequence[Offer], ProviderError]]]:
-        """Make the call, and wait for its operation; return the machines, or the refusals.
+        """Make the call for an order, and wait for its operation. Return the machines, and the refusals if there are no
+        machines.
 
         Raises:
             ProviderError: Nothing was created, or the outcome is unknown.
@@ -148,18 +152,19 @@ class GCPLauncher:
             count = sum(each.get("createdVmCount", 0) - each.get("deletedVmCount", 0) for each in status.values())
             if (errors := failures(operation)) and not count:
                 refused = await self._refusals(order, operation, errors)
-                order.carried_out = False  # the operation itself reports that no machine exists
+                order.carried_out = False  # the operation itself shows that no machine was created
                 return [], refused
             return await self._listed(order, count if status else order.count), []
-        except ProviderError as error:  # this error concerns the query, not the machines
+        except ProviderError as error:  # the query of the outcome failed, so machines may exist
             reason = f"{error}: whether Google has made the machines is not known"
             raise CallRefused(reason, retry_after_s=AGAIN_S, code=error.code) from error
 
     async def _listed(self, order: BulkOrder, count: int) -> list[MachineId]:
-        """Return the machines of an order, once the list has all ``count`` of them, with their zones.
+        """Return the ids of an order's machines, which have their zones, as soon as Compute Engine lists all ``count``
+        machines.
 
         Raises:
-            CallRefused: The list does not have all of them after `LISTED_S`.
+            CallRefused: The list does not have all machines after `LISTED_S`.
         """
         with anyio.move_on_after(LISTED_S):
             while True:
@@ -175,7 +180,9 @@ class GCPLauncher:
     async def _refusals(
         self, order: BulkOrder, operation: Mapping[str, Any], errors: Sequence[Mapping[str, Any]]
     ) -> list[tuple[Sequence[Offer], ProviderError]]:
-        """Return the reasons for a failed launch: one per zone, if the operations on single machines have them."""
+        """Return why a launch failed: one reason per zone, if the operations on single machines have reasons, else one
+        reason.
+        """
         refusals: list[tuple[Sequence[Offer], ProviderError]] = []
         group, kind = operation.get("operationGroupId"), order.offers[0]
         what = f"spot {kind.type.name}" if kind.market == "spot" else kind.type.name
@@ -192,7 +199,7 @@ class GCPLauncher:
 async def plan(
     api: Api, provider: GCP, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
 ) -> Plan:
-    """Choose offers: rounds of one machine type each, since a bulkInsert accepts only one.
+    """Choose offers for a launch. Each round of offers has one machine type, because a bulkInsert accepts only one.
 
     Raises:
         ProviderError: There are no offers.
@@ -218,7 +225,7 @@ async def plan(
 
 
 def image_of(offer: Offer, option: str | None) -> str:
-    """Return the image for an offer: the user's, which may be a family or a full path, or a current Ubuntu."""
+    """Return the image for an offer: the user's image (a family or a full path), or by default a current Ubuntu."""
     if option is not None:
         return option if "/" in option else f"global/images/family/{option}"
     processor = "arm64" if offer.type.architecture == "arm64" else "amd64"
@@ -230,7 +237,9 @@ def disk_gb(request: LaunchRequest) -> int:
 
 
 def machine(provider: GCP, request: LaunchRequest, offer: Offer, region: str, config: str) -> dict[str, Any]:
-    """Return the properties of a machine of this offer, except for its labels. ``config``: its user data."""
+    """Return the properties of a machine of this offer, without the machine's labels. ``config``: the machine's user
+    data.
+    """
     kind, _, gpus = offer.type.name.partition("+")  # "n1-standard-8+nvidia-tesla-t4:2" has two attached GPUs
     gpu, _, count = gpus.partition(":")
     interface: dict[str, Any] = {"network": f"global/networks/{provider.network}"}
@@ -253,15 +262,16 @@ def machine(provider: GCP, request: LaunchRequest, offer: Offer, region: str, co
         "metadata": {
             "items": [
                 {"key": "user-data", "value": config},
-                {"key": "block-project-ssh-keys", "value": "TRUE"},  # only the pool may log in
+                # Refuse the project's own SSH keys, so that only the pool may log in.
+                {"key": "block-project-ssh-keys", "value": "TRUE"},
                 {"key": "enable-oslogin", "value": "FALSE"},
             ]
         },
         "scheduling": {
             "provisioningModel": "SPOT" if spot else "STANDARD",
-            "automaticRestart": False,  # a machine that restarts would no longer be the same node
+            "automaticRestart": False,  # no restart: a machine that has restarted would not be the same node
             "onHostMaintenance": "TERMINATE" if spot or offer.type.accelerator else "MIGRATE",
-            # Applies at the end of maxRunDuration, and when a spot machine is preempted.
+            # Applies when maxRunDuration is over, and when a spot machine is preempted.
             "instanceTerminationAction": "DELETE",
             "maxRunDuration": {"seconds": str(ceil(max(run_s, SHORTEST_S)))},
         },

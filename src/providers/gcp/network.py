@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from .provider import GCP
 
 KIND: Final = "firewall-rule"
-# Priorities. The network's own rules (default-allow-ssh is open to all) have 65534 or 1000; the smallest number wins.
+# Priorities: the smallest number wins. The network's own rules (default-allow-ssh is open to all) have 65534 or 1000.
 ALLOWED, DENIED = 900, 910
 
 
 async def prepare(api: Api, provider: GCP, recorder: Recorder) -> tuple[str, ...]:
-    """Create the pool's rules, unless the user has named tags of existing rules; return the tags for its machines.
+    """Create the pool's firewall rules, unless the user has named tags of existing rules. Return the tags for the
+    pool's machines.
 
     Raises:
         BadRequest: This computer's address cannot be determined.
@@ -55,7 +56,7 @@ async def _make(api: Api, recorder: Recorder, rule: Mapping[str, Any]) -> None:
 
 
 async def shown(api: Api, pool: str = "") -> list[Thing]:
-    """Return the rules with the description of ``pool``, or of any pool."""
+    """Return the firewall rules whose description names ``pool``; if ``pool`` is empty, the rules of all pools."""
     named = f'name eq "{labels.stem(pool) if pool else "outrider"}-.*"'
     things = [labels.thing(each["name"], each) for each in await api.pages("/global/firewalls", {"filter": named})]
     return [each for each in things if each.pool and pool in ("", each.pool)]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 REGION = ("CLOUDSDK_COMPUTE_REGION", "GOOGLE_CLOUD_REGION")
 WEEK_H = 168.0
-LONGEST_H = 2880.0  # hours; "Limit the run time of a VM": 120 days
+LONGEST_H = 2880.0  # hours, the longest run time that Google accepts: 120 days; page "Limit the run time of a VM"
 
 
 @partial(checking_options, error=UnknownOption)
@@ -116,7 +116,7 @@ class GCP(CloudProvider["GCPCloud"]):
         from .cloud import reach
 
         region = self.region or next(filter(None, map(os.environ.get, REGION)), "")
-        if not region:  # checked before the search for credentials, which may take seconds without any
+        if not region:  # check the region first: without credentials, the search for them may take seconds
             raise BadRequest("no region is known: give GCP('us-central1'), or set CLOUDSDK_COMPUTE_REGION")
         options = {"project": self.project, "credentials": self.credentials, "endpoint_url": self.endpoint_url}
         return reach({name: value for name, value in options.items() if value}, region)

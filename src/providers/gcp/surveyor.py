@@ -1,4 +1,4 @@
-"""The surveyor of Google Compute Engine: lists machines for `outrider ps` and `outrider gc`, and ends them for `gc`."""
+"""The surveyor of Google Compute Engine. It lists machines for `outrider ps` and `gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GCPSurveyor(CloudSurveyor["GCPCloud"]):
-    """Implements `survey.Surveyor`. A place is a project, and optionally a file of credentials and an endpoint_url."""
+    """Implements `survey.Surveyor`. A place has a project, and may have a file of credentials and an endpoint_url."""
 
     provider, mark = "gcp", "project"
 
@@ -29,7 +29,7 @@ class GCPSurveyor(CloudSurveyor["GCPCloud"]):
         from . import network
         from .cloud import ANY_POOL, instances
 
-        # Known machines that are not listed are gone, or somebody has removed their labels.
+        # A known machine that this filter does not list has ended, or somebody has removed its labels.
         listed, others = await instances(cloud.api, ANY_POOL, known)
         machines = [each.summary for each in (*listed, *others.values()) if each is not None]
         return machines, await network.shown(cloud.api)

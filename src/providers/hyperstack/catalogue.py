@@ -14,9 +14,9 @@ from ..side_by_side import each_of
 from .service import listed
 from .vendor import VENDOR
 
-ADDRESS_USD = 0.0067  # USD per hour of a public address, by the price list of November 2026
-SPOT = "-spot"  # suffix of the names of interruptible flavors, and of their GPUs
-# GB of each device, for names that do not contain it.
+ADDRESS_USD = 0.0067  # USD per hour of a public address, from the price list of November 2026
+SPOT = "-spot"  # ends the names of spot flavors, and of their GPUs
+# GPU -> GB of its memory, for GPUs whose flavor does not name the memory.
 _MEMORY_GB = {"A40": 48, "B200": 180, "B300": 268, "L40": 48, "L40S": 48, "RTXA4000": 16, "RTXA5000": 24}
 _MEMORY_GB |= {"RTXA6000": 48, "RTXPRO6000": 96, "RTX4090": 24, "RTX5090": 32}
 
@@ -24,7 +24,7 @@ _MEMORY_GB |= {"RTXA6000": 48, "RTXPRO6000": 96, "RTX4090": 24, "RTX5090": 32}
 async def market(api: HttpApi, wanted: Iterable[str] | None, disk_gb: int) -> tuple[Catalogue, Mapping[str, str]]:
     """Return the catalogue of the ``wanted`` environments (None: all), and the region of each environment.
 
-    Its types have disks of at least ``disk_gb``.
+    The types in the catalogue have disks of at least ``disk_gb``.
 
     Raises:
         BadRequest: A wanted environment does not exist, or there are no environments at all.
@@ -47,14 +47,14 @@ def _chosen(regions: Mapping[str, str], wanted: Iterable[str] | None) -> Mapping
 
 
 def book_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return USD per hour of each item in the price list, discounts included."""
+    """Return the price of each item in the price list, in USD per hour, with discounts applied."""
     return {str(each["name"]): float(each["value"]) for each in entries if each.get("value") is not None}
 
 
 def catalogue_of(
     flavors: Collection[Mapping[str, Any]], book: Mapping[str, float], regions: Mapping[str, str], disk_gb: int = 0
 ) -> Catalogue:
-    """Return the catalogue of these environments. It includes types without a known price, which are not offered."""
+    """Return the catalogue of these environments. A type without a known price is in the catalogue, but not offered."""
     types: dict[str, InstanceType] = {}
     zones: dict[str, frozenset[str]] = {}
     spot: dict[tuple[str, str], float] = {}
@@ -95,8 +95,8 @@ def type_of(flavor: Mapping[str, Any]) -> InstanceType:
 
 
 def accelerator_of(gpu: str) -> tuple[str, float]:
-    """Parse a GPU's name and GB: ``H100-80G-PCIe-NVLink`` is an H100 of 80, ``RTX-PRO6000-SE-spot`` an RTXPRO6000 of
-    96.
+    """Return the name and the memory (GB) of a GPU. ``H100-80G-PCIe-NVLink`` is an H100 with 80 GB,
+    ``RTX-PRO6000-SE-spot`` an RTXPRO6000 with 96 GB.
     """
     words = gpu.removesuffix(SPOT).split("-")
     name = "".join(words[:2]) if words[0] == "RTX" else words[0]
@@ -105,7 +105,9 @@ def accelerator_of(gpu: str) -> tuple[str, float]:
 
 
 def usd_of(flavor: Mapping[str, Any], book: Mapping[str, float]) -> float | None:
-    """Return USD per hour of a machine; None: not in the price list. With GPUs, processors and memory are included."""
+    """Return the price of a machine in USD per hour; None: it has no price. The price of a GPU includes processors and
+    memory.
+    """
     gpu = str(flavor["gpu"] or "")
     if gpu:
         return book[gpu] * int(flavor["gpu_count"]) if gpu in book else None

@@ -1,4 +1,4 @@
-"""Hyperstack with one key: the implementation of `port.Cloud`, which finds and ends machines and key pairs."""
+"""Hyperstack with one API key: the implementation of `port.Cloud`, which finds and ends machines and key pairs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from .vendor import UNKNOWN, VENDOR
 
 MACHINES = "/core/virtual-machines"
 KEY_PAIRS = "/core/keypairs"
-KEY_PAIR = "key-pair"  # their kind in the journal
-LAG_S = 15.0  # seconds after which every list has a new machine
+KEY_PAIR = "key-pair"  # the kind of key pairs in the journal
+LAG_S = 15.0  # seconds after which every list includes a new machine
 NAME_LENGTH = 50
 TOKEN_LENGTH = 12
 
-# All other states, such as CREATING, BUILD or REBOOTING, are on the way to ACTIVE.
+# A machine in any other state, such as CREATING, BUILD or REBOOTING, will become ACTIVE, and counts as pending.
 _STATES: Mapping[str, State] = {
     "ACTIVE": "running",
     "STOPPING": "stopping",
     "SHUTOFF": "stopped",
     "HIBERNATING": "stopped",
     "HIBERNATED": "stopped",
-    "ERROR": "stopped",  # costs nothing, and exists until it is deleted
+    "ERROR": "stopped",  # a machine in this state costs nothing, but exists until it is deleted
     "DELETING": "shutting-down",
     "DELETED": "terminated",
 }
@@ -50,7 +50,7 @@ def reach(place: Mapping[str, str]) -> AbstractAsyncContextManager[HyperstackClo
 
 
 class HyperstackCloud(AccountCloud):
-    """Implements `port.Cloud`. ``book``: the price list, for callers that need the machines' prices."""
+    """Implements `port.Cloud`. ``book``: the price list; a caller sets it before it needs the prices of machines."""
 
     vendor = VENDOR
     end_at_most = 1
@@ -67,7 +67,7 @@ class HyperstackCloud(AccountCloud):
             ),
         )
         self.book: Mapping[str, float] = {}
-        # For each machine, the time from which Hyperstack must know it if it exists.
+        # Machine -> time after which Hyperstack must know the machine, if it exists.
         self._known_from: dict[str, float] = {}
 
     async def machines(self) -> list[ListedMachine]:
@@ -76,9 +76,9 @@ class HyperstackCloud(AccountCloud):
         return machines
 
     async def unlisted(self, machine: str) -> InstanceView | None:
-        """See `AccountCloud.unlisted`. Lists lack deleted machines, so the machine is queried by its id.
+        """See `AccountCloud.unlisted`. Query the machine by its id, because lists do not include deleted machines.
 
-        A machine that no list has shown may be new, so for a while its state is unknown.
+        A machine that no list has shown may be new, so its state counts as unknown for `LAG_S`.
         """
         now = anyio.current_time()
         if now < self._known_from.setdefault(machine, now + LAG_S):
@@ -96,8 +96,8 @@ class HyperstackCloud(AccountCloud):
         return error.code == UNKNOWN
 
     async def others(self) -> list[Thing]:
-        """Return the key pairs of pools. They have no labels: the name contains the pool, and the token of the create
-        call.
+        """Return the key pairs of all pools. A key pair has no labels, so its name has the pool and the token of the
+        create call.
         """
         begin = labels.name_of("")
         pairs = [(str(each["id"]), str(each["name"])) for each in await listed(self.api, KEY_PAIRS, "keypairs")]
@@ -119,12 +119,12 @@ class HyperstackCloud(AccountCloud):
 
 
 def name_of(pool: str, token: str) -> str:
-    """Return the name of a resource created by a call with this token, which ends the name."""
+    """Return the name of a resource of a pool. It ends with the token of the call that creates the resource."""
     return f"{labels.name_of(pool)[: NAME_LENGTH - TOKEN_LENGTH - 1]}-{token}"
 
 
 def label_list(pool: str, token: str, max_lifetime_s: float | None) -> list[str]:
-    """Return a machine's labels in Hyperstack's format: without spaces, since a space ends a label."""
+    """Return a machine's labels in Hyperstack's format. Spaces are replaced, because a space would end a label."""
     tags = labels.of_machine(pool, {}, token, max_lifetime_s)
     return [f"{key}={value}".replace(" ", "_") for key, value in tags.items()]
 
@@ -135,7 +135,7 @@ def labels_in(machine: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read(machine: Mapping[str, Any], book: Mapping[str, float]) -> ListedMachine:
-    """Convert a machine in a response, with its price from the price list."""
+    """Convert a machine in a response to a `ListedMachine`, with its price from the price list."""
     status, tags = str(machine["status"]), labels_in(machine)
     flavor, environment = machine.get("flavor") or {}, machine.get("environment") or {}
     usd = usd_of(flavor, book) if flavor else None

@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 USER = "ubuntu"
 CREATE_S = 60.0
 EXTRAS_USD: Mapping[Architecture, float] = {"x86_64": ADDRESS_USD}
-PRIVATE = "10.0.0.0/8"  # contains the networks of all environments
+PRIVATE = "10.0.0.0/8"  # a range that contains the private networks of all environments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HyperstackPlan(Plan):
-    regions: Mapping[str, str]  # the region of each environment
+    regions: Mapping[str, str]  # environment -> its region
 
 
 @dataclass(slots=True, kw_only=True)
 class HyperstackOrder(SingleOrder):
-    """One launch of one machine. ``client_key``: the public key of its key pair."""
+    """One launch of one machine. ``client_key``: the client's public key, of which Hyperstack has a key pair."""
 
     client_key: str
 
@@ -56,7 +56,9 @@ async def planned(
     cooldowns: Cooldowns,
     living: Collection[tuple[str, str]],
 ) -> HyperstackPlan:
-    """Return rounds of one offer each (one call takes one), all in one environment, so that private addresses work."""
+    """Return a plan. Each round has one offer, because one call takes one offer. All offers are in one environment, so
+    that the machines reach each other at private addresses.
+    """
     there, regions = await market(api, provider.environments, request.disk_gb)
     now, types = anyio.current_time(), provider.instance_types
     rounds = choose(request, there, cooldowns, now, instance_types=types, extras_usd=EXTRAS_USD)
@@ -69,8 +71,8 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
     def __init__(self, cloud: HyperstackCloud, provider: Hyperstack, recorder: Recorder) -> None:
         super().__init__(cloud, recorder)
         self._api, self._provider = cloud.api, provider
-        self._key_pairs = OncePerKey(self._key_pair)  # key pair names, by environment and client key
-        self._images = OncePerKey(self._image)  # image names, by region
+        self._key_pairs = OncePerKey(self._key_pair)  # (environment, client key) -> name of the key pair
+        self._images = OncePerKey(self._image)  # region -> name of the image
         self._sources: OncePerKey[str, tuple[str, ...]] = OncePerKey(
             lambda owner: let_in(owner, provider.ssh_from, provider.endpoint_url)
         )
@@ -92,7 +94,7 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
             "key_name": await self._key_pairs.get((offer.zone, client_key)),
             "count": 1,
             "assign_floating_ip": True,
-            "enable_port_randomization": False,  # otherwise, SSH would be at another port than 22
+            "enable_port_randomization": False,  # with randomization, the SSH server would have another port than 22
             "user_data": user_data_for(VENDOR, plan.request, host_key=key, user=USER),
             "labels": label_list(self._recorder.pool, token, plan.request.max_lifetime_s),
             "security_rules": rules(await self._sources.get("Hyperstack")),
@@ -133,7 +135,7 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
     # --- resources for a call -----------------------------------------------------------------------------------------
 
     async def _key_pair(self, which: tuple[str, str]) -> str:
-        """Create a key pair of the pool in an environment, from its client's key; return its name."""
+        """Create a key pair in an environment, from the public key of the pool's client. Return its name."""
         (environment, client_key), token = which, uuid4().hex[:TOKEN_LENGTH]
         name = name_of(self._recorder.pool, token)
         body = {"name": name, "environment_name": environment, "public_key": client_key}
@@ -147,13 +149,14 @@ class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
         return name
 
     async def _image(self, region: str) -> str:
-        """Return the name of the default image in a region, for users that name none."""
+        """Return the name of the default image in a region, which is used if the user names no image."""
         answer = await self._api.call("GET", "/core/images", params={"region": region})
         return newest([str(image["name"]) for each in answer["images"] for image in each["images"]], region)
 
 
 def newest(names: Collection[str], region: str) -> str:
-    """Return the newest of Hyperstack's images with NVIDIA's driver: ``Ubuntu Server 24.04 LTS R570 CUDA 12.8``.
+    """Return the newest of Hyperstack's Ubuntu images with NVIDIA's driver, such as ``Ubuntu Server 24.04 LTS R570 CUDA
+    12.8``.
 
     Raises:
         BadRequest: There is no such image.
@@ -168,7 +171,7 @@ def newest(names: Collection[str], region: str) -> str:
 
 
 def rules(ssh_from: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a machine's firewall rules: SSH from ``ssh_from``, and all traffic from machines of its network."""
+    """Return a machine's firewall rules: they allow SSH from ``ssh_from``, and TCP and UDP from private addresses."""
     ssh = [_rule("tcp", cidr, 22, 22) for cidr in ssh_from]
     return [*ssh, _rule("tcp", PRIVATE, 1, 65535), _rule("udp", PRIVATE, 1, 65535)]
 

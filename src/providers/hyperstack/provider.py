@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyperstack(CloudProvider["HyperstackCloud"]):
-    """Machines of Hyperstack, deleted when the pool is left. Needs ``pip install 'outrider[hyperstack]'``.
+    """Machines of Hyperstack, which are deleted when the pool ends. Needs ``pip install 'outrider[hyperstack]'``.
 
     Args:
         key_file: A file with the API key. Default: the variable ``HYPERSTACK_API_KEY`` holds the key.
@@ -40,7 +40,7 @@ class Hyperstack(CloudProvider["HyperstackCloud"]):
         image: The name of an image. Default: the newest Ubuntu with NVIDIA's driver.
         ssh_from: The addresses that may connect by SSH, such as ``"203.0.113.0/24"``. ``"auto"``: the address of this
             computer.
-        endpoint_url: Another address of the interface.
+        endpoint_url: The address of another service with Hyperstack's interface.
 
     Raises:
         ValueError: An option has an invalid value.

@@ -18,9 +18,10 @@ from ..errors import NoCapacity, NotAuthorized, QuotaExceeded
 KEY = "HYPERSTACK_API_KEY"
 KEYS_PAGE = "https://console.hyperstack.cloud/api-keys"
 KEYS = ApiKeys(provider="Hyperstack", name="hyperstack", variable=KEY, page=KEYS_PAGE)
-PAGE = 100  # entries of a list in one response
+PAGE = 100  # entries to request for one page of a list
 
-# The interface has ten error reasons; details are only in the messages, of which two are documented.
+# Code -> words in the message of an error. Hyperstack has only ten error reasons; details are in the messages, and only
+# two of these are documented.
 _SENTENCES = {
     "insufficient_balance": r"balance|credit",
     "quota_exceeded": r"quota|limit",
@@ -29,14 +30,14 @@ _SENTENCES = {
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Return code and message of ``{"status": false, "message": "...", "error_reason": "..."}``.
+    """Return the code and message of ``{"status": false, "message": "...", "error_reason": "..."}``.
 
-    `_SENTENCES` maps some messages to codes of Outrider's own.
+    The code is the error reason, or, if that reason says too little, a code from `_SENTENCES`.
     """
     if not isinstance(body, Mapping):
         return "", ""
     message, reason = str(body.get("message") or ""), str(body.get("error_reason") or "")
-    if reason in {"", "bad_request"}:  # these reasons can mean anything, so the message decides
+    if reason in {"", "bad_request"}:  # these two reasons can mean anything, so take the code from the message
         reason = next((code for code, words in _SENTENCES.items() if re.search(words, message, re.IGNORECASE)), reason)
     return reason, message
 
@@ -45,7 +46,7 @@ SERVICE = Service(
     name="Hyperstack",
     extra="hyperstack",
     base_url="https://infrahub-api.nexgencloud.com/v1",
-    limits={"calls": (60.0, 8.0)},  # 500 per minute for all requests from one address
+    limits={"calls": (60.0, 8.0)},  # Hyperstack allows 500 requests per minute from one address
     limits_of=lambda method, path: ("calls",),  # noqa: ARG005
     meanings=(
         (NotAuthorized, {"unauthorized": f"Hyperstack does not accept the API key: make one at {KEYS_PAGE}"}),
@@ -67,13 +68,12 @@ SERVICE = Service(
 
 
 async def listed(api: HttpApi, path: str, name: str) -> list[Mapping[str, Any]]:
-    """Return all entries of a list, page after page. If the list changes meanwhile, an entry may be missing or
-    repeated.
-    """
+    """Return all entries of a list, page after page. An entry may be missing if the list changes between two pages."""
     entries: dict[int, Mapping[str, Any]] = {}
     for page in count(1):
         answer = await api.call("GET", path, params={"page": str(page), "pageSize": str(PAGE)})
         entries |= {each["id"]: each for each in answer[name]}
-        if len(answer[name]) < (answer.get("page_size") or PAGE):  # a page may have fewer entries than requested
+        # Fewer entries than on a full page: this is the last page. A full page may have fewer than requested.
+        if len(answer[name]) < (answer.get("page_size") or PAGE):
             break
     return list(entries.values())

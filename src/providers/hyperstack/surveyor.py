@@ -1,4 +1,4 @@
-"""The surveyor of Hyperstack: lists machines for `outrider ps` and `outrider gc`, and ends them for `gc`."""
+"""The surveyor of Hyperstack. It lists machines for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .cloud import HyperstackCloud, reach
 
 
 class HyperstackSurveyor(AccountSurveyor[HyperstackCloud]):
-    """Implements `survey.Surveyor`."""
+    """Implements `survey.Surveyor` for Hyperstack."""
 
     provider = "hyperstack"
 

@@ -1,4 +1,4 @@
-"""Hyperstack's terms and error codes."""
+"""The terms and error codes of Hyperstack that the modules of `providers.cloud` need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..cloud.vendor import Vendor
 
 UNKNOWN = "not_found"
 
-# Of the states of machines, SHUTOFF is billed like ACTIVE, and ERROR is not billed ("States and billing" in
+# Costs by the state of a machine: SHUTOFF is billed like ACTIVE, and ERROR is not billed ("States and billing" in
 # Hyperstack's documentation).
 VENDOR = Vendor(
     name="Hyperstack",

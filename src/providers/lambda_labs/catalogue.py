@@ -1,4 +1,4 @@
-"""Lambda's types with their prices, and the regions that have capacity now. No I/O except in `load`."""
+"""Lambda's machine types with their prices, and the regions that have capacity now. No I/O except in `load`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from ..cloud.options import check_known
 from ..errors import BadRequest
 from .vendor import VENDOR
 
-REGIONS = (  # PublicRegionCode, Lambda Cloud API 1.10.0; regions not listed here are known once they have capacity
+# From PublicRegionCode in Lambda Cloud API 1.10.0; a region that is not in this list is accepted while it has capacity.
+REGIONS = (
     "asia-northeast-1", "asia-northeast-2", "asia-south-1", "australia-east-1", "europe-central-1", "me-west-1",
     "us-east-1", "us-east-2", "us-east-3", "us-midwest-1", "us-midwest-2", "us-south-1", "us-south-2", "us-south-3",
     "us-west-1", "us-west-2", "us-west-3",
 )  # fmt: skip
-WHERE = "its regions"  # for error sentences: a pool's machines are in any of several regions
-NOWHERE = "no region"  # the zone of a type that is sold out in all regions
-ROOM = "some"  # the stock of a type with capacity, as Lambda does not report the number of machines
-_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)  # Grace processors have the ARM architecture
-_GPU = re.compile(r"(?:NVIDIA )?(.+?)\s*\((\d+) ?GB")  # "A100 (40 GB SXM4)"
-_NAMES = {"RTX 6000": "RTX6000", "A6000": "RTXA6000"}  # Lambda's names -> the names in `outrider.accelerators`
+WHERE = "its regions"  # where the machines are, in error texts: a pool's machines may be in any of several regions
+NOWHERE = "no region"  # used as the zone of a type that is sold out in all regions
+ROOM = "some"  # used as the stock of a type that has capacity, because Lambda does not report how many machines
+# NVIDIA's GH and GB types have Grace processors, whose architecture is ARM.
+_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)
+# Matches Lambda's description of a GPU, such as "A100 (40 GB SXM4)".
+_GPU = re.compile(r"(?:NVIDIA )?(.+?)\s*\((\d+) ?GB")
+_NAMES = {"RTX 6000": "RTX6000", "A6000": "RTXA6000"}  # Lambda's name of a GPU -> its name in `outrider.accelerators`
 
 
 async def load(api: HttpApi, request: LaunchRequest, regions: Collection[str] | None) -> Catalogue:
-    """Query Lambda for its types. ``regions``: only these.
+    """Query Lambda for its machine types. ``regions``: search only these; None: all.
 
     Raises:
         BadRequest: There is no such region, or no type of this kind.
@@ -37,7 +40,7 @@ async def load(api: HttpApi, request: LaunchRequest, regions: Collection[str] | 
 
 
 def catalogue(listed: Mapping[str, Any], request: LaunchRequest, regions: Collection[str] | None) -> Catalogue:
-    """Return the catalogue for a response. Types without capacity in any of the ``regions`` are included as sold out.
+    """Return the catalogue for a response. A type without capacity in the ``regions`` (None: all) is in it as sold out.
 
     Raises:
         BadRequest: There is no such region, or no type with so large a disk; or the request is for spot machines.

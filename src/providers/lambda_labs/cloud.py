@@ -1,4 +1,4 @@
-"""Lambda with one key: the implementation of `providers.cloud.port.Cloud`, which finds and ends machines."""
+"""Lambda with one API key: the implementation of `providers.cloud.port.Cloud`, which finds and ends machines."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ..resource_ownership import Thing
 from .service import KEYS, service
 from .vendor import PREEMPTED, UNKNOWN, VENDOR
 
-MARK = 8  # hexadecimal digits of a hash at the end of an SSH key's name
-SSH_KEY = "ssh-key"  # kind of the only resource, besides machines, that a pool creates
-NAME_AT_MOST = 64  # most characters in a machine's name: InstanceLaunchRequest, Lambda Cloud API 1.10.0
+MARK = 8  # number of hexadecimal digits at the end of an SSH key's name, which are a hash
+SSH_KEY = "ssh-key"  # the kind of SSH keys in the journal; besides machines, a pool creates only SSH keys
+NAME_AT_MOST = 64  # most characters in a machine's name, from InstanceLaunchRequest in Lambda Cloud API 1.10.0
 _STATES: Mapping[str, State] = {
     "booting": "pending",
     "active": "running",
-    "unhealthy": "running",  # the machine may still work; the pool checks it
-    PREEMPTED: "stopped",  # the pool ends it, as its cost may not end by itself
+    "unhealthy": "running",  # such a machine may still work; the pool itself checks whether it does
+    PREEMPTED: "stopped",  # the pool ends such a machine, which may cost money until it is ended
     "terminating": "shutting-down",
     "terminated": "terminated",
 }
@@ -50,7 +50,7 @@ class LambdaCloud(AccountCloud):
         self.leftovers = (
             leftover(SSH_KEY, shown=self._keys_of, delete=self._delete_key, is_unknown=self.is_unknown_machine),
         )
-        self._ending: set[str] = set()  # machines that Lambda has confirmed to be ending
+        self._ending: set[str] = set()  # machines whose end Lambda has confirmed
 
     async def machines(self) -> list[ListedMachine]:
         return [read(each) for each in self.api.part(await self.api.call("GET", "/instances"), list, "data")]
@@ -68,7 +68,7 @@ class LambdaCloud(AccountCloud):
         answer = await self.api.call("POST", "/instance-operations/terminate", body=body, idempotent=True)
         terminated = [read(each).view for each in self.api.part(answer, dict, "data").get("terminated_instances", ())]
         self._ending |= {each.id for each in terminated}
-        # The state in the response may be older than the call, which confirms that the machine ends.
+        # Lambda has confirmed that these machines end, even if the state in the response is older.
         return [each if each.ends else InstanceView(each.id, "shutting-down") for each in terminated]
 
     def is_unknown_machine(self, error: ProviderError) -> bool:
@@ -97,7 +97,7 @@ class LambdaCloud(AccountCloud):
 
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
-    """Convert a machine in a response. An unknown state counts as running."""
+    """Convert a machine in a response to a `ListedMachine`. An unknown state counts as running."""
     status, kind = instance["status"], instance.get("instance_type") or {}
     region, cents = instance.get("region") or {}, kind.get("price_cents_per_hour")
     tags = {tag["key"]: tag["value"] for tag in instance.get("tags") or ()}
@@ -117,12 +117,15 @@ def read(instance: Mapping[str, Any]) -> ListedMachine:
 
 
 def key_name(pool: str, mark: str) -> str:
-    """Return the name of a pool's SSH key, which is also the token of its create call. ``mark``: `MARK` digits."""
+    """Return the name of a pool's SSH key. The name is also the token of the call that creates the key.
+
+    ``mark``: the `MARK` hexadecimal digits that end the name.
+    """
     return f"{labels.name_of(pool)[: NAME_AT_MOST - MARK - 1]}-{mark}"
 
 
 def key_things(keys: Iterable[Mapping[str, Any]]) -> list[Thing]:
-    """Return the SSH keys of all pools. Keys have no tags: their names contain the pool's name, shortened if too
+    """Return the SSH keys of all pools. A key has no tags, so its name contains the pool's name, shortened if it is too
     long.
     """
     named = [(each, re.fullmatch(rf"outrider-(.+)-[0-9a-f]{{{MARK}}}", each["name"])) for each in keys]

@@ -32,15 +32,17 @@ if TYPE_CHECKING:
     from ..cloud.http import HttpApi
     from .provider import Lambda
 
-LAUNCH_S = 60.0  # timeout of one launch in seconds; a launch usually takes a few seconds
-BILLED_AT_LEAST_S = 60.0  # Lambda bills by the minute
-VALUE_AT_MOST = 128  # most characters in a tag's value
+LAUNCH_S = 60.0  # seconds after which one launch times out; a launch usually takes a few seconds
+BILLED_AT_LEAST_S = 60.0  # seconds, because Lambda bills by the minute
+VALUE_AT_MOST = 128  # most characters of a tag's value
 _IMAGE_ID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
 
 
 @dataclass(slots=True, kw_only=True)
 class LaunchOrder(SingleOrder):
-    """One launch of one machine. ``key_name``: of the pool's SSH key, whose public key is ``client_key``."""
+    """One launch of one machine. ``client_key``: the client's public key; ``key_name``: the name of the SSH key that
+    Lambda has for it.
+    """
 
     client_key: str
     key_name: str
@@ -49,7 +51,8 @@ class LaunchOrder(SingleOrder):
 async def plan(
     api: HttpApi, provider: Lambda, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
 ) -> Plan:
-    """Choose offers; for several nodes all in one region, since machines reach each other only within a region.
+    """Choose offers. For several nodes, all offers are in one region, because machines reach each other only within a
+    region.
 
     Raises:
         ProviderError: There are no offers.
@@ -71,13 +74,15 @@ class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
     def __init__(self, provider: Lambda, cloud: LambdaCloud, recorder: Recorder) -> None:
         super().__init__(cloud, recorder)
         self._provider = provider
-        self._key_names = OncePerKey(self._key_name)  # names of SSH keys, by public key
+        self._key_names = OncePerKey(self._key_name)  # public key -> name of the SSH key at Lambda
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> Plan:
         return await plan(self._cloud.api, self._provider, request, cooldowns, living)
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> LaunchOrder:  # noqa: ARG002
-        """Prepare the launch of one machine. Wait here for the rate limits, since a cancellation is harmless here."""
+        """Prepare the launch of one machine. Wait for Lambda's rate limit here, because a cancellation before the call
+        has no effect to undo.
+        """
         request, offer, token, key = plan.request, chosen[0], uuid4().hex, host_key()
         name = await self._key_names.get(request.client_key)
         await self._cloud.api.turn("POST", LAUNCH)
@@ -133,8 +138,8 @@ class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
         return body
 
     async def _key_name(self, public: str) -> str:
-        """Return the name of the pool's SSH key, and create the key if missing. Lambda requires a key in each
-        launch.
+        """Return the name of the pool's SSH key. Create the key if it is missing, because each launch must name
+        a key.
         """
         name = key_name(self._recorder.pool, hashlib.sha256(public.encode()).hexdigest()[:MARK])
         if not any(each["name"] == name for each in await self._cloud.keys()):

@@ -1,4 +1,4 @@
-"""`Lambda`: machines of Lambda's On-Demand Cloud, that end with their pool."""
+"""`Lambda`: machines of Lambda's On-Demand Cloud. They end with their pool."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Lambda(CloudProvider["LambdaCloud"]):
     """Nodes on Lambda's On-Demand Cloud. All machines of a pool of several nodes are in one region.
 
     Lambda bills a machine until it is terminated. A machine whose client is gone powers itself off when its lease is
-    over, and costs money until `outrider gc` ends it.
+    over, but still costs money until `outrider gc` ends it.
 
     Args:
         key_file: A file with an API key. Default: the variable ``LAMBDA_API_KEY`` holds the key.
@@ -40,9 +40,9 @@ class Lambda(CloudProvider["LambdaCloud"]):
         instance_types: Use only these types.
         image: The id or the family of an image. Default: the newest Lambda Stack.
         file_systems: The names of persistent file systems, mounted below ``/lambda/nfs``. Each exists in one region.
-        firewall_rulesets: The ids of rules for incoming traffic, besides those of the account.
+        firewall_rulesets: The ids of rulesets for incoming traffic, which apply besides the account's own rules.
         tags: Further tags of machines. Keys are small letters, digits, ``-`` and ``:``.
-        endpoint_url: Another address of the interface.
+        endpoint_url: The address of another service with Lambda's interface.
 
     Raises:
         ValueError: An option can never work.

@@ -14,8 +14,8 @@ KEY = "LAMBDA_API_KEY"
 KEYS_PAGE = "https://cloud.lambda.ai/api-keys"
 KEYS = ApiKeys(provider="Lambda", name="lambda", variable=KEY, page=KEYS_PAGE)
 LAUNCH = "/instance-operations/launch"
-# "one request per second", and for launches "one request every 12 seconds, or five requests per minute": Lambda Cloud
-# API 1.10.0. Half a second is added, as requests may arrive closer together than they were sent.
+# Lambda Cloud API 1.10.0 allows "one request per second", and for launches "one request every 12 seconds, or five
+# requests per minute". Launches are 12.5 s apart, because requests may arrive closer together than they were sent.
 LIMITS = {"calls": (1.0, 1.0), "launches": (1.0, 1 / 12.5)}
 CAPACITY_AGAIN_S = 30.0
 
@@ -40,7 +40,9 @@ MEANINGS: Meanings = (
 
 
 def service(endpoint_url: str | None) -> Service:
-    """Return Lambda's interface. ``endpoint_url``: another address of the interface, without the version."""
+    """Return the description of Lambda's interface. ``endpoint_url``: another address than Lambda's, without the
+    version.
+    """
     return Service(
         name="Lambda",
         extra="lambda",

@@ -1,4 +1,4 @@
-"""The surveyor of Lambda: lists machines for `outrider ps` and `outrider gc`, and ends them for `gc`."""
+"""The surveyor of Lambda. It lists machines for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LambdaSurveyor(AccountSurveyor["LambdaCloud"]):
-    """Implements `survey.Surveyor`."""
+    """Implements `survey.Surveyor` for Lambda."""
 
     provider = "lambda"
 

@@ -8,7 +8,7 @@ NO_ROOM = "instance-operations/launch/insufficient-capacity"
 QUOTA = "global/quota-exceeded"
 UNKNOWN = "global/object-does-not-exist"
 PREEMPTED = "preempted"
-USER = "ubuntu"  # login name in all of Lambda's images
+USER = "ubuntu"  # the login name in all of Lambda's images
 
 STILL_BILLED = (
     "Lambda bills a machine until it is terminated, also when it is powered off: if this program is killed, its "
@@ -24,5 +24,5 @@ VENDOR = Vendor(
     off_is_ended=False,
     price_advice="Lambda's list of types says none",
     warning=STILL_BILLED,
-    user_data_bytes=1 << 20,  # "cannot exceed 1MB in size": InstanceLaunchRequest, Lambda Cloud API 1.10.0
+    user_data_bytes=1 << 20,  # bytes; "cannot exceed 1MB in size": InstanceLaunchRequest in Lambda Cloud API 1.10.0
 )

@@ -1,4 +1,4 @@
-"""The client's connection to one supervisor: requests, received messages, and the detection of a frozen supervisor."""
+"""The client's connection to one supervisor: it sends requests, receives messages, and detects a frozen supervisor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ..errors import ProviderError
 from .supervisor_start import LOG, StartedSupervisor
 
 CLOSE_DEADLINE_S = 10.0
-KILL_DEADLINE_S = 8.0  # seconds for the watchdog to end the supervisor, which has 5 s to exit, and its processes
+# Seconds in which the watchdog ends the supervisor (it has 5 s to exit) and the supervisor's processes.
+KILL_DEADLINE_S = 8.0
 READ_BYTES = 64 * 1024
 
 
@@ -40,7 +41,9 @@ class SupervisorClient:
         heard: Callable[[dict[str, Any]], None],
         over: Callable[[], None],
     ) -> None:
-        """``worked``: whether any supervisor of this pool has worked, so that a restart is likely to work, too."""
+        """``worked``: whether any supervisor of this pool has worked so far. If so, a new supervisor will probably
+        work, too.
+        """
         self._log = directory / LOG
         self._heard, self._over = heard, over
         self._control, self._pid = started
@@ -51,7 +54,7 @@ class SupervisorClient:
         self._unsent, self._unread = b"", b""
         self._sending, self._listening = anyio.Lock(), anyio.Lock()
         self._done = anyio.Event()
-        self._why = ""  # why the supervisor was killed; empty: it was not
+        self._why = ""  # why this client killed the supervisor; empty: it did not
         self.how = "has not ended"
 
     @property
@@ -59,12 +62,12 @@ class SupervisorClient:
         return self._done.is_set()
 
     async def request(self, message: dict[str, object]) -> None:
-        """Send a request; return when the supervisor has read it. A frozen supervisor is killed.
+        """Send a request; return when the supervisor has read it. If the supervisor is frozen, kill it.
 
         Raises:
             SupervisorGone
         """
-        import json  # imported after the start of the supervisor, to save time
+        import json  # imported here, after the supervisor was started, so that the supervisor starts earlier
 
         from . import process_state
 
@@ -98,7 +101,9 @@ class SupervisorClient:
                     return
 
     async def listen(self) -> None:
-        """Receive the supervisor's messages until its end. After a cancellation, a second call continues."""
+        """Receive the supervisor's messages until the supervisor ends. If this call is cancelled, another call
+        continues.
+        """
         import json
 
         async with self._listening:
@@ -140,23 +145,24 @@ class SupervisorClient:
         self._over()
 
     async def _kill(self, why: str) -> None:
-        """End the supervisor through its watchdog, which ends all of its processes. The wait is bounded.
+        """End the supervisor and all its processes, by a signal to its watchdog. The wait is bounded.
 
-        A dead watchdog ends nothing. A supervisor without a watchdog ends everything itself once it runs again, so if
-        it is stopped, it is sent SIGCONT. The kernel does this only for processes that were already stopped when their
+        If the watchdog is dead, the supervisor ends everything itself as soon as it runs. If the supervisor is stopped,
+        it needs a SIGCONT from here: the kernel sends SIGCONT only to processes that were already stopped when their
         group became orphaned.
         """
         self._why = self._why or why
         if self._watchdog_lives():
             await self._signal(self._pid, signal.SIGTERM, signal.SIGKILL)
-        # With a living watchdog, the supervisor's pid may already have been reaped and reused.
+        # Only if the watchdog is dead: a living watchdog may have reaped the supervisor, and another process may have
+        # its pid.
         if self._supervisor != self._pid and not self._watchdog_lives():
             await self._signal(self._supervisor, signal.SIGCONT, signal.SIGKILL)
-        if not self.ended:  # both have received SIGKILL, so only the kernel can delay their end
+        if not self.ended:  # watchdog and supervisor have received SIGKILL, so only the kernel can delay their end
             self._end("")
 
     async def _signal(self, pid: int, *signals: signal.Signals) -> None:
-        """Send each signal in turn, until the supervisor has ended."""
+        """Send the signals one after the other, with a pause for the effect of each, until the supervisor has ended."""
         for number in signals:
             if self.ended:
                 return
@@ -168,23 +174,26 @@ class SupervisorClient:
     def _watchdog_lives(self) -> bool:
         try:
             return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        except ChildProcessError:  # the application has reaped the process
+        except ChildProcessError:  # other code of this program has reaped the process
             return False
 
     async def close(self) -> None:
-        """Request the end of all processes of the supervisor, and wait until it closes its socket. Bounded."""
+        """Ask the supervisor to end all its processes, and wait until it closes its socket. The wait is bounded."""
         try:
             self._control.shutdown(socket.SHUT_WR)
         except OSError:
             pass
         with anyio.move_on_after(CLOSE_DEADLINE_S):
-            # The task that ran `listen` may be cancelled: the end of `asyncio.run` cancels every task.
+            # Another task usually runs `listen`, but that task may be cancelled: the end of `asyncio.run` cancels every
+            # task.
             await self.listen()
         if not self.ended:
             await self._kill(f"did not end within {CLOSE_DEADLINE_S:g} s")
 
     def gone(self) -> SupervisorGone:
-        """Return the error for the ended supervisor. A retry is allowed if any supervisor of this pool has worked."""
+        """Return the error for a supervisor that has ended. It allows a retry if any supervisor of this pool has
+        worked.
+        """
         what = f"the process that keeps the local nodes {self.how}{self.last_words()}"
         return SupervisorGone(what, retry_after_s=1.0 if self.worked else None)
 
@@ -197,10 +206,12 @@ class SupervisorClient:
 
 
 def _collect(pid: int) -> str:
-    """Reap the process and return how it ended. Its socket closes only at its end, so this does not block."""
+    """Reap the watchdog process, and return how it ended. The caller has seen that the process's socket is closed,
+    which happens only when the process ends, so this call does not block.
+    """
     from .process_state import describe
 
     try:
         return describe(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # the application reaps every child, or ignores SIGCHLD
+    except ChildProcessError:  # other code of this program has reaped the process, or the program ignores SIGCHLD
         return "died"

@@ -14,7 +14,7 @@ ARCHITECTURES = {"aarch64": "arm64", "amd64": "x86_64"}
 
 
 async def this_computer(request: LaunchRequest, directory: Path) -> MachineOffer:
-    """Return the offer of a local node: all of this computer, with its share of the GPUs.
+    """Return the offer for one local node: all of this computer, with the node's share of the GPUs.
 
     Raises:
         BadRequest, NoCapacity: The computer has less than requested.
@@ -35,7 +35,7 @@ async def this_computer(request: LaunchRequest, directory: Path) -> MachineOffer
 
 
 def refuse_too_much(request: LaunchRequest, directory: Path) -> None:
-    """Refuse a request for more than this computer has.
+    """Raise an error if a request needs more than this computer has.
 
     Raises:
         BadRequest: The computer has less, or has another architecture.

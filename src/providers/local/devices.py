@@ -18,7 +18,7 @@ from ..nvidia_smi import QUERY, Device, parse
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of the devices that one node sees."""
+    """The devices that one node sees."""
 
     devices: tuple[Device, ...]
     hide_others: bool
@@ -27,7 +27,8 @@ class Share:
     def environment(self) -> dict[str, str]:
         if not self.hide_others:
             return {}
-        # CUDA's default order begins with the fastest device; nvidia-smi lists devices by PCI bus.
+        # nvidia-smi numbers the devices by PCI bus, so CUDA has to do so, too: by default, CUDA starts with the fastest
+        # device.
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": ",".join(str(device.index) for device in self.devices),
@@ -39,8 +40,8 @@ class Share:
 
 
 async def find_devices() -> list[Device]:
-    """Return the GPUs that CUDA would show this process. nvidia-smi takes a second, so it runs only if there is a
-    driver.
+    """Return the GPUs that CUDA would show this process. nvidia-smi takes a second, so it runs only if the driver is
+    loaded.
     """
     if not _driver_is_loaded():
         return []
@@ -60,7 +61,9 @@ def _driver_is_loaded() -> bool:
 
 
 def visible(devices: Sequence[Device], chosen: str | None) -> list[Device]:
-    """Return the devices allowed by ``CUDA_VISIBLE_DEVICES``, read as CUDA does: up to the first unknown device."""
+    """Return the devices that ``CUDA_VISIBLE_DEVICES`` allows. As in CUDA, the list ends before the first unknown
+    device.
+    """
     if chosen is None:
         return list(devices)
     left: list[Device] = []
@@ -77,7 +80,9 @@ def _is_called(device: Device, name: str) -> bool:
 
 
 def warn_of_too_few(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | None) -> None:
-    """Warn if no GPUs were requested and there are fewer GPUs than nodes: nodes see none then, without any error."""
+    """Warn if the request names no GPUs and the computer has fewer GPUs than nodes: tasks then see no GPU, without an
+    error.
+    """
     if wanted is None and 0 < len(devices) < nodes:
         warnings.warn(
             f"none of {nodes} local nodes (spares included) sees a GPU, because this computer has only {len(devices)}: "
@@ -88,7 +93,7 @@ def warn_of_too_few(devices: Sequence[Device], nodes: int, wanted: AcceleratorRe
 
 
 def divide(devices: Sequence[Device], nodes: int, wanted: AcceleratorRequest | None) -> list[Share]:
-    """Return one share for each of ``nodes`` nodes.
+    """Divide the devices among the nodes. Return one share for each of ``nodes`` nodes.
 
     Raises:
         NoCapacity: The request needs more devices than there are.

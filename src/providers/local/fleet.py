@@ -1,4 +1,6 @@
-"""A local pool's machines: requests to the supervisor, reports of ended machines, and restarts of the supervisor."""
+"""A local pool's machines. This module sends requests to the supervisor, reports ended machines, and restarts the
+supervisor.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,16 @@ if TYPE_CHECKING:
     from ..nvidia_smi import Device
     from .supervisor_start import StartedSupervisor
 
-# Signals to the machine's process group; 30 s is the shortest notice of a cloud.
+# How a test announces the end of a machine: by signals to its process group. 30 s is the shortest notice of any cloud.
 NOTICES = ("signal,USR1=30,USR2=withdrawn",)
 LAUNCH_DEADLINE_S = 30.0
-TERMINATE_DEADLINE_S = 15.0  # seconds; the supervisor itself takes up to 5 s for processes that resist
+# Seconds to wait for the supervisor's confirmation; the supervisor itself takes up to 5 s if processes are slow to end.
+TERMINATE_DEADLINE_S = 15.0
 
 
 @dataclass(slots=True)
 class _Call:
-    """A launch that waits for the supervisor's responses."""
+    """A launch that waits until the supervisor has reported each of its machines."""
 
     missing: int
     got: list[Machine] = field(default_factory=list)
@@ -43,9 +46,9 @@ class _Call:
 
 
 class LocalFleet:
-    """Implements `providers.base.Fleet`. `start` it; it ends with `close`.
+    """Implements `providers.base.Fleet` for local machines. Call `start` first, and `close` at the end.
 
-    The machines of a supervisor end with it. The next launch starts another supervisor.
+    When a supervisor ends, its machines end, too. The next launch starts another supervisor.
     """
 
     def __init__(
@@ -57,14 +60,14 @@ class LocalFleet:
         shared_memory: bool,
         as_remote: bool,
     ) -> None:
-        """``start`` starts another supervisor, and raises OSError on failure."""
+        """``start`` is called to start another supervisor; it raises OSError on failure."""
         self._directory, self._shared_memory, self._as_remote = directory, shared_memory, as_remote
         self._start_supervisor = start
         self._supervisor = self._client_of(started, worked=False)
         self._ids, self._calls = itertools.count(), itertools.count(1)
         self._launching: dict[str, _Call] = {}
         self._host_keys: dict[str, str] = {}  # public host keys of machines with an SSH server
-        # Index of each machine's share of the devices; a replacement takes a free index.
+        # Machine -> the index of its share of the devices. A replacement takes an index that is free.
         self._seats: dict[str, int] = {}
         self._terminating: dict[int, anyio.Event] = {}
         self._send_event, self._events = anyio.create_memory_object_stream[MachineEvent](math.inf)
@@ -84,10 +87,10 @@ class LocalFleet:
         self._tasks.start_soon(_shielded, self._supervisor.listen)
 
     def _living_supervisor(self) -> SupervisorClient:
-        """Return the supervisor; start another one if it has ended.
+        """Return the client of the supervisor. If the supervisor has ended, start another one first.
 
         Raises:
-            ProviderError: The supervisor has ended, and no other can be started.
+            ProviderError: The supervisor has ended, and another supervisor cannot be started.
         """
         if self._supervisor.ended:
             try:
@@ -100,7 +103,8 @@ class LocalFleet:
         return self._supervisor
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        from .computer import refuse_too_much  # imported after the start of the supervisor, to save time
+        # Imported here, after the supervisor was started, so that the supervisor starts earlier.
+        from .computer import refuse_too_much
         from .devices import divide, find_devices, warn_of_too_few
 
         refuse_too_much(request, self._directory.path)
@@ -112,7 +116,7 @@ class LocalFleet:
         call = _Call(count)
         orders = []
         for _ in range(count):
-            # The machine's id is also the name of its directory.
+            # The machine's id ("POOL/n0") is also the relative path of its directory.
             name = f"{self._directory.path.name}/n{next(self._ids)}"
             seat = next(seat for seat in itertools.count() if seat not in self._seats.values())
             self._seats[name], self._launching[name] = seat, call
@@ -138,14 +142,14 @@ class LocalFleet:
         return call.got
 
     def _ssh(self, name: str, client_key: str) -> dict[str, str]:
-        """Return the settings for the machine's SSH server."""
+        """Create a host key for the machine's SSH server, and return the server's settings."""
         from .ssh_server import new_host_key
 
         private, self._host_keys[name] = new_host_key()
         return {"host_key": private, "client_key": client_key}
 
     async def _give_up(self, call: _Call, supervisor: SupervisorClient) -> None:
-        """Report to the supervisor that the missing machines of ``call`` are no longer needed.
+        """End the machines of ``call`` that the supervisor has not reported in time.
 
         Raises:
             SupervisorGone
@@ -156,7 +160,7 @@ class LocalFleet:
         for name in late:
             del self._launching[name]
             call.causes.append(f"{name}: nothing was heard of it for {LAUNCH_DEADLINE_S:g} s")
-        with suppress(ProviderError):  # on failure, they end with the pool
+        with suppress(ProviderError):  # if ending them fails, these machines end when the pool ends
             await self.terminate([MachineId(name) for name in late])
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
@@ -168,7 +172,7 @@ class LocalFleet:
         number, done = next(self._calls), anyio.Event()
         self._terminating[number] = done
         try:
-            with suppress(SupervisorGone):  # every machine has ended with the supervisor
+            with suppress(SupervisorGone):  # a supervisor that is gone has ended every machine
                 await self._supervisor.request({"op": "terminate", "call": number, "ids": list(ids)})
                 with anyio.move_on_after(TERMINATE_DEADLINE_S):
                     await done.wait()
@@ -182,7 +186,7 @@ class LocalFleet:
             self._host_keys.pop(machine, None)
 
     def unusable(self, machine: MachineId, cause: str, *, for_good: bool = True) -> None:
-        pass  # the next machine is a different one
+        pass  # nothing to do: the next local machine is a new one
 
     async def events(self) -> AsyncIterator[MachineEvent]:
         async for event in self._events:
@@ -218,7 +222,7 @@ class LocalFleet:
             id=MachineId(state["id"]),
             address=Address(path=str(directory / SSH_SOCKET) if self._as_remote else executor, user="node"),
             host_key=self._host_keys.get(state["id"], ""),
-            # For its SSH server: a path relative to the machine's directory.
+            # A path relative to the machine's directory, because the machine's SSH server runs there.
             executor_socket=EXECUTOR_SOCKET if self._as_remote else executor,
             ssh=self._as_remote,
             notices=NOTICES,
@@ -227,7 +231,7 @@ class LocalFleet:
         )
 
     def _launched(self, name: str, machine: Machine | None, cause: str) -> None:
-        """Count a result for a waiting launch: a machine, or None if the machine died during its start."""
+        """Record one result of a launch: a machine, or None if the machine died while it started."""
         call = self._launching.pop(name, None)
         if call is None:
             return
@@ -245,7 +249,7 @@ class LocalFleet:
         self._send_event.send_nowait(MachineGone(MachineId(name), cause))
 
     async def close(self) -> None:
-        """End every process of the pool, and remove its directory. Bounded."""
+        """End every process of the pool, and remove the pool's directory. The wait is bounded."""
         await self._supervisor.close()
         self._send_event.close()
         self._events.close()

@@ -1,16 +1,18 @@
-"""The supervisor of a local pool's machines: it forks them, detects their end, and ends all of them with its client.
+"""The supervisor of a local pool's machines. It forks them, detects their end, and ends all of them when its client
+ends.
 
     watchdog -- supervisor -+- template                   imports slow modules, and forks the fork servers
                             +- fork server 0 -- workers   a machine is the process group of its fork server
                             +- executor 0                 in that group: serves the client on the machine's unix socket
-                            +- SSH server 0               in that group, with Local(as_remote=True): for that socket
+                            +- SSH server 0               in that group, with Local(as_remote=True): forwards to that
+                                socket
                             +- fork server 1 -- workers
                             +- executor 1
 
-It has one thread and no event loop, and has imported the executors' modules once for all of them. It is a child
-subreaper, so every process left by a dead machine becomes its child and is killed. Its control socket is its lease:
-when the client closes the socket, or dies, everything ends. The supervisor also watches the client process itself,
-because children that the client has forked without exec hold the socket open.
+The supervisor has one thread and no event loop, and has imported the executors' modules once for all executors. It is a
+child subreaper, so every process that a dead machine leaves becomes its child, and is killed. Its control socket is its
+lease: when the client closes the socket, or dies, the supervisor ends everything. The supervisor also watches the
+client process itself, because children that the client has forked without exec hold the socket open.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from .programs import Executor, ForkServerCode, Template, resolve, share_memory
 from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
 KILL_DEADLINE_S = 5.0
-# Seconds to wait for a machine's other parts after one has ended, so that the cause can name all of them.
+# After one part (process) of a machine has ended, wait for this time (seconds) for the other parts, so that the
+# reported cause can name all parts.
 OTHER_PART_S = 0.02
 IMPORT_S = 30.0  # seconds to wait for the template; after that, each node imports the modules itself
 FORK_SERVER, EXECUTOR, SSH_SERVER = "fork server", "executor", "SSH server"
@@ -64,7 +67,11 @@ class LocalMachine:
 
     @property
     def cause(self) -> str:
-        """Return one clause. A part that exited by itself followed another part's end, unless all parts exited so."""
+        """Return why the machine died, as one clause.
+
+        A part (process) that exited by itself did so because another part had ended, so the clause leaves it out,
+        unless all parts exited by themselves.
+        """
         by_force = {part: how for part, how in self.ended.items() if how != "ended by itself"} or self.ended
         if 1 < len(by_force) == len(self.parts) and len(set(by_force.values())) == 1:
             return next(iter(by_force.values())).removeprefix("was ")
@@ -72,7 +79,9 @@ class LocalMachine:
 
 
 class Begun(NamedTuple):
-    """A machine with an executor and not yet a fork server. The fork server's end of their socket is kept here."""
+    """A machine that has an executor but no fork server yet. ``control`` is the fork server's end of the socket between
+    the two.
+    """
 
     machine: LocalMachine
     order: dict[str, Any]
@@ -82,12 +91,18 @@ class Begun(NamedTuple):
 def supervise(
     control: socket.socket, lifeline: int, client: int, directory: Path, work_mib: int | None, *entry_points: Any
 ) -> None:
-    """Serve one pool until its client or its watchdog ends. ``client``: the client's pidfd; -1: none. ``lifeline``: a
-    descriptor that becomes readable when the watchdog ends. ``entry_points``: the fields of a
-    `providers.base.EntryPoints`.
+    """Serve one pool until its client or its watchdog ends.
+
+    Args:
+        control: The socket to the client.
+        lifeline: A descriptor that becomes readable when the watchdog ends.
+        client: A pidfd of the client; -1: none.
+        directory: The pool's directory.
+        work_mib: Size in MiB of a node's directory for tasks; None: no limit.
+        entry_points: The fields of a `providers.base.EntryPoints`.
     """
     fork_server, executor, template, preload, shared = entry_points
-    processes.adopt_orphans()  # children do not inherit the setting
+    processes.adopt_orphans()  # needed here, too: a forked process does not inherit this setting from the watchdog
     processes.ignore_hangups()
     processes.raise_descriptors()
     if work_mib is not None:
@@ -101,7 +116,9 @@ def supervise(
 
 
 def join(pid: int, group: int) -> None:
-    """Put a child into the process group; if the group's number is the child's pid, the child becomes the leader."""
+    """Put a child into the process group ``group``. If ``group`` is the pid of the child, the child becomes the group's
+    leader.
+    """
     with suppress(PermissionError, ProcessLookupError):
         os.setpgid(pid, group)
 
@@ -127,7 +144,7 @@ class MachineSupervisor:
     ) -> None:
         self.control, self.directory = control, directory
         self.code, self.executor = code, executor
-        self.work_mib = work_mib  # size of a node's directory for tasks; None: no limit
+        self.work_mib = work_mib  # size in MiB of a node's directory for tasks; None: no limit
         self.machines: list[LocalMachine] = []
         self.unread = b""
         self.lifeline = self.client = -1
@@ -138,18 +155,21 @@ class MachineSupervisor:
             self.poll.register(sock, select.POLLIN)
         share_memory()
         self.template: Template | None = None
-        self.awaited: list[dict[str, Any]] = []  # requests for machines that wait for the template
+        self.awaited: list[dict[str, Any]] = []  # requested machines that cannot start before the template is ready
         self.late_at = 0.0
 
     def end_with(self, lifeline: int, client: int) -> None:
-        """Watch for the end of the watchdog, and of the client if ``client`` is not -1, to end everything."""
+        """Watch the watchdog and the client: when one of them ends, everything ends. ``client`` is -1: no client to
+        watch.
+        """
         self.lifeline, self.client = lifeline, client
         for fd in (lifeline, client):
             if fd >= 0:
                 self.poll.register(fd, select.POLLIN)
 
     def serve(self) -> None:
-        if not self.poll.poll(0):  # the client is still importing, so there is time
+        # The client has sent nothing yet, because it still imports modules: there is time for this import.
+        if not self.poll.poll(0):
             self.code.load()
             processes.prepare_removal()
         while True:
@@ -163,13 +183,14 @@ class MachineSupervisor:
                 self.end()
                 processes.remove_tree(self.directory)
                 return
-            if self.lifeline in ready:  # the client still needs the directory, to start another supervisor there
+            # The watchdog has ended; leave the directory to the client, which may start another supervisor there.
+            if self.lifeline in ready:
                 self.end()
                 return
             self.bury()
 
     def end(self) -> None:
-        """Kill everything, and check that it is gone."""
+        """Kill all processes of the pool, and wait (bounded) until they are gone."""
         self.kill(self.machines)
         self.drop_template()
         deadline = time.monotonic() + KILL_DEADLINE_S
@@ -179,7 +200,7 @@ class MachineSupervisor:
     # --- messages of the client ---------------------------------------------------------------------------------
 
     def from_client(self) -> bool:
-        """Read once; return False if the client is gone."""
+        """Read messages of the client once; return False if the client is gone."""
         try:
             data = self.control.recv(processes.FRAME_BYTES)
         except ConnectionResetError:
@@ -212,10 +233,12 @@ class MachineSupervisor:
     # --- the template -------------------------------------------------------------------------------------------
 
     def start_template(self, make: Callable[..., Template], modules: Sequence[str]) -> None:
-        """Start the template. Launches wait for it, since four machines that import the same modules take 4 times as
+        """Start the template (a process that imports slow modules and forks the fork servers).
+
+        Launches wait for the template: four machines that import the same modules at the same time take 4 times as
         long.
         """
-        self.code.load()  # loaded before the fork, so that the template's children have it
+        self.code.load()  # imported before the template is forked, so that the template's children have this code, too
         me = os.getpid()
 
         def become(order: dict[str, str], fds: list[int]) -> NoReturn:
@@ -249,7 +272,9 @@ class MachineSupervisor:
     # --- machines -----------------------------------------------------------------------------------------------
 
     def begin_awaited(self) -> list[Begun]:
-        """Fork the executors of the requested machines; meanwhile, import the modules for their fork servers."""
+        """Fork the executors of the requested machines. Then import the modules for their fork servers, while the
+        executors start.
+        """
         awaited, self.awaited = self.awaited, []
         begun = [each for order in awaited if (each := self.begin(order)) is not None]
         self.code.load()
@@ -257,7 +282,7 @@ class MachineSupervisor:
 
     def begin(self, order: dict[str, Any]) -> Begun | None:
         """Create the machine's directory, and fork its executor. On failure, report the machine as gone, with the
-        cause.
+        cause, and return None.
         """
         directory = self.directory.parent / order["id"]  # <pool>/n<number>
         forks: tuple[socket.socket, ...] = ()
@@ -275,15 +300,15 @@ class MachineSupervisor:
             self.clear(directory)
             self.say(op="gone", id=order["id"], cause=f"could not be started ({error})")
             return None
-        join(executor, executor)  # the group's leader until there is a fork server
+        join(executor, executor)  # the executor leads the process group until the fork server exists
         machine = LocalMachine(order["id"], executor, directory, {executor: EXECUTOR})
         self.machines.append(machine)
         return Begun(machine, order, of_fork_server)
 
     def complete(self, begun: Sequence[Begun]) -> None:
-        """Fork the machines' fork servers, and report each machine to the client as started.
+        """Fork a fork server for each of these machines, and report each machine to the client as started.
 
-        A machine whose fork server cannot be forked is reported as gone, with the cause; the others continue.
+        If a fork server cannot be forked, its machine is reported as gone, with the cause; the other machines continue.
         """
         for machine, order, control in begun:
             (executor,) = machine.parts
@@ -300,18 +325,19 @@ class MachineSupervisor:
                 self.add_ssh_server(machine, order["ssh"])
             if not machine.ended:
                 self.say(op="launched", id=machine.id, group=machine.group, pid=executor)
-        processes.prepare_removal()  # done now, while the client connects to the machines
+        processes.prepare_removal()  # imports modules now, because the client is busy with connecting to the machines
 
     def fork_machine(self, env: dict[str, str], control: socket.socket) -> int:
-        """Fork the machine's fork server and return its pid. It leads its own process group."""
+        """Fork the machine's fork server, as the leader of a new process group. Return its pid."""
         if self.template is not None:
             try:
                 return self.template.fork(env, [control.fileno()])
             except BrokenPipeError:
                 self.drop_template()
-                self.kill_orphans()  # a template that does not respond may have forked
+                self.kill_orphans()  # the template may have forked a fork server before it failed: kill that process
         group = processes.fork(lambda: self.become_machine(env, control), control)
-        join(group, group)  # called in both processes, so that the group exists whichever runs first
+        # Parent and child both make this call, so that the group exists whichever of them runs first.
+        join(group, group)
         return group
 
     def become_machine(self, env: dict[str, str], control: socket.socket) -> NoReturn:
@@ -322,7 +348,7 @@ class MachineSupervisor:
 
     def fork_executor(self, directory: Path, order: dict[str, Any], forks: socket.socket) -> int:
         def run(listener: socket.socket) -> None:
-            os.environ.update(order["env"])  # contains the variables for the GPUs that the machine's tasks see
+            os.environ.update(order["env"])  # sets the variables that say which GPUs the machine's tasks see
             self.executor(
                 listener,
                 forks,
@@ -337,11 +363,11 @@ class MachineSupervisor:
             return processes.fork(lambda: run(listener), listener, forks)
 
     def add_ssh_server(self, machine: LocalMachine, ssh: dict[str, str]) -> None:
-        """Fork the machine's SSH server. On failure, the machine is dead."""
+        """Fork the machine's SSH server. If that fails, the machine counts as dead."""
 
         def run(listener: socket.socket) -> None:
-            # asyncssh searches for a library by running gcc, which leaves temporary files if it is killed with the
-            # machine. This process starts no other programs.
+            # asyncssh runs gcc to search for a library, and a killed gcc leaves temporary files. This process starts no
+            # other programs, so it needs no PATH.
             os.environ["PATH"] = os.devnull
             from . import ssh_server  # imported here: the import is slow, and few pools need it
 
@@ -357,7 +383,7 @@ class MachineSupervisor:
         join(pid, machine.group)
 
     def reap(self) -> None:
-        """Reap ended children. A child that is no part of a machine was an orphan."""
+        """Reap ended children, and record which machines have lost a part. All other children were orphans."""
         for pid, status in processes.ended_children():
             for machine in self.machines:
                 if pid in machine.parts:
@@ -370,7 +396,7 @@ class MachineSupervisor:
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def bury(self) -> None:
-        """End the remaining processes of dead machines, and report these machines to the client."""
+        """Kill the remaining processes of each dead machine, and report the machine to the client as gone."""
         now = time.monotonic()
         for machine in list(self.machines):
             if machine.all_ended or (machine.ended and now >= machine.bury_at):
@@ -379,7 +405,7 @@ class MachineSupervisor:
                 self.say(op="gone", id=machine.id, cause=cause)
 
     def kill(self, machines: list[LocalMachine]) -> None:
-        """End these machines and return when none of their processes is left. Bounded."""
+        """End these machines and return when none of their processes is left. The wait is bounded."""
         for machine in machines:
             processes.kill_group(machine.group)
         deadline = time.monotonic() + KILL_DEADLINE_S
@@ -403,9 +429,9 @@ class MachineSupervisor:
     def kill_orphans(self) -> bool:
         """Kill orphans: children that are neither part of a machine nor the template. Return whether there were any.
 
-        Orphans that are dead already count as well. Fork servers are subreapers themselves, so an orphan becomes this
-        process's child only when its machine is dead. An orphan that dies between the listing and the kill counts,
-        because its own children have just become this process's children.
+        Fork servers are subreapers themselves, so an orphan becomes this process's child only when its machine is dead.
+        An orphan that is dead when it gets the signal also counts, because its own children have just become this
+        process's children: the caller has to look again.
         """
         self.reap()
         mine = {pid for machine in self.machines for pid in machine.parts}

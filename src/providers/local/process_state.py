@@ -1,4 +1,6 @@
-"""The state of a process: whether it is frozen, and how it ended. The client imports this instead of `processes`."""
+"""The state of a process: whether it is frozen, and how it ended. Clients import this small module instead of
+`processes`.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,22 @@ import signal
 import time
 from pathlib import Path
 
-STILL_S = 8.0  # seconds without processor time after which a process counts as frozen, not slow
-LOOK_S = 1.0  # seconds between checks while a response is due
+STILL_S = 8.0  # seconds; a process that has used no processor time for this long counts as frozen, not as slow
+LOOK_S = 1.0  # seconds between checks of the processor time, while a response is awaited
 
 
 class Standstill:
-    """A detector for a frozen process that owes a response: a slow process uses processor time, a frozen one uses
-    none.
+    """Detects whether a process is frozen that has to send a response: a slow process uses processor time, a frozen
+    process uses none.
     """
 
     def __init__(self) -> None:
-        """Start the detection: the process owes a response from now on."""
+        """Start the detection. Create this object when the wait for the response begins."""
         self._used, self._since = "", time.monotonic()
 
     def lasts(self, pid: int) -> bool:
-        """Return whether the process has used no processor time for `STILL_S`, measured between calls of this
-        method.
+        """Return whether the process has used no processor time for `STILL_S`. Call this repeatedly: each call compares
+        the time used with the calls before.
         """
         used, now = " ".join([str(pid), *stat_of(pid)[11:13]]), time.monotonic()  # utime and stime, in units of 0.01 s
         if used != self._used:
@@ -31,8 +33,8 @@ class Standstill:
 
 
 def stat_of(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat from the third on (state, parent, process group, ...); [] if it is
-    missing.
+    """Return the fields of /proc/<pid>/stat, from the third field (state, parent, process group, ...). An empty list:
+    no such process.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -41,7 +43,7 @@ def stat_of(pid: int) -> list[str]:
 
 
 def describe(status: int) -> str:
-    """Return how a process ended, as the rest of a sentence about it."""
+    """Return how a process ended, as a predicate: "exited with status 1"."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return "ended by itself"

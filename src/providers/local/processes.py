@@ -1,4 +1,4 @@
-"""Creation of the supervisor's processes, and checks that they are gone: fork, prctl(2) and /proc."""
+"""Fork the supervisor's processes, and check that they are gone, by prctl(2) and /proc."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from .process_state import stat_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 CLONE_NEWNS = 0x20000  # <linux/sched.h>
-FRAME_BYTES = 64 * 1024  # most bytes of one message between a pool's local processes
+FRAME_BYTES = 64 * 1024  # longest message (bytes) between a pool's local processes
 _libc = ctypes.CDLL(None, use_errno=True)
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE, MNT_DETACH = 2, 4, 0x4000, 1 << 18, 2  # <linux/mount.h>
 
 
 def fork(run: Callable[[], object], *keep: socket.socket) -> int:
-    """Fork a child that dies with this process and keeps only its own sockets, as open copies would hide an end of
+    """Fork a child that dies with this process. Return the child's pid.
+
+    The child keeps only the sockets ``keep``: if it held copies of other sockets, their peers would not see the end of
     file.
     """
     parent = os.getpid()
@@ -35,8 +37,8 @@ def fork(run: Callable[[], object], *keep: socket.socket) -> int:
 
 
 def become(parent: int, run: Callable[[], object], *keep: socket.socket) -> NoReturn:
-    """Run ``run`` in a child, as in `fork`, and never return. ``parent``: the pid of its parent, or of its
-    subreaper.
+    """Run ``run`` in a forked child, with the settings of `fork`, and never return. ``parent``: the pid of the child's
+    parent; if that was the template, of the subreaper that has adopted the child.
     """
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -56,23 +58,27 @@ def become(parent: int, run: Callable[[], object], *keep: socket.socket) -> NoRe
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all its descendants whose parent dies, whatever session they are in."""
+    """Make this process the parent of each descendant whose own parent dies, even if the descendant is in another
+    session.
+    """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-_on_hangup: list[Any] = []  # the former handler of SIGHUP, to be restored in children
+_on_hangup: list[Any] = []  # the former handler of SIGHUP, which children restore
 
 
 def ignore_hangups() -> None:
     """Ignore SIGHUP in this process, but not in its children.
 
-    When the last parent of a process group in the same session dies while a member, such as the template, is stopped,
-    the kernel sends SIGHUP to the whole group. It would kill the process that has to end the others.
+    When the last parent of a process group in the same session dies while a member of the group, such as the template,
+    is stopped, the kernel sends SIGHUP to the whole group. The signal would kill this process, which has to end the
+    others.
     """
     _on_hangup.append(signal.signal(signal.SIGHUP, signal.SIG_IGN))
 
 
-_limits_before: list[tuple[int, int]] = []  # the limit of descriptors before this process raised it; empty: not raised
+# The limit of open descriptors before this process raised it; empty: the limit was not raised.
+_limits_before: list[tuple[int, int]] = []
 
 
 def raise_descriptors() -> None:
@@ -84,7 +90,9 @@ def raise_descriptors() -> None:
 
 
 def give_back_descriptors() -> None:
-    """Restore the limit of descriptors for users' code: programs that use select() break with numbers above 1,023."""
+    """Restore the former limit of open descriptors before users' code runs: programs that use select() fail with
+    descriptors above 1,023.
+    """
     if _limits_before:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         with suppress(ValueError, OSError):
@@ -92,7 +100,7 @@ def give_back_descriptors() -> None:
 
 
 def receive(sock: socket.socket, size_bytes: int) -> tuple[bytes, int | None]:
-    """Receive one message and the descriptor sent with it; None: no descriptor.
+    """Receive one message, and the descriptor that was sent with it; None: no descriptor.
 
     If this process has reached its limit of descriptors, the kernel drops the descriptor and only sets MSG_CTRUNC.
     """
@@ -105,7 +113,8 @@ def wake_on_child_death() -> socket.socket:
     ours, wake = socket.socketpair()
     ours.setblocking(False)
     wake.setblocking(False)
-    signal.set_wakeup_fd(wake.detach(), warn_on_full_buffer=False)  # stays open for the life of the process
+    # `wake` is detached, so that its descriptor stays open for the life of the process.
+    signal.set_wakeup_fd(wake.detach(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     return ours
 
@@ -123,7 +132,9 @@ def ended_children() -> Iterator[tuple[int, int]]:
 
 
 def children() -> list[int]:
-    """Return this process's children, including unreaped dead ones, whose own children may appear only later."""
+    """Return this process's children, also the dead ones that are not reaped: their own children may become visible
+    only later.
+    """
     me = os.getpid()
     try:
         return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
@@ -133,7 +144,7 @@ def children() -> list[int]:
 
 
 def kill_children() -> bool:
-    """Reap the dead children and kill the others. Return whether there were others."""
+    """Reap the dead children, and kill all other children. Return whether there were any to kill."""
     for _ in ended_children():
         pass
     left = children()
@@ -143,8 +154,8 @@ def kill_children() -> bool:
 
 
 def kill(pid: int) -> None:
-    """Send SIGKILL if the process exists. Only for this process's own children, whose pids stay reserved until
-    reaped.
+    """Send SIGKILL to a process, if it exists. Call this only for children of this process: until a child is reaped, no
+    other process gets its pid.
     """
     try:
         os.kill(pid, signal.SIGKILL)
@@ -172,15 +183,16 @@ def close_all_but(kept: set[int]) -> None:
         if fd not in kept:
             try:
                 os.close(fd)
-            except OSError:  # the descriptor of the directory listing itself
+            except OSError:  # this was the descriptor of the directory listing, which is closed already
                 pass
 
 
 def mount_unseen() -> None:
-    """Hide later mounts from all processes except this one and its children. The mounts end with the last of these.
+    """Make mounts of this process and its children invisible to all other processes. The mounts end when the last of
+    these processes ends.
 
     Raises:
-        OSError: CAP_SYS_ADMIN is missing.
+        OSError: This process lacks CAP_SYS_ADMIN.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None):
@@ -189,7 +201,7 @@ def mount_unseen() -> None:
 
 
 def mount_small(directory: Path, mib: int) -> None:
-    """Mount a file system of ``mib`` MiB, in memory, on ``directory``."""
+    """Mount a file system of ``mib`` MiB, whose files are in memory, on ``directory``."""
     options = f"size={mib}m,mode=0700".encode()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", MS_NOSUID | MS_NODEV, options):
@@ -202,12 +214,12 @@ def unmount(directory: Path) -> None:
 
 
 def prepare_removal() -> None:
-    """Import the modules for `remove_tree` early, since at the end there may be no free descriptor for an import."""
+    """Import the modules of `remove_tree` now: at the end, there may be no free descriptor for an import."""
     import shutil  # noqa: F401
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory with its contents, as far as possible."""
+    """Remove a directory with its contents. Whatever cannot be removed stays, without an error."""
     import shutil
 
     shutil.rmtree(directory, ignore_errors=True)

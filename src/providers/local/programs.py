@@ -1,4 +1,4 @@
-"""The programs of a machine: their arguments, and when the supervisor imports them."""
+"""The programs that the processes of a local machine run: their arguments, and when the supervisor imports them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Executor(Protocol):
 
 
 class Template(Protocol):
-    """A process created by `EntryPoints.template`. Each of its methods raises BrokenPipeError if the process has
-    ended.
+    """A process that imports modules and forks from itself, created by `EntryPoints.template`. Each method raises
+    BrokenPipeError if the process has ended.
     """
 
     pid: int
@@ -42,10 +42,10 @@ class Template(Protocol):
 
 
 class ForkServerCode:
-    """The code of fork servers and workers, which is imported while the supervisor waits for its client.
+    """The code of fork servers and workers. The supervisor imports it while it waits for its client.
 
-    If there is no wait, it is imported after the fork of the first executors, which do not need it and start on other
-    cores in the meantime.
+    If the supervisor does not have to wait, it imports the code after it has forked the first executors, which do not
+    need this code, and which start on other cores in the meantime.
     """
 
     def __init__(self, fork_server: str, shared: Sequence[str]) -> None:
@@ -56,7 +56,7 @@ class ForkServerCode:
         """Import the code on the first call, and return the program of a fork server."""
         if self._serve is not None:
             return self._serve
-        gc.disable()  # a collection would find nothing
+        gc.disable()  # nothing could be collected yet, and collections would delay the imports
         for module in self._shared:
             importlib.import_module(module)
         serve: ForkServer = resolve(self._fork_server)
@@ -66,7 +66,9 @@ class ForkServerCode:
 
 
 def share_memory() -> None:
-    """Exclude existing objects from garbage collection, so that their memory pages stay shared with the children."""
+    """Exclude all existing objects from garbage collection: their memory pages then stay shared with the forked
+    children.
+    """
     gc.freeze()
     gc.enable()
 

@@ -1,4 +1,4 @@
-"""`Local`: machines that are process groups on this computer, with the same executor as other machines."""
+"""`Local`: machines that are process groups on this computer. They run the same executor as machines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Begun(NamedTuple):
-    """A pool with its directory and its supervisor. ``start`` starts another supervisor if the first one has ended."""
+    """A pool's directory and its supervisor. ``start`` starts another supervisor if the first one has ended."""
 
     directory: PoolDirectory
     start: Callable[[], StartedSupervisor]
@@ -45,10 +45,12 @@ class Local:
         state: The parent of the pool's directory, which exists as long as the pool. Default: ``$OUTRIDER_STATE``, else
             ``$XDG_STATE_HOME/outrider``, else ``~/.local/state/outrider``.
         shared_memory: False sends large data over the node's socket, instead of by file descriptor.
-        as_remote: True reaches the nodes as other machines, by SSH with a pinned host key and without shared memory.
-            For tests of that.
-        work_mib: The size of a node's directory of tasks in MiB, in memory. For tests of full disks; needs root, to
-            mount. Default: the space of the disk.
+        as_remote: True connects to the nodes as if they were other machines: by SSH, with a pinned host key, and
+            without
+            shared memory. For tests of these connections.
+        work_mib: The size in MiB of the directory in which a node's tasks run; its files are then in memory. For tests
+            of
+            full disks; needs root, to mount. Default: the space of the disk.
 
     Raises:
         TypeError: The option does not exist.
@@ -83,7 +85,7 @@ class Local:
             return f"this program has no descriptors left ({error}): its limit is {soft}, raise it by `ulimit -n`"
         try:
             root = state_root(self.state)
-        except OSError:  # this error is the one to report
+        except OSError:  # report the error of the caller, not this one
             return str(error)
         another = "or name another directory, by Local(state=...) or $OUTRIDER_STATE"
         if isinstance(error, NotPrivate):
@@ -124,11 +126,13 @@ class Local:
         return [await this_computer(request, state_root(self.state))]
 
     def open(self, pool: str, entry_points: EntryPoints) -> AbstractAsyncContextManager[LocalFleet]:
-        """Start the supervisor at once; after the block it and every machine are gone. Always enter the block.
+        """Start the supervisor at once. The returned context manager has to be entered.
+
+        After its block, the supervisor and every machine are gone.
 
         Raises:
             BadRequest: On entering: this is not Linux.
-            JournalError: On entering: the state directory cannot be written, or others may write there.
+            JournalError: On entering: the state directory cannot be written, or other users may write there.
         """
         begun: _Begun | ProviderError
         try:
@@ -155,7 +159,7 @@ class Local:
     async def _opened(self, begun: _Begun | ProviderError) -> AsyncIterator[LocalFleet]:
         if isinstance(begun, ProviderError):
             raise begun
-        import anyio  # slow modules are imported after the start of the supervisor
+        import anyio  # anyio is slow to import, so the supervisor is started before it
 
         from .fleet import LocalFleet
 

@@ -1,4 +1,6 @@
-"""Unix sockets in the machines' private directories, at paths of any length, although ``sun_path`` has 107 bytes."""
+"""Unix sockets in the machines' private directories. Their paths may be of any length, although a socket address
+(``sun_path``) has only 107 bytes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ def listening(path: Path) -> socket.socket:
     """Return a listening socket at the path, to which only this user can connect.
 
     Raises:
-        OSError: It cannot be created; for example, the path exists already.
+        OSError: The socket cannot be created; for example, the path exists already.
     """
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -31,7 +33,9 @@ def listening(path: Path) -> socket.socket:
 
 @contextmanager
 def short_name(path: Path) -> Iterator[str]:
-    """Yield a short name for the path that fits a socket address and is valid within the block."""
+    """Yield a second, short name of the path that fits into a socket address. The name is valid only within the
+    ``with`` block.
+    """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,7 +1,7 @@
-"""The SSH server of a local machine that is used like a remote one: like sshd, it forwards channels to a socket.
+"""The SSH server of a local machine that tests use like a remote machine. Like sshd, it forwards channels to a socket.
 
-It is a process of the machine, and forwards only to the socket of the machine's executor. It does not listen on TCP:
-its own unix socket is in the machine's private directory, too.
+The server is one process of the machine, and forwards only to the socket of the machine's executor. It does not listen
+on TCP: its own unix socket is also in the machine's private directory.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def new_host_key() -> tuple[str, str]:
 
 
 def serve(listener: socket.socket, directory: Path, host_key: str, client_key: str) -> None:
-    """Serve forever. ``client_key`` is the only key that may log in."""
-    os.chdir(directory)  # so that a relative path, which is short enough, names the executor's socket
+    """Serve forever. Only ``client_key`` may log in."""
+    os.chdir(directory)  # so that a short relative path names the executor's socket
     asyncio.run(_serve(listener, asyncssh.import_private_key(host_key), asyncssh.import_public_key(client_key)))
 
 

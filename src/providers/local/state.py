@@ -1,4 +1,4 @@
-"""The state directory, which has all files of local pools, and the removal of directories of killed pools."""
+"""The state directory, which has all files of local pools. This module also removes the directories of killed pools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ..errors import BadRequest
 from ..inherited_files import Descriptor, keep_here
 from ..private import make_private, state_root
 
-UNOWNED_S = 60.0  # seconds; a younger directory without an owner is being created; an older one's creator was killed
+# Seconds; a directory without an owner that is younger is still being created; the creator of an older one was killed.
+UNOWNED_S = 60.0
 
 
 class PoolDirectory:
@@ -25,7 +26,7 @@ class PoolDirectory:
 
     def __init__(self, state: Path | None, pool: str) -> None:
         root = state_root(state)
-        if not _is_text(root):  # nodes receive the path as text
+        if not _is_text(root):  # nodes receive the path as text in UTF-8
             raise BadRequest(
                 f"{str(root)!r} is no text in UTF-8: name another directory, by Local(state=...) or OUTRIDER_STATE"
             )
@@ -45,8 +46,10 @@ class PoolDirectory:
             self.path.rmdir()
             raise
         self._owner = Descriptor(owner)
-        keep_here(self._owner)  # the kernel releases the lock only when every process has closed the file
-        with suppress(OSError):  # full disk: the content is only for people
+        # Children must not inherit this descriptor: the kernel releases the lock only when every process has closed the
+        # file.
+        keep_here(self._owner)
+        with suppress(OSError):  # a full disk is no failure: the content of the file is only for people
             os.write(owner, f"{os.getpid()}\n".encode())
         _lock(owner)
         (self.path / "owner.new").rename(self.path / "owner")
@@ -56,7 +59,7 @@ class PoolDirectory:
         self._owner.close()
 
     def discard(self) -> None:
-        """Remove the directory if no supervisor was started. Works without a free descriptor."""
+        """Remove the directory when no supervisor could be started. This works even if no descriptor is free."""
         for name in ("supervisor.log", "owner"):
             (self.path / name).unlink(missing_ok=True)
         self.path.rmdir()
@@ -68,14 +71,14 @@ class LivingPool:
     """The folder of a local pool whose client lives. ``since``: unix time."""
 
     name: str
-    pid: int | None  # the client's pid; None: a full disk kept it from being written
+    pid: int | None  # the client's pid; None: the disk was full when the client wrote it
     since: float
     nodes: int
     directory: Path
 
 
 def living_pools(state: Path) -> list[LivingPool]:
-    """Return the local pools in a state directory whose clients live, by name.
+    """Return the local pools in a state directory whose clients live, in the order of their names.
 
     Raises:
         OSError: The directory exists, and cannot be read.
@@ -89,8 +92,8 @@ def living_pools(state: Path) -> list[LivingPool]:
 
 
 def _living(directory: Path) -> LivingPool | None:
-    """Return the pool in a folder; None if its client is dead. The check does not disturb a client that takes the
-    lock.
+    """Return the pool in a folder; None: its client is dead. A client that takes the lock at the same time is not
+    disturbed.
     """
     try:
         with (directory / "owner").open("rb") as owner:
@@ -117,7 +120,7 @@ def is_node(name: str) -> bool:
 
 
 def _is_locked(file: int) -> bool:
-    """Return whether a living process holds the lock. The check itself holds the lock only for a moment."""
+    """Return whether a living process holds the lock. To check, this process takes the lock for a moment."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -127,7 +130,9 @@ def _is_locked(file: int) -> bool:
 
 
 def sweep(pools: Path) -> None:
-    """Remove the directories of pools whose client is dead and whose supervisor was killed before it could do so."""
+    """Remove the directories of dead pools: the client is dead, and the supervisor was killed before it could remove
+    them.
+    """
     try:
         directories = list(pools.iterdir())
     except OSError:
@@ -138,7 +143,7 @@ def sweep(pools: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    if not os.access(directory, os.F_OK):  # the supervisor has removed it
+    if not os.access(directory, os.F_OK):  # the supervisor has already removed it
         return
     import shutil  # imported here because it is slow
 
@@ -150,7 +155,7 @@ def _is_abandoned(directory: Path) -> bool:
         owner = os.open(directory / "owner", os.O_RDWR)
     except FileNotFoundError:
         return _age_s(directory) > UNOWNED_S
-    except OSError:  # not a pool's directory, or another user's
+    except OSError:  # the folder is not a pool's directory, or belongs to another user
         return False
     try:
         return _lock(owner)

@@ -1,4 +1,4 @@
-"""The start of a supervisor. Opening a local pool does this first, since it needs no event loop."""
+"""Start a supervisor. This is the first step when a local pool is opened, because it needs no event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...lazy_named_tuple import NamedTuple
 from ..base import EntryPoints
 from ..inherited_files import keep_here
 
-LOWEST_FD = 10  # lowest number for descriptors to pass on; the supervisor's own numbers are below
+LOWEST_FD = 10  # descriptors to pass on get numbers from here, which do not collide with the numbers in the supervisor
 CONTROL_FD, CLIENT_FD = 3, 4  # descriptor numbers in the supervisor
 LOG = "supervisor.log"  # file in the pool's directory with the output of the supervisor and its machines
 
@@ -26,9 +26,9 @@ class StartedSupervisor(NamedTuple):
 
 
 def start_supervisor(directory: Path, entry_points: EntryPoints, work_mib: int | None) -> StartedSupervisor:
-    """Start the supervisor in its own session, so that Ctrl-C reaches only the client, which then ends the pool.
+    """Start the supervisor in a session of its own, so that Ctrl-C reaches only the client, which then ends the pool.
 
-    No other child inherits its descriptors, even if another thread starts one at the same time.
+    No other child inherits the supervisor's descriptors, even if another thread starts a process at the same time.
 
     Raises:
         OSError: The supervisor cannot be started.
@@ -43,7 +43,8 @@ def start_supervisor(directory: Path, entry_points: EntryPoints, work_mib: int |
         _give_opened(fds, os.open(os.devnull, os.O_RDWR), 0, 1)
         _give_opened(fds, os.open(directory / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
         arguments = (CONTROL_FD, client, str(directory), work_mib, *astuple(entry_points))
-        start = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"  # no garbage collection during imports
+        # Imports are faster without garbage collection.
+        start = f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}"
         code = f"{start}; from {__package__}.watchdog import main; main{arguments!r}"
         control.setblocking(False)
         keep_here(control)
@@ -76,10 +77,12 @@ def _give_opened(fds: list[tuple[int, int]], fd: int, *there: int) -> None:
 
 
 def _give_ourselves(fds: list[tuple[int, int]]) -> int:
-    """Add a pidfd of this process to the descriptors. Unlike a pid, it cannot be reused by another process."""
+    """Add a pidfd of this process to the descriptors for the supervisor. A pid would not do, because another process
+    may get the same pid later.
+    """
     try:
         ourselves = os.pidfd_open(os.getpid())
-    except OSError:  # before Linux 5.3, and in sandboxes; then only the socket shows the client's end
+    except OSError:  # before Linux 5.3, and in sandboxes: then only the closed socket shows that the client has ended
         return -1
     _give_opened(fds, ourselves, CLIENT_FD)
     return CLIENT_FD

@@ -1,11 +1,12 @@
-"""The watchdog, the supervisor's parent: it ends the supervisor's processes if the supervisor is killed or frozen.
+"""The watchdog is the parent of the supervisor. It ends the supervisor's processes if the supervisor is killed or
+frozen.
 
     client -- watchdog -- supervisor -- machines
 
-A process that a task has started in a session of its own is tied to its pool only through its ancestors. The supervisor
-adopts it when its machine dies, and the watchdog adopts it when the supervisor dies. When the watchdog dies, the
-supervisor ends everything, as it does when the client dies. Watchdog and supervisor both hold the control socket, so
-the client sees the socket's end only when nothing is left.
+A process that a task has started in a session of its own is tied to its pool only through its ancestors. When its
+machine dies, the supervisor adopts the process; when the supervisor dies, the watchdog adopts it. When the watchdog
+dies, the supervisor ends everything, as it does when the client dies. Watchdog and supervisor both hold the control
+socket, so the client sees the socket's end only when nothing is left.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from typing import Any, NoReturn
 from . import processes
 
 KILL_DEADLINE_S = 5.0
-START_MS = 500  # milliseconds of delay, in which a pool that opens needs the processor more
-ENDS_S = 15.0  # seconds for the supervisor to end after its client has ended
+# Milliseconds to wait before the first imports, because a pool that is being opened needs the processor more.
+START_MS = 500
+ENDS_S = 15.0  # seconds in which the supervisor has to end after its client has ended; then the watchdog kills it
 
 
 def main(control_fd: int, client: int, directory: str, work_mib: int | None, *entry_points: Any) -> NoReturn:
-    """Run the watchdog of one pool's supervisor, which is forked here and imports its own code after the fork.
+    """Run the watchdog of one pool's supervisor. It forks the supervisor, which imports its own code after the fork.
 
-    ``client``: a pidfd; -1: none. ``entry_points``: the fields of a `providers.base.EntryPoints`.
+    ``client``: a pidfd of the client; -1: none. ``entry_points``: the fields of a `providers.base.EntryPoints`.
     """
     try:
         control = socket.socket(fileno=control_fd)
         processes.adopt_orphans()
         lifeline = stand_by(control, client, Path(directory))
-        from .machine_supervisor import supervise  # imported after the fork, as the watchdog does not need it
+        from .machine_supervisor import supervise  # imported after the fork, because only the supervisor needs it
 
         supervise(control, lifeline, client, Path(directory), work_mib, *entry_points)
     except BaseException:  # noqa: BLE001 - the last frame of the process; the client reads the log
@@ -47,8 +49,10 @@ def main(control_fd: int, client: int, directory: str, work_mib: int | None, *en
 
 
 def stand_by(control: socket.socket, client: int, directory: Path) -> int:
-    """Fork the supervisor, and run its watchdog in this process. Return only in the supervisor: a descriptor that
-    becomes readable when the watchdog ends. ``client``: a pidfd; -1: none.
+    """Fork the supervisor, and run its watchdog in this process, without returning.
+
+    In the supervisor, return a descriptor that becomes readable when the watchdog ends. ``client``: a pidfd of the
+    client; -1: none.
     """
     lifeline, held = os.pipe2(os.O_CLOEXEC)
     supervisor = os.fork()
@@ -66,7 +70,7 @@ class _Watchdog:
     def __init__(self, supervisor: int, control: socket.socket, client: int, directory: Path) -> None:
         self._supervisor, self._control, self._client, self._directory = supervisor, control, client, directory
         self._woken = processes.wake_on_child_death()
-        # A handler, so that SIGTERM wakes this loop: it means that the supervisor is frozen.
+        # SIGTERM means that the supervisor is frozen. With a handler, it wakes this loop instead of ending the process.
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -79,7 +83,7 @@ class _Watchdog:
         processes.prepare_removal()
         end_at = float("inf")
         while True:
-            # Checked first: the supervisor may have ended before the wake-up socket existed.
+            # Check before the first poll: the supervisor may have ended before the wake-up socket existed.
             for pid, status in processes.ended_children():
                 if pid == self._supervisor:
                     self._end(status)
@@ -95,7 +99,7 @@ class _Watchdog:
                 end_at = float("inf")
 
     def _end(self, status: int) -> NoReturn:
-        """Exit with the supervisor's status, once none of its processes is left."""
+        """Kill the supervisor's remaining processes, remove their directories, and exit with its status."""
         deadline = time.monotonic() + KILL_DEADLINE_S
         while processes.kill_children() and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -111,7 +115,7 @@ class _Watchdog:
         os._exit(abs(code))
 
     def _is_alone(self) -> bool:
-        """Return whether the client is gone: if so, nobody else removes the pool's directory."""
+        """Return whether the client is gone. Then the watchdog has to remove the pool's directory."""
         if self._client >= 0 and select.select([self._client], [], [], 0)[0]:
             return True
         try:

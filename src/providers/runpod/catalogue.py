@@ -1,7 +1,7 @@
-"""RunPod's GPUs and CPU flavors with prices and stock, as the types for one request. No I/O except in `load`.
+"""RunPod's GPUs and CPU flavors with their prices and stock, as machine types for one request. No I/O except in `load`.
 
-A pod has exactly the requested number of GPUs, and at least the requested processors and memory. So a type here is a
-GPU model in the number of the request.
+A pod has exactly the requested number of GPUs, and at least the requested processors and memory. So each type here is a
+GPU model together with the number of GPUs in the request.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from ..cloud.options import check_known
 from ..errors import BadRequest
 from .vendor import VENDOR
 
-WHERE = "its data centers"  # for error sentences, which name no single data center
-NOWHERE = "no data center"  # the zone of a type that is sold out in all data centers
-ANYWHERE = "any data center"  # the zone of a type in stock if RunPod names no data center
-_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)  # Grace processors have the ARM architecture
-# Words of a GPU's name that are not its model: RunPod's "A100 SXM" and "RTX PRO 6000 WK" are A100 and RTXPRO6000.
+WHERE = "its data centers"  # where the machines are, in error texts: these name no single data center
+NOWHERE = "no data center"  # used as the zone of a type that is sold out in all data centers
+ANYWHERE = "any data center"  # used as the zone of a type that is in stock, if RunPod names no data center for it
+# NVIDIA's GH and GB types have Grace processors, whose architecture is ARM.
+_ARM = re.compile(r"G[HB]\d+", re.IGNORECASE)
+# Words in RunPod's name of a GPU that are not part of the model: "A100 SXM" and "RTX PRO 6000 WK" are the models A100
+# and RTXPRO6000.
 _FORM = re.compile(
     r"\b(NVIDIA|AMD|Instinct|GeForce|Tesla|PCIe|SXM\d*|NVL|HBM\w*|OAM|SFF|WK|SE|MaxQ|Max-Q)\b", re.IGNORECASE
 )
@@ -36,7 +38,7 @@ async def load(
     data_centers: Collection[str] | None,
     instance_types: Collection[str] | None,
 ) -> Catalogue:
-    """Query RunPod for the GPUs or CPU flavors for the request. ``cloud``: ``"SECURE"`` or ``"COMMUNITY"``.
+    """Query RunPod for the GPUs or CPU flavors that fit the request. ``cloud``: ``"SECURE"`` or ``"COMMUNITY"``.
 
     Raises:
         BadRequest: There is no such data center, or RunPod has no type of this kind.
@@ -51,7 +53,7 @@ async def load(
     if request.accelerator is not None or instance_types is not None:
         count = {"count": str(request.accelerator.count if request.accelerator else 1), "cloud": cloud}
         gpus = api.part(await api.call("GET", "/catalog/gpus", params=wanted | count), list, "gpus")
-    # For CPU pods in the community cloud, the catalogue has no prices.
+    # The catalogue has no prices of CPU pods in the community cloud.
     if request.accelerator is None and cloud == "SECURE":
         cpus = api.part(await api.call("GET", "/catalog/cpus", params=wanted), list, "cpus")
     centers: Sequence[Mapping[str, Any]] = ()
@@ -76,8 +78,10 @@ def catalogue(
     data_centers: Collection[str] | None = None,
     among: Collection[str] | None = None,
 ) -> Catalogue:
-    """Return the catalogue of the lists of GPUs and CPU flavors. ``data_centers``: the user's choice; ``among``: those
-    with a network.
+    """Return the catalogue made from the lists of GPUs and CPU flavors.
+
+    ``data_centers``: those that the user has chosen; None: all. ``among``: those that have a private network; None: no
+    network is needed.
     """
     types: dict[str, InstanceType] = {}
     prices: dict[str, float] = {}
@@ -92,7 +96,9 @@ def catalogue(
 
 
 def _gpu(gpu: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[InstanceType, float] | None:
-    """Return the GPU type for the request, with its price. None: this cloud has none, even if a price is listed."""
+    """Return the GPU type for the request, with its price per hour. None: this ``cloud`` does not sell the GPU, even if
+    it lists a price.
+    """
     if not gpu[cloud] or not gpu["price"][cloud] or gpu["manufacturer"] == "UNKNOWN":
         return None
     wanted = request.accelerator.count if request.accelerator else 1
@@ -112,12 +118,14 @@ def _gpu(gpu: Mapping[str, Any], request: LaunchRequest, cloud: str) -> tuple[In
 
 
 def model_of(name: str) -> str:
-    """Return the name in `outrider.accelerators` for RunPod's name of a GPU."""
+    """Return Outrider's name of a GPU, as in `outrider.accelerators`. ``name``: RunPod's name of the GPU."""
     return "".join(_FORM.sub(" ", name).split())
 
 
 def _cpu(cpu: Mapping[str, Any], request: LaunchRequest) -> tuple[InstanceType, float]:
-    """Return a CPU flavor with the vCPUs for the request, rounded up to a power of two. Memory is proportional."""
+    """Return a CPU flavor as a type. Its vCPUs are those of the request, rounded up to a power of two; its memory is
+    proportional to them.
+    """
     memory_gb, per_vcpu = max(request.memory_gb, LEAST_MEMORY_GB), cpu["ramGbPerVcpu"]
     least = max(request.vcpus, LEAST_VCPUS, cpu["vcpu"]["min"], ceil(memory_gb / per_vcpu))
     vcpus = min(1 << (least - 1).bit_length(), cpu["vcpu"]["max"])
@@ -126,7 +134,9 @@ def _cpu(cpu: Mapping[str, Any], request: LaunchRequest) -> tuple[InstanceType, 
 
 
 def _stock(entry: Mapping[str, Any], wanted: Collection[str] | None, among: Collection[str] | None) -> dict[str, str]:
-    """Return the stock of a type by data center, in RunPod's terms. A sold-out type has an entry, too."""
+    """Return the stock of a type: data center -> RunPod's word for the stock. A type that is sold out also has an
+    entry.
+    """
     overall = entry.get("availability", "NONE").lower()
     levels = {each["id"]: each["availability"].lower() for each in entry.get("dataCenters") or ()}
     if not levels and overall != SOLD_OUT and wanted is None and among is None:

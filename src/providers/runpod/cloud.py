@@ -1,4 +1,4 @@
-"""RunPod with one key: the implementation of `providers.cloud.port.Cloud`, which finds and ends pods."""
+"""RunPod with one API key: the implementation of `providers.cloud.port.Cloud`, which finds and ends pods."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATES: Mapping[str, State] = {
     "PROVISIONING": "pending",
     "STARTING": "pending",
     "RUNNING": "running",
-    EXITED: "stopped",  # the fleet ends it, as it is never used again
+    EXITED: "stopped",  # the pool ends such a pod, because nothing uses it again
     ERROR: "stopped",
     "TERMINATED": "terminated",
 }
@@ -40,11 +40,11 @@ class RunPodCloud(AccountCloud):
     """Implements `providers.cloud.port.Cloud`."""
 
     vendor = VENDOR
-    end_at_most = 8  # concurrent calls, as each call ends one pod
+    end_at_most = 8  # each call ends one pod, so this is the number of concurrent calls
 
     def __init__(self, api: HttpApi, place: Mapping[str, str]) -> None:
         super().__init__(api, place)
-        self._ending: set[str] = set()  # pods whose end was requested
+        self._ending: set[str] = set()  # pods that this process has asked RunPod to end
 
     async def machines(self) -> list[ListedMachine]:
         return [read(each) for each in await self.pods()]
@@ -56,7 +56,7 @@ class RunPodCloud(AccountCloud):
         return InstanceView(MachineId(machine), "terminated") if pod is None else read(pod).view
 
     async def end(self, machines: Sequence[str]) -> list[InstanceView]:
-        """End pods, and confirm each end by a query. Unknown pods are left out of the result."""
+        """End pods, and query each pod to confirm its end. A pod that RunPod does not know has no result."""
         return [each for each in await each_of(machines, self._delete) if each is not None]
 
     def is_unknown_machine(self, error: ProviderError) -> bool:  # noqa: ARG002 (a missing pod is not an error)
@@ -93,9 +93,9 @@ def _path(pod: str) -> str:
 
 
 def read(pod: Mapping[str, Any]) -> ListedMachine:
-    """Convert a pod in a response. An unknown state counts as running.
+    """Convert a pod in a response to a `ListedMachine`. An unknown state counts as running.
 
-    The pod has an address once RunPod has mapped a public port to its SSH server.
+    A pod has no public address until RunPod has mapped a public port to its SSH server.
     """
     status, direct = pod["status"], (pod.get("ssh") or {}).get("direct")
     kind = pod.get("gpu") or pod.get("cpu") or {"id": "?"}

@@ -1,6 +1,7 @@
 """Launches of a pool at RunPod: the implementation of `providers.cloud.port.Launcher`, which creates pods.
 
-A launch without a response is never sent again, since RunPod has no idempotency token: see `cloud.single_launch`.
+A launch whose response was lost is never sent again, because RunPod has no idempotency token: see
+`cloud.single_launch`.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ if TYPE_CHECKING:
     from ..cloud.http import HttpApi
     from .provider import RunPod
 
-LAUNCH_S = 60.0  # timeout of one launch in seconds
-# One of RunPod's own images, named in an example of its documentation.
+LAUNCH_S = 60.0  # seconds after which one launch times out
+# The default image: one of RunPod's own, named in an example of its documentation.
 IMAGE = "runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404"
-IMAGE_CUDA = "12.8"  # the CUDA version that the host's driver must support for that image
-DISK_GB = {"gpu": 50, "cpu": 20}  # default GB
-PORT = 22  # port inside the pod, to which RunPod maps a public port
+IMAGE_CUDA = "12.8"  # the CUDA version of the default image, which the driver of the pod's host must support
+DISK_GB = {"gpu": 50, "cpu": 20}  # GB of disk if the pool requests none
+PORT = 22  # the SSH server's port inside the pod; RunPod maps a public port to it
 
 
 @dataclass(slots=True, kw_only=True)
 class PodOrder(SingleOrder):
-    """One launch of one pod. ``pod``: RunPod's response."""
+    """One launch of one pod. ``pod``: RunPod's response to the create call."""
 
     pod: Mapping[str, Any] = field(default_factory=dict)
 
@@ -55,9 +56,9 @@ class PodOrder(SingleOrder):
 async def plan(
     api: HttpApi, provider: RunPod, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
 ) -> Plan:
-    """Choose offers, in rounds of one type: a create call has one type, and several data centers for it.
+    """Choose offers in rounds of one type, because a create call names one type and several data centers.
 
-    Several nodes are in one data center, as they use RunPod's private network.
+    All nodes of a pool of several nodes are in one data center, because they use RunPod's private network.
 
     Raises:
         ProviderError: There are no offers.
@@ -96,7 +97,9 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
         return await plan(self._cloud.api, self._provider, request, cooldowns, living)
 
     async def order(self, plan: Plan, chosen: Sequence[Offer], count: int) -> PodOrder:  # noqa: ARG002
-        """Prepare the launch of one pod. Wait here for the rate limits, since a cancellation is harmless here."""
+        """Prepare the launch of one pod. Wait for RunPod's rate limit here, because a cancellation before the create
+        call has no effect to undo.
+        """
         token, key = uuid4().hex, host_key()
         await self._cloud.api.turn("POST", PODS)
         return PodOrder(
@@ -110,7 +113,9 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
         )
 
     async def create(self, order: PodOrder) -> Answer:
-        """See `port.Launcher.create`. After a refusal of one offer, or of this account, other offers may succeed."""
+        """See `port.Launcher.create`. If RunPod refuses this offer, or refuses it to this account, other offers may
+        still succeed.
+        """
         try:
             answer = await super().create(order)
         except BadRequest as error:
@@ -125,7 +130,7 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
                 code=error.code,
             ) from error
         wanted, landed = self._provider.data_centers, order.pod.get("dataCenterId")
-        # The documentation calls the data centers of a request "preferred".
+        # RunPod's documentation calls the requested data centers "preferred", so a pod may be in another.
         if wanted is not None and landed is not None and landed not in wanted:
             await self._cloud.end([each.machine.id for each in answer.created])
             reason = f"RunPod has placed a pod in {landed}, and not in {' or '.join(wanted)}: it is ended"
@@ -155,7 +160,8 @@ class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
             image=order.body["image"],
             facts={name: f"{what[key]:g}" for name, key in _FACTS.items() if key in what},
         )
-        cost = float(pod.get("cost") or 0.0)  # the billed price, which may differ from the catalogue's
+        # The price that RunPod bills, which may differ from the price in the catalogue.
+        cost = float(pod.get("cost") or 0.0)
         return Created(replace(created, hourly_cost=cost) if cost else created, offer, USER)
 
     def _body(self, request: LaunchRequest, chosen: Sequence[Offer], token: str, key: HostKey) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`RunPod`: GPU pods of RunPod's, that end with their pool."""
+"""`RunPod`: GPU pods of RunPod, which end with their pool."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class RunPod(CloudProvider["RunPodCloud"]):
     """Nodes on RunPod: each is a pod, which is a container with GPUs or with processors alone.
 
-    A pod whose client is gone deletes itself when its lease is over. It uses the key that RunPod gives each pod, which
-    is valid only for that pod.
+    A pod whose client is gone deletes itself when its lease is over. To do so, it uses the API key that RunPod gives
+    each pod, which is valid only for that pod.
 
     Args:
         key_file: A file with an API key. Default: the variable ``RUNPOD_API_KEY`` holds the key.
@@ -41,11 +41,15 @@ class RunPod(CloudProvider["RunPodCloud"]):
             pods only.
         data_centers: Use only these data centers.
         instance_types: Use only these ids of GPUs or CPU flavors.
-        image: The image of the containers, unless ``Image(container=...)`` names one. Default: PyTorch of RunPod's own.
+        image: The image of the containers, unless ``Image(container=...)`` names one. Default: RunPod's own image with
+            PyTorch.
         registry: The id of credentials for the image's registry, as stored at RunPod.
-        min_cuda: The least CUDA version of the hosts' driver, such as ``"12.4"``. With the default image: 12.8.
-        network_volume: The id of a volume, mounted at ``/workspace``. It is in one data center: name that one, too.
-        endpoint_url: Another address of the interface.
+        min_cuda: The lowest CUDA version that the driver of a pod's host may have, such as ``"12.4"``. With the default
+            image: 12.8.
+        network_volume: The id of a volume, mounted at ``/workspace``. A volume is in one data center: also name that
+            data
+            center in ``data_centers``.
+        endpoint_url: The address of another service with RunPod's interface.
 
     Raises:
         ValueError: An option can never work.
@@ -74,7 +78,7 @@ class RunPod(CloudProvider["RunPodCloud"]):
 
     @property
     def containers(self) -> bool:
-        """Return True: pods run the image of ``Image(container=...)``."""
+        """Return True: pods run the image that ``Image(container=...)`` names."""
         return True
 
     def _reach(self) -> AbstractAsyncContextManager[RunPodCloud]:
@@ -89,7 +93,7 @@ class RunPod(CloudProvider["RunPodCloud"]):
         return await plan(cloud.api, self, request, cooldowns, ())
 
     def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:  # noqa: ARG002
-        """Return the offer without memory and CPUs, unless requested: a pod's are known only once it exists."""
+        """Return the offer without CPUs and memory, unless requested: those of a future pod are unknown."""
         return replace(offer, vcpus=offer.vcpus or None, memory_gb=offer.memory_gb or None)
 
     def _launcher(self, cloud: RunPodCloud, recorder: Recorder, tasks: TaskGroup) -> RunPodLauncher:  # noqa: ARG002

@@ -1,4 +1,6 @@
-"""RunPod's interface, REST v2: its address, rate limits, the meanings of its errors, and the places of the key."""
+"""RunPod's interface, REST v2: its address, rate limits, the meanings of its errors, and where the API key is looked
+for.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ VERSION = "/v2"
 KEY = "RUNPOD_API_KEY"
 KEYS = ApiKeys(provider="RunPod", name="runpod", variable=KEY, page="https://console.runpod.io/user/settings")
 PODS = "/pods"
-# 60 requests a minute, 3,000 an hour and 50,000 a day: the header RateLimit-Policy in RunPod's documentation.
+# RunPod allows 60 requests a minute, 3,000 an hour and 50,000 a day: header RateLimit-Policy in its documentation.
 LIMITS = {"calls": (20.0, 0.65)}
 CAPACITY_AGAIN_S = 30.0
-# Status 400 has the message "There are no longer any instances available with the requested specifications." and no
-# documented code. The other patterns cover similar messages.
+# RunPod reports missing capacity with status 400, the message "There are no longer any instances available with the
+# requested specifications." and no documented code. The other patterns cover similar messages.
 _NO_ROOM = re.compile(
     r"instances? (currently )?available|out of (stock|capacity)|not have the resources"
     r"|(no|not enough|insufficient) (free |gpu )?(capacity|gpus)",
@@ -41,7 +43,9 @@ MEANINGS: Meanings = (
 
 
 def service(endpoint_url: str | None) -> Service:
-    """Return RunPod's interface. ``endpoint_url``: another address of the interface, without the version."""
+    """Return the description of RunPod's interface. ``endpoint_url``: another address than RunPod's, without the
+    version.
+    """
     return Service(
         name="RunPod",
         extra="runpod",
@@ -60,7 +64,9 @@ def base(endpoint_url: str | None) -> str:
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Return code and message of an error's body (RFC 9457). The code is Outrider's own; empty: the status decides."""
+    """Return code and message of an error response (RFC 9457). The code is one of Outrider's; empty: use the HTTP
+    status.
+    """
     if not isinstance(body, Mapping):
         return "", ""
     errors = body.get("errors")

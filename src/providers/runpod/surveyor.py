@@ -1,4 +1,4 @@
-"""The surveyor of RunPod: lists pods for `outrider ps` and `outrider gc`, and ends them for `gc`."""
+"""The surveyor of RunPod. It lists pods for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RunPodSurveyor(AccountSurveyor["RunPodCloud"]):
-    """Implements `survey.Surveyor`."""
+    """Implements `survey.Surveyor` for RunPod."""
 
     provider = "runpod"
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ..cloud.vendor import Vendor
 
-NO_ROOM = "no-instances"  # Outrider's own code, as RunPod's errors have only a status and a message
-LIMIT = "limit"  # Outrider's own code
+NO_ROOM = "no-instances"  # a code of Outrider's own, because RunPod's errors have only a status and a message
+LIMIT = "limit"  # a code of Outrider's own
 UNKNOWN = "HTTP 404"
 NO_ACCESS = "HTTP 403"
 NOT_TAKEN = "HTTP 400"
@@ -22,11 +22,11 @@ VENDOR = Vendor(
         ERROR: "RunPod says that its container is in an error that it does not recover from",
     },
     quotas=frozenset({LIMIT}),
-    # A pod ends itself by a call that RunPod may refuse, so no error may promise its end.
+    # A pod ends itself by a call to RunPod, which RunPod may refuse: error texts must not promise that the pod ends.
     off_is_ended=False,
     price_advice="RunPod's catalogue says none",
 )
-# For pools of several nodes without RunPod's private network.
+# The vendor for pools of several nodes that cannot use RunPod's private network.
 APART = replace(
     VENDOR,
     warning_of_several="these pods of RunPod's reach each other at no port: only those with GPUs in the secure cloud "

@@ -3,17 +3,18 @@
 The two figures are those of seff 2.1 (contribs/seff/seff in Slurm's source), for each node instead of for the job:
 
 - CPU efficiency is the TotalCPU of all steps, divided by Elapsed times AllocCPUS.
-- Memory efficiency is the memory of the step that used most (``mem`` in TRESUsageInTot: the peaks of its tasks, added
-  up), divided by ``mem`` in AllocTRES.
+- Memory efficiency is the memory of the step that used most (``mem`` in TRESUsageInTot: the peaks of the step's tasks,
+  added up), divided by ``mem`` in AllocTRES.
 
-Each step of a pool's job has one node and one task, so that its figures are the node's. For a job with one node, the
-figures equal seff's own, except that seff rounds the processor time to whole seconds.
+Each step of a pool's job runs on one node and has one task, so the figures of a step are the figures of its node. For a
+job with one node, the figures equal seff's own, except that seff rounds the processor time to whole seconds.
 
-SACCT-1: a job that was shrunk has a record for each of its sizes; the time of each counts for the nodes that it names.
-A step that ran at that moment is never counted (Slurm 22.05 keeps it as RESIZING, without figures), and neither is its
-node.
-SACCT-2: an older job with the same number is not this one. A site that restarted its numbering has such jobs.
-SACCT-3: whatever the answer has in it, reading it raises nothing.
+SACCT-1: sacct has one record of a shrunk job for each size of the job. The time of each record counts for the nodes
+that the record names. A step that ran while its job was shrunk is not counted (Slurm 22.05 keeps the step as RESIZING,
+without figures), and the node of such a step is not counted either.
+SACCT-2: an older job with the same number is another job, and is left out. A site that restarted its numbering has such
+jobs.
+SACCT-3: reading sacct's output raises nothing, whatever the output contains.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FIELDS = (
     *("AllocTRES", "ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot"),
 )
 GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "COMPLETING", "CONFIGURING"})
-RESIZED = "RESIZING"  # state of the records that describe a job, and its running steps, before it was shrunk
+RESIZED = "RESIZING"  # the state of records from before a job was shrunk: of the job, and of the steps that ran then
 EXTERN = "extern"  # Slurm's own step for SSH logins, which may end after the job
 _CPU_TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([nc]?)", re.ASCII)
@@ -40,7 +41,10 @@ _UNITS = {unit: 1024**power for power, unit in enumerate(("", "K", "M", "G", "T"
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """A job's share of one node, and its use. Memory: None if Slurm does not count or limit it."""
+    """The processors and memory that a job had on one node, and how much of them it used.
+
+    The memory fields are None if Slurm does not count memory, or does not limit it.
+    """
 
     node: str
     seconds: float  # time for which the job had the node
@@ -82,12 +86,12 @@ class _Sum:
     cpu_s: float = 0.0
     memory_total_bytes: int | None = None
     used_bytes: list[int] = field(default_factory=list)
-    counted: bool = False  # whether it has a figure for any step other than Slurm's own
-    lost: bool = False  # whether the figures of a step are lost
+    counted: bool = False  # whether any step, except Slurm's own steps, has a figure
+    lost: bool = False  # whether the figures of any step are lost
 
 
 def command(jobs: Sequence[str]) -> list[str]:
-    """Return the command that queries jobs, with all records of jobs that were shrunk."""
+    """Return the sacct command for these jobs. Its output has all records of jobs that were shrunk."""
     which = ["--jobs", ",".join(jobs), "--duplicates"]
     shown = ["--noheader", "--parsable2", "--noconvert", "--format", ",".join(FIELDS)]
     return ["env", "SLURM_TIME_FORMAT=%s", "sacct", *which, *shown]

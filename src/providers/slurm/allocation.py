@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
 LOOK_S = 0.1
-END_S = 15.0  # seconds for steps to end after the request; after them, their sruns are ended
-KILL_S = 10.0  # seconds from SIGTERM to SIGKILL of an srun, which may wait for a controller that does not respond
+END_S = 15.0  # seconds that a step has to end after the request; then the srun of the step is ended
+KILL_S = 10.0  # seconds from SIGTERM to SIGKILL of an srun: srun may wait for a Slurm controller that does not respond
 LAST_BYTES = 400
 
 
@@ -57,10 +57,10 @@ class Allocation:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], *, python: str = "python3") -> Allocation:
-        """Return the job described by these environment variables.
+        """Return the job that these environment variables describe.
 
         Raises:
-            BadRequest: They describe no job, or this program is one of several copies.
+            BadRequest: The variables describe no job, or srun has started several copies of this program.
         """
         job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
         if not job or not nodes:
@@ -128,8 +128,8 @@ class AllocationFleet:
         """Start a step on up to ``count`` nodes that have no step of this pool.
 
         Raises:
-            BadRequest: The pool needs more nodes than the job has; or the shared folder cannot be written, or others
-                may change its contents.
+            BadRequest: The pool needs more nodes than the job has; or the shared folder is not writable; or other users
+                may change the folder's contents.
             NoCapacity: All nodes are in use.
         """
         allocation = self._allocation
@@ -168,9 +168,9 @@ class AllocationFleet:
         return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End the steps of these machines. Their nodes stay in the job, and are reused.
+        """End the steps of these machines. Their nodes stay in the job, and later launches reuse them.
 
-        On cancellation, the steps still end.
+        If this call is cancelled, the steps end all the same.
         """
         steps = [step for each in ids if (step := self._steps.get(each)) is not None]
         for step in steps:
@@ -198,7 +198,7 @@ class AllocationFleet:
     async def close(self) -> None:
         """End all steps."""
         steps = list(self._steps.values())
-        if self._begun:  # including the steps that `terminate` is ending
+        if self._begun:  # the list also has the steps that `terminate` is ending
             for step in steps:
                 step.ending = True
             with suppress(OSError):
@@ -213,7 +213,7 @@ class AllocationFleet:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _make_folder(self, client_key: str) -> None:
-        """Create the folder atomically, so that a launch that finds the folder can use it as it is."""
+        """Create the job's folder atomically: a folder that exists is always complete."""
         from .step.programs import texts
 
         if self._folder.exists():
@@ -309,7 +309,7 @@ class AllocationFleet:
         return f"its step on {step.node} ended with status {step.srun.returncode}{f': {text}' if text else ''}"
 
     async def _warn_of_the_limit(self) -> None:
-        """Report the job's time limit to the steps, as the batch scripts of this package do."""
+        """Write the seconds until the job's time limit to a file that the steps read, as a pool's batch script does."""
         question = ["squeue", "--noheader", f"--jobs={self._allocation.job}", "--format=%L"]
         try:
             left_s = read_or_none((await Here().run(question)).stdout.strip())
@@ -326,13 +326,13 @@ class AllocationFleet:
             await in_thread(new.rename, self._folder / LIMIT)
 
     async def _end_one(self, step: _Step) -> None:
-        """End a step, so that its node can be reused."""
+        """End one step, so that its node can be reused."""
         file = self._folder / f"{END}.{step.node}"
-        with suppress(OSError):  # on failure, SIGTERM ends the step
+        with suppress(OSError):  # if the file that requests the end cannot be written, SIGTERM ends the step
             await in_thread(file.touch)
         await self._ended([step])
         with suppress(OSError):
-            await in_thread(file.unlink)  # a remaining file would also end the node's next step
+            await in_thread(file.unlink)  # if the file remained, the next step on this node would also end
         self._over(step)
 
     async def _ended(self, steps: Sequence[_Step]) -> None:

@@ -1,6 +1,6 @@
 """Parse and format Slurm's durations. sbatch(1), "--time": minutes, M:S, H:M:S, D-H, D-H:M and D-H:M:S. No I/O.
 
-DURATION-1: what is written is read as the same number of seconds, rounded up to whole ones.
+DURATION-1: a formatted duration, parsed again, is the same number of seconds, rounded up to whole seconds.
 """
 
 from __future__ import annotations

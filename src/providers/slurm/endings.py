@@ -1,4 +1,6 @@
-"""End a pool's jobs, or some of their nodes, and wait for the end; `jobs` and `job_ends` decide when it is reached."""
+"""End a pool's jobs, or release some of their nodes, and wait until Slurm has done so. `jobs` and `job_ends` decide
+when a job has ended.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,15 @@ if TYPE_CHECKING:
 
 POLL_S, MOST_POLL_S = 1.0, 5.0
 END_POLL_S = 0.1  # seconds between polls while a caller waits for the end
-# Seconds within which jobs end, unless their site's epilog takes longer: slurmd looks after 0.6 and 1.3 s.
+# A job ends within this time (seconds), unless the site's epilog takes longer: slurmd (Slurm's daemon on a node) checks
+# after 0.6 s and after 1.3 s whether the job's processes are gone.
 LATE_S = 1.3
-CONFIRM_S = 120.0  # seconds; the end of a job takes KillWait and the site's epilog
-KILL_S = 5.0  # seconds; the least time before Slurm kills a step, whatever KillWait is
+CONFIRM_S = 120.0  # seconds to wait for the confirmed end of a job, which takes Slurm's KillWait and the site's epilog
+KILL_S = 5.0  # seconds from SIGTERM to SIGKILL of a step, at least: Slurm waits this long even if KillWait is shorter
 
 
 class Endings:
-    """Ends the jobs of one pool. ``poll``: calls squeue and updates the job book from its output."""
+    """Ends the jobs of one pool. ``poll`` calls squeue and updates the job book (all known jobs of the pool)."""
 
     def __init__(
         self, pool: str, slurm: Slurm, submitter: Submitter, book: JobBook, poll: Callable[[], Awaitable[None]]
@@ -47,7 +50,7 @@ class Endings:
             if not job.running:
                 await self._slurm.want_nodes(job.folder, len(job.machines))
             await self._poll()
-            # Empty while the job waits in the queue: surplus nodes are released when it starts.
+            # No node is unused while the job waits in the queue: surplus nodes are released when the job starts.
             unused = job.unused_nodes
             began = anyio.current_time()
             job.give_back(unused, began)
@@ -59,7 +62,7 @@ class Endings:
         free: set[str] = set()
         while True:
             steps = await self._steps(job)
-            # A node that does not respond stays in the job, as Slurm would start other jobs on it.
+            # Do not release a node that does not respond: Slurm would start other jobs on it.
             if ended := {*unused} - steps - free:
                 free |= ended
                 await self._keep(job, free)
@@ -70,7 +73,7 @@ class Endings:
                 raise ProviderError(f"the steps on {', '.join(sorted(left))} have not ended", retry_after_s=5.0)
             await anyio.sleep(_pause_s(lasts_s))
             if lasts_s >= SILENT_S:
-                await self._poll()  # Slurm removes a node without power from the job, after minutes
+                await self._poll()  # Slurm removes a node without power from the job after some minutes
         job.released |= dict.fromkeys(free, inf)
 
     async def _keep(self, job: Job, free: set[str]) -> None:
@@ -80,19 +83,22 @@ class Endings:
             await self._slurm.keep_nodes(job.id, keeps)
 
     async def _steps(self, job: Job) -> set[str]:
-        """Return the nodes whose steps have not reported their end. A step that left an error counts as ended."""
+        """Return the nodes whose steps have not reported their end. A step that reported an error counts as ended."""
         files = await self._slurm.node_files([job.folder])
         return {node for node, facts in files.items() if "host_key" in facts}
 
     async def end_whole(self, jobs: Sequence[Job]) -> None:
-        """End jobs whose machines have all been ended or lost. See `end`."""
+        """End jobs that have no machine left: all of them were ended or lost. See `end`."""
         for job in jobs:
             job.give_back(job.nodes, anyio.current_time())
         await self.end({job.id: job.folder for job in jobs})
 
     async def end(self, jobs: Mapping[str, str], *, waited_for: bool = False) -> None:
-        """End jobs, given with their folders, and wait for their end. ``waited_for``: a caller waits, so poll more
-        often.
+        """End jobs, and wait for their end.
+
+        Args:
+            jobs: Job id -> folder of the job.
+            waited_for: True: a caller waits for the end, so poll more often.
 
         Raises:
             ProviderError: Slurm does not respond, or has not ended the jobs within `CONFIRM_S`.
@@ -110,7 +116,8 @@ class Endings:
                 break
             if lasts_s > CONFIRM_S:
                 raise ProviderError(f"Slurm has not ended the jobs {', '.join(left)}", retry_after_s=5.0)
-            # A quiet job's batch shell waits for the step of a node that does not respond.
+            # scancel also ends the batch shell of a quiet job (no step runs on any responding node): that shell would
+            # wait for the step of a node that does not respond.
             due = [each for each in left if each not in forced and (lasts_s > SILENT_S or each in quiet)]
             if due:
                 await self._slurm.cancel(due)
@@ -122,8 +129,8 @@ class Endings:
             job.over = job.confirmed = True
 
     async def end_known(self) -> None:
-        """End all jobs that are known to have been submitted."""
-        known = self._book.jobs  # a job that was only missing in squeue's output may still exist
+        """End all jobs that sbatch is known to have created."""
+        known = self._book.jobs  # includes jobs that were missing in squeue's output: they may still exist
         over = self._ended.union(job for job, each in known.items() if each.confirmed)
         submissions = self._submitter.submissions
         left = {each.job: each.folder for each in submissions if each.job and each.job not in over}
@@ -131,8 +138,9 @@ class Endings:
             await self.end(left, waited_for=True)
 
     async def _look(self, jobs: Mapping[str, str], ends: JobEnds, by_word: set[str]) -> tuple[set[str], list[str]]:
-        """Return the quiet jobs, and the jobs that remain. The two queries run concurrently, as each takes its time on
-        a busy login host.
+        """Query the steps and the queue. Return the quiet jobs, and the jobs that have not ended.
+
+        The two queries run concurrently, because each is slow on a busy login host.
         """
         around, sent_at = await self._submitter.site(), anyio.current_time()
         views: list[JobView] = []
@@ -148,8 +156,10 @@ class Endings:
         return quiet, ends.answer([view for view in views if view.id in jobs], sent_at, quiet)
 
     async def _quiet(self, jobs: Mapping[str, str], by_word: set[str]) -> set[str]:
-        """Return the jobs of which nothing runs on any responding node: jobs that have lost nodes, and jobs in
-        ``by_word`` that have ended by the reports of their steps. For other jobs, Slurm itself soon reports the end.
+        """Return the quiet jobs: those of which no step runs on any responding node.
+
+        A job is quiet if it has lost nodes and its other steps have ended. A job in ``by_word`` is also quiet if all
+        its steps have reported their end. For all other jobs, Slurm itself soon reports the end.
         """
         quiet: set[str] = set()
         for job in self._of_book(jobs):
@@ -166,16 +176,17 @@ class Endings:
 
 
 def _killed_s(grace_s: float, *, ending: bool) -> float:
-    """Return the seconds until the steps of a job count as requested to end, `SILENT_S` before they count as silent.
+    """Return the seconds until the steps of a job count as asked to end. `SILENT_S` after that, a step that has not
+    ended counts as silent.
 
-    By then, Slurm has killed the steps. ``ending``: Slurm was already ending the job. Some steps may then have been
-    killed without a report; all others end within `LATE_S`, because they get the request to end at once.
+    Slurm kills the steps before they count as silent. If Slurm was already ``ending`` the job, it may have killed some
+    steps before they could report; all other steps get the request at once, and end within `LATE_S`.
     """
     return LATE_S - SILENT_S if ending else SILENT_S + max(grace_s, KILL_S)
 
 
 def _pause_s(lasts_s: float) -> float:
-    """Return the pause before the next poll if no caller waits: the busy login host also has to start a replacement
-    job.
+    """Return the pause (seconds) before the next poll when no caller waits. The pauses leave a busy login host time to
+    start a replacement job.
     """
     return min(max(lasts_s / 2, 2 * END_POLL_S), MOST_POLL_S)

@@ -13,7 +13,7 @@ from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderEr
 from ..login_host import AGAIN_S, Ended
 
 NO_COMMAND = 127
-MOST = 600  # most characters of a command's output in an error
+MOST = 600  # longest part of a command's output (characters) in an error
 
 
 _SINFO = "`sinfo -s` lists the partitions."
@@ -126,7 +126,8 @@ _MEANINGS = (
         "Look at `quota` and `df ~` there; OUTRIDER_CACHE names another folder, which the nodes must see as well.",
         ("no space left", "disk quota", "read-only file system", "permission denied", "file exists"),
     ),
-    Meaning(  # last entry: sbatch itself or its controller reports a mistake, so no job exists
+    # The last entry of the table: sbatch or the Slurm controller reports a mistake in the request, so no job exists.
+    Meaning(
         BadRequest,
         "Slurm does not take the job as it is asked for",
         "Look at the options of Slurm(...), and at `man sbatch` there.",
@@ -136,7 +137,7 @@ _MEANINGS = (
 
 
 def error_of(command: str, ended: Ended, where: str = "here") -> ProviderError:
-    """Return the error for a failed command. ``where``: "here", or "on login"."""
+    """Return the error for a failed command. ``where`` names the host in the text: "here", or "on login"."""
     text = " ".join(f"{ended.stderr}\n{ended.stdout}".split())[:MOST]
     quoted = f": {command} says {text!r}" if text else f": {command} ended with status {ended.status}, and says nothing"
     if ended.status == NO_COMMAND or re.search(rf"\b{re.escape(command)}\b.*(?:not found|no such file)", text, re.I):

@@ -46,14 +46,16 @@ if TYPE_CHECKING:
 
 CALM_POLL_S = 5.0  # seconds between polls while no change is expected; otherwise `POLL_S`
 CALM_AFTER_S = 60.0
-LOOK_S = 0.25  # seconds between polls of the job's files while a step is about to report
+LOOK_S = 0.25  # seconds between two readings of the job's files while a step is expected to report its address
 WARN_AFTER = 2  # failed polls in a row before a warning
 AWAY_S = 10.0  # seconds, the longest pause between polls while Slurm does not respond
 LEASE_S, LEASE_MORE_S = 120.0, 60.0
 
 
 class SlurmFleet:
-    """A pool's jobs, a `providers.base.Fleet`. `start` it; `close` it, shielded, before its task group ends."""
+    """A pool's jobs, a `providers.base.Fleet`. Call `start` first. Call `close`, shielded from cancellation, before the
+    task group of the fleet ends.
+    """
 
     def __init__(self, provider: Slurm, pool: str, runner: Runner, journal: Journal, tasks: TaskGroup) -> None:
         self._provider, self._pool, self._journal, self._tasks = provider, pool, journal, tasks
@@ -81,11 +83,13 @@ class SlurmFleet:
     # --- called by the pool -------------------------------------------------------------------------------------------
 
     async def adopt(self, known: Sequence[Machine], most: int, *, lease_s: float | None = None) -> Sequence[Machine]:
-        """Take over, before the first launch, the first ``most`` of the ``known`` machines whose steps still run. All
-        other jobs of the pool are ended in the background.
+        """Take over machines of a dead client, before the first launch, and end all other jobs of the pool in the
+        background.
+
+        The first ``most`` of the ``known`` machines whose steps still run are taken over.
 
         Raises:
-            BadRequest: The pool's jobs are in another place; they are left as they are.
+            BadRequest: The pool's jobs are in another place; they continue unchanged.
             ProviderError: Slurm does not respond; the jobs still exist.
         """
         self._lease_s = LEASE_S if lease_s is None else lease_s
@@ -121,10 +125,10 @@ class SlurmFleet:
             self._warn(f"jobs that a client of the pool has left are ended when it closes ({error})")
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Submit one job of ``count`` nodes; or ``count`` jobs of one node, if they need not start together. After the
-        pool's first job, launches requested within `GATHER_S` are combined into one job.
+        """Submit one job of ``count`` nodes; or ``count`` jobs of one node, if the nodes need not start together.
 
-        A cancellation takes effect after the current call of sbatch.
+        After the pool's first job, launches that are requested within `GATHER_S` are combined into one job. A
+        cancellation takes effect after the current call of sbatch.
 
         Raises:
             ProviderError: Nothing was submitted.
@@ -144,8 +148,10 @@ class SlurmFleet:
         return machines
 
     async def terminate(self, ids: Sequence[MachineId]) -> None:
-        """End machines of this pool; ids of others are ignored. A job's other nodes continue. If Slurm is already
-        ending a job, its tasks keep their announced time, and this call does not wait for the end.
+        """End machines of this pool. Ids that are not of this pool are ignored. The other nodes of a job continue.
+
+        If Slurm is already ending a job, the job's tasks keep the time that was announced to them, and this call does
+        not wait for the end.
 
         Raises:
             ProviderError: Slurm refused, does not respond, or has not confirmed the end within `CONFIRM_S`.
@@ -176,7 +182,8 @@ class SlurmFleet:
             await self._news.wait()
 
     async def close(self) -> None:
-        """End all jobs of the pool; return when Slurm confirms. Transient errors are retried for the lease's length.
+        """End all jobs of the pool; return when Slurm confirms the end. Temporary errors are retried for as long as the
+        lease lasts.
 
         Raises:
             NotGone: Something may still exist; the error names it.
@@ -240,7 +247,7 @@ class SlurmFleet:
                 await wake.wait()
 
     async def _trim(self) -> None:
-        """End the jobs without any wanted machine, and release surplus nodes of jobs that have started."""
+        """End the jobs that have no wanted machine, and release the surplus nodes of jobs that have started."""
         for job in self._book.open_jobs:
             if not job.machines and (job.requeued or (job.never and not job.running)):
                 await self._slurm.cancel([job.id])
@@ -269,13 +276,14 @@ class SlurmFleet:
             views = await self._slurm.jobs(around.user, self._pool)
             self._polled_at = anyio.current_time()
             events = self._book.answer(views, sent_at)
-            with anyio.CancelScope(shield=True):  # shielded, as the book returns each event only once
+            # Shielded from cancellation, because the job book returns each event only once.
+            with anyio.CancelScope(shield=True):
                 for event in events:
                     self._handle(await self._with_limits(await self._with_output(event)))
             await self._ask_nodes()
 
     async def _with_output(self, event: JobEvent) -> JobEvent:
-        """Add a job's output to the event for the end of a machine that was never reached: the output may have the
+        """Add the job's output to the event if the machine ended before it could be reached: the output may have the
         reason.
         """
         job = self._book.job_of(event.machine) if isinstance(event, Gone) else None
@@ -288,9 +296,7 @@ class SlurmFleet:
         return replace(event, cause=f"{event.cause}; its output ends with: {output}") if output else event
 
     async def _with_limits(self, event: JobEvent) -> JobEvent:
-        """Add the partition's limits to the reason of a job that requests more nodes or time than the partition
-        allows.
-        """
+        """If a job requests more nodes or time than its partition allows, add the partition's limits to the reason."""
         if not isinstance(event, Never) or not event.reason.word.startswith("Partition"):
             return event
         try:
@@ -330,7 +336,7 @@ class SlurmFleet:
         ]
 
     async def _ask_nodes(self) -> None:
-        """Check whether running nodes can be reached."""
+        """Read which nodes of running jobs have reported their address, and report these nodes as reachable."""
         for job in self._waiting:
             answers = await self._slurm.node_files([job.folder])
             for machine in list(job.machines):
@@ -339,11 +345,11 @@ class SlurmFleet:
                     continue
                 by_ssh = self._ways_in.by_ssh(node, anyio.current_time()) if self._provider.reach == "auto" else None
                 if by_ssh is None and self._provider.reach == "auto" and "host_key" in answers[node]:
-                    continue  # whether SSH works will be known soon
+                    continue  # wait for the probe of this node's SSH server, which ends soon
                 self._reachable(job, machine, node, answers[node], by_ssh=by_ssh or self._provider.reach == "ssh")
 
     async def _ask_the_way(self, nodes: Sequence[str]) -> None:
-        """Determine which nodes allow SSH logins of the user, while their steps start."""
+        """Probe which nodes accept SSH logins of the user, while the steps on these nodes start."""
         try:
             self._ways_in.answered(nodes, await self._slurm.lets_in(nodes, reach.ASK_S))
         except ProviderError:
@@ -358,7 +364,8 @@ class SlurmFleet:
             self._tell(
                 MachineGone(machine, facts.get("error", f"the step on node {node} does not say how it is reached"))
             )
-            self._book.ending([machine])  # so that the node is released from its job
+            # The machine counts as ended, so the next round releases its node from the job.
+            self._book.ending([machine])
             return
         job.began.add(node)
         provider = self._provider
@@ -404,7 +411,8 @@ class SlurmFleet:
             except ProviderError as error:
                 if error.retry_after_s is None or anyio.current_time() + error.retry_after_s > until:
                     if not any(each.open or each.job for each in self._submitter.submissions):
-                        break  # nothing was submitted, and the pool's closer has seen the error
+                        # Nothing was submitted, so nothing is left; the earlier launch has already raised this error.
+                        break
                     left = [f"job {each.job}" for each in self._submitter.submissions if each.job is not None]
                     unsure = any(each.open for each in self._submitter.submissions)
                     raise NotGone(str(error), machines=left, by=time.time() + patience_s, unsure=unsure) from error
@@ -417,8 +425,9 @@ class SlurmFleet:
             self._warn(str(error))
 
     async def _sweep(self) -> None:
-        """End the known jobs, and search concurrently for unknown ones: a call of sbatch without a response is
-        certainly over only after more than a minute.
+        """End the known jobs, and search for unknown jobs at the same time.
+
+        The search takes longer than a minute: only then has a call of sbatch without a response certainly ended.
         """
         failures: list[ProviderError] = []
 
@@ -433,5 +442,5 @@ class SlurmFleet:
             tasks.start_soon(trying, self._submitter.look_for_lost)
         if failures:
             raise next((each for each in failures if each.retry_after_s is None), failures[0])
-        await self._endings.end_known()  # includes jobs that the search has found
+        await self._endings.end_known()  # once more, for the jobs that the search has found
         await self._slurm.remove([each.folder for each in self._submitter.submissions if each.job is not None])

@@ -1,4 +1,6 @@
-"""Combined launches: nodes that were lost together, and are requested within a moment, are replaced by one job."""
+"""Combine launches: one job replaces all nodes that were lost together, if their replacements are requested at nearly
+the same time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, Machine
 from ..errors import ProviderError
 
-GATHER_S = 0.05  # seconds; the losses of one job's nodes are reported, and their replacements requested, one by one
+# Seconds to gather requests: the pool reports the losses of one job's nodes, and requests replacements, one by one.
+GATHER_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -31,8 +34,8 @@ class _Launch:
 
 
 class Gathering:
-    """Combines concurrent requests into one call of ``launch``. The first caller waits for others, then makes the call.
-    If the first caller is cancelled, the others fail with an error that allows a retry.
+    """Combines concurrent requests into one call of ``launch``. The first caller waits for further requests, then makes
+    the call. If the first caller is cancelled, the other callers get an error that allows a retry.
     """
 
     def __init__(self, launch: Callable[[LaunchRequest, int], Awaitable[Sequence[Machine]]]) -> None:
@@ -40,10 +43,10 @@ class Gathering:
         self._open: _Launch | None = None
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
-        """Return ``count`` machines of a combined launch.
+        """Return ``count`` of the machines that the combined launch has created.
 
         Raises:
-            ProviderError: The error of ``launch``, raised for each caller.
+            ProviderError: The combined launch failed; each caller gets this error.
         """
         joined = self._open
         if joined is not None and joined.request == request:

@@ -31,7 +31,8 @@ def gres_of(accelerator: AcceleratorRequest) -> str:
 
 
 def arguments(request: LaunchRequest, gres: str | None) -> list[str]:
-    """Return sbatch's arguments for the requirements of each node. ``gres``: replaces the request's accelerator.
+    """Return sbatch's arguments for the requirements of each node. ``gres``, if given, replaces the accelerator of the
+    request.
 
     Raises:
         BadRequest: sbatch cannot express a part of the request.

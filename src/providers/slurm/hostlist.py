@@ -1,6 +1,6 @@
 """Expand Slurm's lists of nodes: "c[0-2,5],gpu07" is c0, c1, c2, c5 and gpu07, in that order. No I/O.
 
-HOSTLIST-1: the order of the list is kept, as it is the order of the job's nodes; leading zeros are kept, too.
+HOSTLIST-1: the names keep the order of the list, which is the order of the job's nodes, and keep their leading zeros.
 """
 
 from __future__ import annotations

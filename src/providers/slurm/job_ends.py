@@ -1,10 +1,12 @@
-"""Decide when jobs that are being ended are over, from one answer of squeue to the next. No I/O, no clock.
+"""Decide when jobs that are being ended are over, from one output of squeue to the next. No I/O, no clock.
 
-ENDS-1: a job is over when an answer shows it so, or when `MISSING` answers lack it, one after the other and `APART_S`
-apart: a controller that has just started, or a standby that takes over, answers before it knows all jobs.
-ENDS-2: a job of which nothing runs on any responding node is over when an answer shows that Slurm ends it. That nothing
-runs is known from the job's steps (JOBS-6, JOBS-8), or because Slurm has had the time to kill the job there. Slurm
-shows such a job until it counts the other nodes as down, or has cleaned up, which takes minutes at some sites.
+ENDS-1: a job is over when an output of squeue shows it as ended. A job is also over when `MISSING` outputs in a row,
+`APART_S` apart, do not show it: one output is not enough, because a Slurm controller that has just started, or a
+standby controller that takes over, answers before it knows all jobs.
+ENDS-2: a quiet job (no step runs on any responding node) is over when an output of squeue shows that Slurm is ending
+the job. A job is known to be quiet by its steps (JOBS-6, JOBS-8), or because Slurm has had enough time to kill its
+steps. Slurm shows such a job until Slurm counts the other nodes as down, or has cleaned up, which takes minutes at some
+sites.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ APART_S = 0.5
 
 
 class JobEnds:
-    """The jobs that are being ended. ``watched``: those known to exist from the start."""
+    """The jobs that are being ended. ``watched``: jobs that are known to exist before the first output of squeue."""
 
     def __init__(self, watched: Iterable[str] = ()) -> None:
         self._lacked = dict.fromkeys(watched, 0)
@@ -31,11 +33,12 @@ class JobEnds:
         return list(self._lacked)
 
     def answer(self, views: Iterable[JobView], sent_at: float, quiet: Container[str] = ()) -> list[str]:
-        """Process an output of squeue that was requested at ``sent_at``.
+        """Process an output of squeue. Return the jobs that are not over.
 
-        ``views``: the jobs in the output that this program is ending.
-
-        ``quiet``: jobs of which nothing runs any more. Return the jobs that are not over.
+        Args:
+            views: The jobs in the output that this program is ending.
+            sent_at: Time at which the output was requested.
+            quiet: Jobs of which no step runs on any responding node.
         """
         shown = {view.id: view for view in views}
         for job in [*self._lacked, *(each for each in shown if each not in self._lacked)]:

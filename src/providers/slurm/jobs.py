@@ -1,16 +1,19 @@
-"""Track the state of a pool's jobs and machines from one answer of squeue to the next. No I/O, no clock.
+"""Track the state of a pool's jobs and machines from one output of squeue to the next. No I/O, no clock.
 
-JOBS-1: a machine is reported as running at most once, and as gone at most once; after that nothing more is reported.
-JOBS-2: the machines of a job get its nodes in the allocation's order, when it starts, and keep them: when a node is
-taken away, the nodes of the other machines stay as they are.
-JOBS-3: a job is gone only when two answers in a row lack it, both requested after its submission.
-JOBS-4: a pending reason that never ends is reported at once, and once.
-JOBS-5: a pending reason that ends soon or never is reported when it has lasted for `PERSISTS_S` without a break, not
-earlier.
-JOBS-6: a node is silent if its step has not ended `SILENT_S` after the request to end that node alone. A job is quiet
-when it has silent nodes, and all other steps of it have ended.
-JOBS-7: while Slurm ends a job, its steps are requested to end, once, when the time announced to their tasks is over.
-JOBS-8: a job has ended by its own report when the steps on all its nodes had begun, and none of them is left.
+JOBS-1: a machine is reported as running at most once, and as gone at most once. After it is reported as gone, no event
+follows for it.
+JOBS-2: when a job starts, its machines get its nodes in the allocation's order, and keep them: when a node is taken
+away, the nodes of the other machines stay as they are.
+JOBS-3: a job is gone only when two outputs of squeue in a row do not show it, both requested after the job's
+submission.
+JOBS-4: a pending reason that never ends is reported at once, and only once.
+JOBS-5: a pending reason that either ends soon or never ends is reported after it has lasted for `PERSISTS_S` without a
+break, not earlier.
+JOBS-6: a node is silent if its step has not ended `SILENT_S` after that step was asked to end. A job is quiet when it
+has silent nodes, and all its other steps have ended.
+JOBS-7: while Slurm ends a job, its steps are asked to end, once, when the time announced to their tasks is over.
+JOBS-8: a job has ended by its own report when the steps on all its nodes had begun, and all of them have reported their
+end.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from ..base import MachineId
 from .reasons import Reason, reason_of
 from .squeue import ENDS, QUEUED, RUNS, JobView
 
-# Seconds for an ending job to report its cause. Replacements of its machines wait no longer than this.
+# Seconds for an ending job to report its cause. The replacement of its machines waits at most this long.
 CAUSE_S = 0.5
-SILENT_S = 3.0  # seconds after the request to end within which a step ends, unless its node is lost
-SOON_S = 3.0  # seconds after its submission within which a job starts if nodes are idle
-MISSING = 2  # number of answers without a job after which it is gone
+SILENT_S = 3.0  # seconds from the request to end a step until it has ended; a step that takes longer is on a lost node
+SOON_S = 3.0  # seconds from the submission of a job until it starts, if nodes are idle
+MISSING = 2  # a job is gone when this many outputs of squeue in a row do not show it
 PERSISTS_S = 300.0
-MOVED_S = 30.0  # seconds; a smaller change of the expected start is not reported
+MOVED_S = 30.0  # seconds; if the expected start of a job changes by less, the change is not reported
 
 _ENDS = {
     "TIMEOUT": "job {job} reached its time limit",
@@ -65,7 +68,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A machine has ended, or was taken away."""
+    """A machine has ended, or Slurm took its node away."""
 
     machine: MachineId
     cause: str
@@ -85,7 +88,7 @@ JobEvent = Queued | Runs | Gone | Never
 
 @dataclass(slots=True)
 class Job:
-    """The state of one job. ``machines``: those that the pool has not ended, in order."""
+    """The state of one job. ``machines``: its machines, in order, without those that the pool has ended."""
 
     id: str
     folder: str
@@ -94,29 +97,30 @@ class Job:
     node_of: dict[MachineId, str] = field(default_factory=dict)  # includes ended machines
     ending: list[MachineId] = field(default_factory=list)  # machines whose end is requested and not confirmed
     running: bool = False
-    # Put back into the queue after it ran: its machines are lost, and the job has to be cancelled.
+    # True: Slurm put the job back into the queue after it ran. Its machines are lost, and the job has to be cancelled.
     requeued: bool = False
     over: bool = False
-    # Slurm reported the end, or the job was cancelled; otherwise it was only missing in answers.
+    # True: Slurm reported the end, or the job was cancelled. False: the job was only missing in outputs of squeue.
     confirmed: bool = False
     nodes: tuple[str, ...] = ()  # the job's present nodes
     first_node: str | None = None
-    # Node -> time of the request to end its step; inf: the step has ended.
+    # Node -> time at which its step was asked to end; inf: the step has ended.
     released: dict[str, float] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)  # released nodes that do not respond
     began: set[str] = field(default_factory=set)  # nodes whose steps have reported their address
     left_s: float | None = None
     last_reported: tuple[str, float | None] | None = None  # (reason, expected start)
     never: bool = False
-    persists_since: float | None = None  # time since which its pending reason is one that ends soon or never
+    # Time since which the job waits for a reason that either ends soon or never ends (JOBS-5).
+    persists_since: float | None = None
     missing: int = 0
     ending_since: float | None = None
     is_end_sent: bool = False
-    shrinking: bool = False  # a call that releases its surplus nodes is in progress
+    shrinking: bool = False  # whether a call that releases the job's surplus nodes is in progress
 
     @property
     def unused_nodes(self) -> list[str]:
-        """The nodes of the job on which none of its machines is."""
+        """The nodes of the job that have no machine of the pool."""
         used = {self.node_of.get(machine) for machine in self.machines}
         return [node for node in self.nodes if node not in used]
 
@@ -126,18 +130,22 @@ class Job:
         return self.first_node
 
     def give_back(self, nodes: Iterable[str], now: float) -> None:
-        """Record that the steps on these nodes have the request to end. The batch shell's node still stays in the
-        job.
+        """Record that the steps on these nodes were asked to end. The node of the batch shell cannot be released: it
+        stays in the job.
         """
         for node in nodes:
             self.released[node] = min(now, self.released.get(node, now))
 
     def may_be_quiet(self, now: float) -> bool:
-        """Return whether the job may be quiet, so that its steps have to be checked."""
+        """Return whether the job may be quiet (no step runs on any responding node), so that its steps have to be
+        checked.
+        """
         return bool(self.silent) or any(now - at >= SILENT_S for at in self.released.values())
 
     def steps_seen(self, steps: Collection[str], now: float) -> bool:
-        """Process the nodes whose steps have not reported their end. Return whether the job is quiet (JOBS-6)."""
+        """Process the list of nodes whose steps have not reported their end. Return whether the job is quiet (JOBS-6:
+        it has silent nodes, and its other steps have ended).
+        """
         self.silent |= {node for node in steps if now - self.released.get(node, inf) >= SILENT_S}
         return bool(self.silent) and self.silent.issuperset(steps)
 
@@ -146,10 +154,10 @@ class Job:
         return bool(self.nodes) and self.began.issuperset(self.nodes) and not steps
 
     def is_left(self, now: float, grace_s: float) -> bool:
-        """Return, once, whether to end the steps of a job that Slurm is ending and that no client reaches any more
-        (JOBS-7).
+        """Return True, only once, when the steps of a job have to be asked to end, because Slurm is ending the job and
+        no client can reach it any more (JOBS-7).
 
-        ``grace_s``: the time announced to tasks. Slurm itself kills nothing for at least 5 s.
+        ``grace_s``: seconds that were announced to the tasks. Slurm kills nothing in the first 5 s.
         """
         since = self.ending_since
         if since is None or self.over or self.machines or self.is_end_sent or now - since < grace_s:
@@ -201,8 +209,8 @@ class JobBook:
         return [machine for job in self.open_jobs for machine in job.machines]
 
     def ending(self, ids: Iterable[MachineId]) -> list[Job]:
-        """Record that machines are being ended, for which no more events follow. Return their jobs, except those whose
-        end is confirmed.
+        """Record that the pool is ending these machines; no more events follow for them. Return their jobs, except the
+        jobs whose end is confirmed.
         """
         ending: dict[str, Job] = {}
         for machine in ids:
@@ -227,7 +235,7 @@ class JobBook:
     # --- answers of squeue --------------------------------------------------------------------------------------------
 
     def answer(self, views: Iterable[JobView], sent_at: float) -> list[JobEvent]:
-        """Process all jobs in an answer of squeue. ``sent_at``: time of the request."""
+        """Process an output of squeue, and return the new events. ``sent_at``: time of the request for the output."""
         shown = {view.id: view for view in views}
         events: list[JobEvent] = []
         for job in self.open_jobs:

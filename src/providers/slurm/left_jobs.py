@@ -1,7 +1,8 @@
 """Decide which jobs of a dead client a fleet takes over. No I/O.
 
-LEFT-1: a machine is taken over only if its job runs and has its node, and is the pool's by the journal's claim.
-LEFT-2: every other living job of the pool is ended, and no job that is not the pool's.
+LEFT-1: a machine is taken over only if its job runs, the job still has the machine's node, and the journal shows that
+the job is of this pool.
+LEFT-2: every other living job of the pool is ended. Jobs of other pools are not touched.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The decision. ``machines``: those that are taken over; ``surplus``: the number of further living machines, above
-    ``most``; ``keeps``: the jobs of the machines; ``ends``: the pool's other living jobs.
+    """Which jobs to take over, and which to end.
+
+    ``machines``: the machines that are taken over; ``surplus``: the number of living machines above ``most``;
+    ``keeps``: the jobs of ``machines``; ``ends``: the other living jobs of the pool.
     """
 
     machines: tuple[Machine, ...]
@@ -31,7 +34,7 @@ class Left:
 
 
 def thing_of(view: JobView) -> Thing:
-    """Return a job as a `Thing`, for claims."""
+    """Return a job as a `Thing`, so that a claim can check to which pool it belongs."""
     label = label_of(view.comment)
     if label is None:
         return Thing(view.id)
@@ -39,7 +42,9 @@ def thing_of(view: JobView) -> Thing:
 
 
 def left(views: Iterable[JobView], claim: Claim, known: Sequence[Machine], most: int) -> Left:
-    """Decide to take over the first ``most`` of the ``known`` machines that still exist. ``views``: the user's jobs."""
+    """Decide to take over the first ``most`` of the ``known`` machines that still exist. ``views``: the user's jobs, as
+    squeue shows them.
+    """
     ours = {view.id: view for view in views if not view.over and claim.has(thing_of(view))}
     there = [machine for machine in known if machine.address is not None and _runs(ours.get(job_of(machine)), machine)]
     machines = tuple(there[:most])
@@ -53,7 +58,7 @@ def left(views: Iterable[JobView], claim: Claim, known: Sequence[Machine], most:
 
 
 def folder_of(view: JobView, intents: Iterable[Intent], root: str) -> str:
-    """Return a job's folder: from the journal, or from the token of the call that created the job."""
+    """Return a job's folder: as the journal has it, else named by the token of the sbatch call that created the job."""
     label = label_of(view.comment)
     written = (each.facts.get("folder") for each in intents if view.id in (each.ids or ()))
     return next(filter(None, written), f"{root}/{view.id if label is None else label.token}")

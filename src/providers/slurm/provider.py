@@ -1,4 +1,4 @@
-"""`Slurm`: the nodes of a cluster on which the user has an account, as jobs in its queue."""
+"""`Slurm`: the provider of nodes of a cluster on which the user has an account, as jobs in the cluster's queue."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class Slurm:
 
     @property
     def local(self) -> bool:
-        """Return whether nodes are on this computer."""
+        """Return whether the nodes are on this computer."""
         return False
 
     @property
@@ -198,7 +198,7 @@ class Slurm:
 
     @property
     def free(self) -> bool:
-        """Return True: Slurm counts shares, not money."""
+        """Return True: Slurm limits users by shares of the cluster, not by money."""
         return True
 
     @property
@@ -217,7 +217,7 @@ class Slurm:
         return {"slurm": self.where, **({} if self.host is None else as_texts(self.login()))}
 
     def login(self) -> Login:
-        """Return the keys and files for the login to the login host."""
+        """Return the keys and files with which to log in to the login host."""
         keys = () if self.key is None else (self.key,)
         return Login(keys=keys, known_hosts=self.known_hosts, config=self.config)
 

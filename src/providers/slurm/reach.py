@@ -1,8 +1,8 @@
-"""Decide how to connect to steps with ``reach="auto"``: by SSH to nodes that accept the user's login, else by srun.
-No I/O, no clock.
+"""Decide how to connect to steps with ``reach="auto"``: by SSH to nodes that accept the user's login, else by srun. No
+I/O, no clock.
 
-REACH-1: a node is reached by SSH only after it has accepted the user's login once.
-REACH-2: no node waits for an answer for longer than `PATIENCE_S` after its step can be reached.
+REACH-1: the client connects to a node by SSH only after the node has accepted the user's login once.
+REACH-2: after a step can be reached, the client waits at most `PATIENCE_S` for the probe of its node's SSH server.
 REACH-3: a site that has refused the user's login on all nodes of a job is not probed again.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 PATIENCE_S = 0.5
-ASK_S = 3.0  # seconds, the limit for a probe: a firewall may drop its packets
+ASK_S = 3.0  # the limit for one probe, in seconds: a firewall may drop its packets
 
 
 class WaysIn:
@@ -24,7 +24,7 @@ class WaysIn:
         self._closed = False
 
     def ask(self, nodes: Iterable[str]) -> list[str]:
-        """Return the nodes to probe now; call `answered` or `failed` afterwards."""
+        """Return the nodes to probe for SSH now. Call `answered` or `failed` when the probe has ended."""
         new = [] if self._closed else [node for node in nodes if node not in self._probing | self._open]
         self._probing.update(new)
         return new
@@ -39,7 +39,9 @@ class WaysIn:
         self._probing.difference_update(nodes)
 
     def by_ssh(self, node: str, now: float) -> bool | None:
-        """Return whether to reach a node, whose step can be reached, by SSH; None: unknown so far."""
+        """Return whether to connect to the step on ``node`` by SSH. None: unknown so far. Call only when the step can
+        be reached.
+        """
         if node in self._open:
             return True
         ready_at = self._ready_at.setdefault(node, now)

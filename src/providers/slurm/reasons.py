@@ -13,13 +13,16 @@ from typing import Literal
 from ...lazy_dataclass import dataclass
 from ..errors import BadRequest, NoCapacity, ProviderError, QuotaExceeded
 
-# "quota": a limit of the user's, which waiting does not change; "persists": a reason that ends soon or never
+# "quota": a limit of the user's account, which waiting does not change; "persists": a reason that either ends soon or
+# never ends
 Fate = Literal["waits", "quota", "impossible", "persists"]
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The meaning of a pending reason. ``words`` complete "job 4711 waits: "; ``advice`` is a sentence, or empty."""
+    """The meaning of a pending reason. ``words`` complete the text "job 4711 waits: "; ``advice`` is a sentence, or
+    empty.
+    """
 
     word: str  # Slurm's own reason code
     words: str

@@ -4,18 +4,20 @@ The job's folder is on the disk that the login host and the nodes share, and onl
 puts the programs of `.step` and ``authorized_keys`` there before it submits the job. The script starts the step server
 on each node. Files and commands:
 
-- `node_file` of the node appears, whole, when the step accepts connections: JSON with ``host_key`` ("ssh-ed25519
+- `node_file` of the node appears, complete, when the step accepts connections: JSON with ``host_key`` ("ssh-ed25519
   AAAA"), ``step`` ("4711.0"), ``user``, ``address`` (for other nodes), ``lease`` and ``notice`` (files).
 - `relay` is the command that connects to the step: its standard streams carry an SSH connection.
-- `LIMIT` appears when the time limit comes near, with the seconds until then.
-- `WANTED` has the number of wanted nodes, if the job has more: only the first of them get a step.
-- `END` or ``end.NODE`` appears before the SIGTERM to a step that shall end at once. SIGTERM without it is a preemption.
+- `LIMIT` is a file with the seconds until the time limit. It appears when the limit comes near.
+- `WANTED` is a file with the number of wanted nodes, if the job has more nodes: only the first nodes get a step.
+- `END` or ``end.NODE`` is a file that appears before SIGTERM is sent to a step that has to end at once. SIGTERM without
+  this file means a preemption.
 
-SCRIPT-1: each node has an srun of its own. One srun for all of them dies whole if a node fails while it starts. The
-batch shell's own node comes last: its step would take the processor from the sruns for all others.
-SCRIPT-2: the user's values are quoted, and cannot end their line. Only the lines of ``setup`` are shell code.
-SCRIPT-3: the batch shell survives signals, and ends when all steps have ended, whatever ``setup`` has set or left
-running.
+SCRIPT-1: each node has an srun of its own. One srun for all nodes would end completely if one node fails while it
+starts. The batch shell's own node comes last: its step would take the processor from the sruns of all other nodes.
+SCRIPT-2: the user's values are quoted, so that none of them can end its line. Only the lines of ``setup`` are shell
+code.
+SCRIPT-3: the batch shell survives signals, and ends when all steps have ended, whatever options ``setup`` has set, and
+whatever processes it has left running.
 SCRIPT-4: if a step was killed and could not remove its node's file, the batch shell removes the file.
 """
 
@@ -37,18 +39,18 @@ OUTPUT = "job.out"
 GRACE_S = 30.0
 # Seconds of warning before the time limit; Slurm may send it up to a minute early (sbatch(1), --signal).
 SIGNAL_S = 120.0
-REFUSED_S = 2  # seconds within which a refused ssh exits
-# Jobs with less than SHORT * SIGNAL_S of time are warned when 1/SHORT of their time remains.
+REFUSED_S = 2  # seconds; an ssh whose login is refused exits within this time
+# A job with a time limit below SHORT * SIGNAL_S is warned when 1/SHORT of its time remains.
 SHORT = 4
 
-# The ssh command from the login host to a node. It never prompts, and detects a node that does not respond.
-# Ciphers with hardware support: large values take a fifth less time than with OpenSSH's first choice.
+# The ssh command from the login host to a node. It never prompts, and detects a node that does not respond. Its ciphers
+# have hardware support: large values take a fifth less time than with the cipher that OpenSSH prefers.
 _CIPHERS = "aes128-gcm@openssh.com,aes256-gcm@openssh.com,aes128-ctr,aes192-ctr,aes256-ctr"
 SSH = (
     *("ssh", "-T", "-c", _CIPHERS, "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=8"),
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
 )
-# Options of a step that has all of its job's share of a node, and allows other steps beside it.
+# srun options of a step that may use all of the job's processors and memory on a node, beside other steps.
 _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none", "--kill-on-bad-exit=0", "--export=ALL")
 _SCRIPT = """\
 #!/bin/bash
@@ -93,7 +95,7 @@ class Script:
 
     @property
     def arguments(self) -> list[str]:
-        """Return the arguments of the step server."""
+        """Return the arguments with which the step server is started."""
         lifetime = [] if self.lifetime_s is None else [f"--lifetime={self.lifetime_s:g}"]
         return [self.folder, f"--lease={self.lease_s:g}", f"--grace={self.grace_s:g}", *lifetime]
 
@@ -125,11 +127,13 @@ def node_file(folder: str, node: str) -> str:
 
 
 def relay(job: str, node: str, folder: str, *, python: str = "python3", here: bool = False) -> tuple[str, ...]:
-    """Return the command that connects to the step on a node. Without ``-u`` an SSH handshake hangs for good.
+    """Return the command that connects to the step on a node.
 
-    Each end of srun has a relay, because Slurm would send the last piece of a message above 1024 bytes 40 ms late.
-    ``here``: the relay at the client's end runs on this computer. It is this package's own file, because nodes can
-    write to the job's folder.
+    Each end of srun has a relay (a process that passes on the data), because Slurm would delay the last piece of a
+    message above 1024 bytes by 40 ms. Without srun's ``-u``, an SSH handshake hangs forever.
+
+    ``here``: the relay at the client's end runs on this computer. That relay is this package's own file, because nodes
+    can write to the copy in the job's folder.
     """
     srun = ("srun", "-u", "--quiet", f"--jobid={job}", f"--nodelist={node}", *_STEP)
     far = near = (python, "-I", "-S", f"{folder}/{RELAY}")
@@ -139,7 +143,7 @@ def relay(job: str, node: str, folder: str, *, python: str = "python3", here: bo
 
 
 def ssh_relay(node: str, folder: str, *, python: str = "python3") -> tuple[str, ...]:
-    """Return the command that connects from the login host to the step, as the user, by the node's SSH server."""
+    """Return the command that connects to a step from the login host: it logs in to the node by SSH, as the user."""
     inside = shlex.join((python, "-I", "-S", f"{folder}/{RELAY}", folder))
     return (*SSH, node, inside)
 
@@ -161,7 +165,9 @@ def ssh_or_srun_relay(
 
 
 def signal_s(time_s: float | None) -> float:
-    """Return how many seconds before its time limit the batch shell is warned. None: the time limit is the site's."""
+    """Return how many seconds before the time limit the batch shell is warned. ``time_s`` is None: the limit is the
+    site's default.
+    """
     return SIGNAL_S if time_s is None else min(SIGNAL_S, time_s / SHORT)
 
 

@@ -16,9 +16,9 @@ from .errors import MOST, error_of, refuse_failed
 from .script import END, GRACE_S, NODES, OUTPUT, SSH, WANTED
 from .squeue import JobView
 
-# Fields of a partition to display if a job is too large for the partition.
+# Fields of a partition to show to a user whose job is too large for it.
 LIMITS = ("TotalNodes", "MaxNodes", "MaxTime", "State")
-OUTPUT_BYTES = 2000  # bytes from the end of a job's output, for the cause of its end
+OUTPUT_BYTES = 2000  # bytes to read from the end of a job's output, to find the cause of the job's end
 # Login scripts may print other lines first, so each line of this script has a prefix.
 _LOOK_AROUND = """
 umask 077
@@ -57,7 +57,7 @@ for folder; do
 done
 true
 """
-# Probe all nodes concurrently, for at most $1 seconds.
+# Try an SSH login on all nodes concurrently, for at most $1 seconds.
 _LETS_IN = """
 limit=$1; shift
 for node; do
@@ -66,8 +66,9 @@ done
 wait
 true
 """
-# The loop tells steps to end by creating files. If that fails (a full home), the shell goes on to scancel. Steps that
-# see their file are gone within 0.1 s; a job that scancel ends needs Slurm's KillWait, because of its batch shell.
+# The loop asks steps to end: it creates one file for each. If it cannot create a file (a full home), scancel follows
+# all the same. A step that sees its file ends within 0.1 s. A job that only scancel ends takes Slurm's KillWait,
+# because of its batch shell.
 _END = """
 until [ "$1" = -- ]; do ( : >"$1" ) 2>/dev/null; shift; done
 shift
@@ -81,8 +82,10 @@ _ALREADY = re.compile(r"invalid job id|already completing or completed|not found
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The facts of a login host. ``root``: the folder of all jobs' folders. ``grace_s``: from SIGTERM to a job's
-    end.
+    """What a client has to know of a login host.
+
+    ``root``: the folder that has the folders of all jobs; ``grace_s``: seconds from SIGTERM to SIGKILL when Slurm ends
+    a job.
     """
 
     root: str
@@ -91,7 +94,9 @@ class Around:
 
 
 class Slurm:
-    """Slurm's commands, run by ``commands``. Each method raises a ProviderError; see `login_host.Commands`."""
+    """Slurm's commands, which ``commands`` runs on one host. Each method raises a ProviderError if its command fails;
+    see `login_host.Commands`.
+    """
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
@@ -101,8 +106,8 @@ class Slurm:
         return self._commands.where
 
     async def look_around(self, partition: str = "") -> Around:
-        """Return the facts of this host. ``partition``: its GraceTime applies to preempted jobs; without one, only
-        KillWait is certain.
+        """Return the facts about this host. The GraceTime of ``partition`` applies to preempted jobs; if there is no
+        GraceTime, KillWait applies.
 
         Raises:
             BadRequest: Other users may change the programs that jobs run.
@@ -123,7 +128,7 @@ class Slurm:
         """Create the folder with these files, and submit a job. Return the job's id.
 
         Raises:
-            ProviderError: A job may exist all the same, unless the error `is_refusal`.
+            ProviderError: The command failed. A job may exist, unless `is_refusal` returns True for the error.
         """
         packed = _packed(files)
         ended = await self._commands.run(["sh", "-c", _SUBMIT, "submit", folder, *arguments], stdin=packed)
@@ -137,7 +142,8 @@ class Slurm:
         raise HostAway(f"sbatch {self.where} does not say which job it made: {output!r}", retry_after_s=AGAIN_S)
 
     async def _end_elsewhere(self, job: str, cluster: str) -> None:
-        """End a job that sbatch has submitted to a cluster other than its own, where no later command would find it.
+        """End a job that sbatch has submitted to another cluster, not to the login host's own: no later command would
+        find it.
 
         Raises:
             BadRequest
@@ -158,8 +164,8 @@ class Slurm:
         return squeue.read(ended.stdout)
 
     async def limits(self, partition: str) -> str:
-        """Return a partition's limits for jobs, in Slurm's own format; empty: unknown. An empty ``partition`` means the
-        default partition.
+        """Return a partition's limits for jobs, in Slurm's own format; empty: unknown. If ``partition`` is empty,
+        return the limits of the default partition.
         """
         ended = await self._commands.run(["scontrol", "--oneliner", "show", "partition", *filter(None, [partition])])
         for line in ended.stdout.splitlines():
@@ -199,21 +205,21 @@ class Slurm:
         return files
 
     async def output(self, folder: str) -> str:
-        """Return the end of a job's output, in one line; empty: no output."""
+        """Return the last bytes of a job's output, as one line; empty: no output."""
         ended = await self._commands.run(["tail", "-c", str(OUTPUT_BYTES), f"{folder}/{OUTPUT}"])
         return " ".join(ended.stdout.split())
 
     async def end_jobs(self, jobs: Mapping[str, str]) -> None:
-        """Remove jobs, given with their folders, from the queue, or request the end of their steps, which takes a
-        moment.
+        """Remove pending jobs from the queue, and ask the steps of running jobs to end, which takes a moment. ``jobs``:
+        id -> folder.
 
-        A failure for a node that does not respond raises nothing: the queue shows which jobs remain.
+        If a node does not respond, no error is raised: the queue shows which jobs remain.
         """
         files = [f"{folder}/{END}" for folder in jobs.values()]
         await self._commands.run(["sh", "-c", _END, "end", *files, "--", *jobs])
 
     async def end_steps(self, folder: str, nodes: Sequence[str]) -> None:
-        """Request the end of the steps on these nodes of a job; they end within a second."""
+        """Ask the steps on these nodes of a job to end. They end within a second."""
         await self._commands.run(["sh", "-c", _END, "end", *(f"{folder}/{END}.{node}" for node in nodes), "--"])
 
     async def cancel(self, jobs: Sequence[str]) -> None:
@@ -223,7 +229,7 @@ class Slurm:
             raise error_of("scancel", ended, self.where)
 
     async def want_nodes(self, folder: str, count: int) -> None:
-        """Make a pending job start fewer steps than it has nodes. The job keeps its nodes until it starts."""
+        """Make a pending job start fewer steps than it has nodes. The job keeps all its nodes until it starts."""
         await self._commands.run(
             ["sh", "-c", 'echo "$2" >"$1.new" && mv "$1.new" "$1"', "want", f"{folder}/{WANTED}", str(count)]
         )

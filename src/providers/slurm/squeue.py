@@ -57,9 +57,11 @@ class JobView:
 
 
 def command(*, user: str, name: str | None = None) -> list[str]:
-    """Return the command that lists the user's jobs with a name, including those that ended some minutes ago."""
+    """Return the squeue command for the jobs of a user, including jobs that ended some minutes ago. ``name``: only jobs
+    with this name.
+    """
     which = [f"--user={user}", *([] if name is None else [f"--name={name}"])]
-    # Removes filters that the user has set; an empty one would still filter.
+    # Unset the filter variables that the user has set: even an empty variable would filter.
     own = [f"--unset=SQUEUE_{name}" for name in FILTERS]
     return ["env", *own, "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", *which, f"--format={FORMAT}"]
 
@@ -88,7 +90,7 @@ def _view(line: str) -> JobView | None:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The comment of an Outrider job. ``token``: of the one call of sbatch that created the job."""
+    """The comment of an Outrider job. ``token``: names the call of sbatch that created the job."""
 
     pool: str
     owner: str  # user@host
@@ -99,7 +101,7 @@ class Label:
 
 
 def owner() -> str:
-    """Return this user on this computer, for a `Label`."""
+    """Return the owner to put into a `Label`: this user on this computer."""
     try:
         user = getuser()
     except (KeyError, OSError):

@@ -1,4 +1,6 @@
-"""Submit one pool's jobs. The journal has each job before sbatch is called; `submissions` decides on lost responses."""
+"""Submit one pool's jobs. The journal records each job before sbatch is called; if a response is lost, `submissions`
+decides what to do.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from .site import Around
     from .site import Slurm as Commands
 
-JOB = "slurm-job"  # kind of these intents in the journal
+JOB = "slurm-job"  # the kind of these intents (records of planned calls) in the journal
 # Seconds between two searches for a lost job, and the longest pause while Slurm does not respond.
 LOOK_S, AWAY_S = 1.0, 10.0
 WARN_AFTER = 2  # failed searches in a row before a warning
@@ -33,7 +35,7 @@ TOKEN_LETTERS = 16
 
 
 class Submitter:
-    """Submits a pool's jobs. ``warn`` receives warnings to display, each as a clause."""
+    """Submits a pool's jobs. ``warn`` is called with each warning to display, which is a clause (no sentence)."""
 
     def __init__(
         self, provider: Slurm, pool: str, slurm: Commands, journal: Journal, warn: Callable[[str], None]
@@ -44,7 +46,7 @@ class Submitter:
         self._looking_around = anyio.Lock()
 
     async def site(self) -> Around:
-        """Return the facts of the login host, which are queried once."""
+        """Return the facts of the login host. The first call queries them; later calls reuse them."""
         async with self._looking_around:
             if self._around is None:
                 self._around = await self._slurm.look_around(self._provider.partition or "")
@@ -53,11 +55,11 @@ class Submitter:
     async def submit(self, request: LaunchRequest, count: int, arguments: Sequence[str]) -> Submission:
         """Submit one job of ``count`` nodes. Return the submission with the job's id.
 
-        A cancellation takes effect after the current call of sbatch: `look_for_lost` finds the job that the call
+        A cancellation takes effect after the current call of sbatch. `look_for_lost` later finds the job that the call
         created.
 
         Raises:
-            ProviderError: There is no job.
+            ProviderError: No job was created.
         """
         around = await self.site()
         token = uuid4().hex[:TOKEN_LETTERS]
@@ -76,10 +78,12 @@ class Submitter:
                     await self._happened(intent, [])
                     raise
                 failed = error
-                ended = not isinstance(error, HostAway)  # after any other error, no call of sbatch runs any more
+                # After any other error than HostAway, no process of the sbatch call still runs.
+                ended = not isinstance(error, HostAway)
                 submission.lost(anyio.current_time() - (COMMAND_S if ended else 0.0))
-            except BaseException:  # on cancellation
-                submission.lost(anyio.current_time())  # the call may have created a job, for which closing searches
+            except BaseException:  # the call was cancelled
+                # The call may have created a job, so closing the pool searches for the job.
+                submission.lost(anyio.current_time())
                 raise
             else:
                 await self._happened(intent, [submission.job or ""])
@@ -93,7 +97,7 @@ class Submitter:
         return submission
 
     def left(self, intents: Iterable[Intent]) -> None:
-        """Add the submissions of a dead client, so that their jobs are ended together with this client's."""
+        """Add the submissions of a dead client, so that closing the pool also ends their jobs."""
         ago_s = time.time() - anyio.current_time()
         for each in intents:
             submission = Submission(each.token, each.facts.get("folder", ""), int(each.facts.get("count", "1")))
@@ -142,7 +146,9 @@ class Submitter:
         return files, [*arguments, *own, f"{folder}/{script.BATCH}"]
 
     async def _look_until_known(self, submission: Submission) -> None:
-        """Search for the job of a call whose response was lost, until Slurm responds."""
+        """Search for the job of a call whose response was lost. Repeat while Slurm does not respond, until the outcome
+        is known.
+        """
         failures = 0
         while submission.open:
             try:
@@ -172,4 +178,4 @@ class Submitter:
         try:
             await in_thread(self._journal.happened, intent, ids)
         except JournalError:
-            pass  # the intent is in the journal, and the job's comment has the token
+            pass  # the journal need not have the outcome: it has the intent, and the job's comment has the token

@@ -1,4 +1,6 @@
-"""The surveyor of Slurm clusters: lists pools' jobs for `outrider ps` and `outrider gc`, and ends them for `gc`."""
+"""The surveyor of Slurm clusters. It lists the jobs of all pools for `outrider ps` and `outrider gc`, and ends them for
+`gc`.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,21 @@ from .squeue import QUEUED, JobView, label_of
 from .submissions import OVER_S
 
 AGAIN_S, FORCE_AFTER_S, CONFIRM_S = 0.5, 3.0, 120.0
-MOST_NODES = 4  # most nodes that are named in a text
+MOST_NODES = 4  # a text names at most this many nodes
 
 
 class SlurmSurveyor:
-    """Implements `survey.Surveyor`. A place has the login host as "slurm", and the files for the login."""
+    """Implements `survey.Surveyor` for Slurm. A place names the login host as "slurm", and the files for logging in
+    there.
+    """
 
     def has(self, place: Place) -> bool:
         return "slurm" in place
 
     async def survey(self, place: Place, known: Sequence[Intent]) -> PlaceAnswer:
-        """Find all jobs of this user with a pool's comment, and the jobs of ``known`` intents."""
+        """Find all jobs of this user that have a pool's comment, and the jobs that ``known`` intents (from the journal)
+        name.
+        """
         ids = {each for intent in known for each in intent.ids or ()}
         async with _commands(place) as (slurm, around):
             views = await slurm.jobs(around.user, None)
@@ -48,11 +54,11 @@ class SlurmSurveyor:
         return PlaceAnswer("slurm", place, tuple(machines))
 
     async def sweep(self, place: Place, pool: str, journal: Journal, *, lease_s: float | None = None) -> str:  # noqa: ARG002
-        """End all jobs of the pool, confirmed, and mark it as settled in the journal. Return the jobs that Slurm still
-        shows.
+        """End all jobs of the pool, wait for the confirmed end, and mark the pool as settled (nothing is left) in the
+        journal.
 
-        A call of sbatch that was in progress when its client died may create a job until `OVER_S` later; this call
-        waits for that time.
+        Return a text that names the jobs that Slurm still shows as ending. A call of sbatch that was in progress when
+        its client died may create a job until `OVER_S` later, so this method waits until then.
         """
         record = await in_thread(journal.record, pool)
         claim = Claim(pool) if record is None else record.claim(place)
@@ -70,8 +76,10 @@ class SlurmSurveyor:
         return shown
 
     async def sweep_others(self, place: Place, pool: str, journal: Journal) -> str:
-        """End, confirmed, the jobs with the pool's comment that are not the pool's. Return the jobs that Slurm still
-        shows.
+        """End the jobs whose comment names the pool but that are not this pool's by its journal, and wait for the
+        confirmed end.
+
+        Return a text that names the jobs that Slurm still shows as ending.
         """
         record = await in_thread(journal.record, pool)
         claim = Claim(pool) if record is None else record.claim(place)
@@ -84,14 +92,21 @@ class SlurmSurveyor:
 
 
 async def _ended(slurm: Commands, around: Around, ours: Callable[[Thing], bool], known: Iterable[str] = ()) -> str:
-    """End jobs, and return when none is left (ENDS-2: Slurm has killed them on every responding node). Return a text
-    that names the jobs that Slurm still shows as ending; empty: none. ``known``: ids of jobs from the journal.
+    """End jobs, and return when Slurm has killed them on every responding node (ENDS-2).
+
+    Return a text that names the jobs that Slurm still shows as ending; empty: no job.
+
+    Args:
+        slurm: Slurm's commands on the login host.
+        around: The facts of the login host.
+        ours: Selects the jobs to end.
+        known: Job ids from the journal.
 
     Raises:
         NotGone: Slurm has not ended the jobs.
     """
     began, ends = anyio.current_time(), JobEnds(known)
-    killed_at: dict[str, float] = {}  # time by which Slurm has killed a job on every responding node
+    killed_at: dict[str, float] = {}  # job -> time at which Slurm has surely killed it on every responding node
     signalled: set[str] = set()
     while True:
         sent_at = anyio.current_time()
@@ -124,7 +139,9 @@ def _shown_still(living: Sequence[JobView]) -> str:
 
 
 def _on(views: Iterable[JobView], job: str) -> str:
-    """Return a clause with the nodes of a job. For an ending job, Slurm shows the nodes that it has not cleaned up."""
+    """Return a clause with the names of a job's nodes. While a job ends, Slurm lists only the nodes that are not
+    cleaned up.
+    """
     nodes = next((view.nodes for view in views if view.id == job), ())
     more = f" and {len(nodes) - MOST_NODES} others" if len(nodes) > MOST_NODES else ""
     return f" on {', '.join(nodes[:MOST_NODES])}{more}" if nodes else ""
@@ -158,7 +175,7 @@ def _machine(view: JobView) -> FoundMachine:
 
 @asynccontextmanager
 async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
-    """Connect to the login host that a pool's journal names."""
+    """Connect to the login host that the pool's place in the journal names."""
     host = place["slurm"]
     async with opened_commands([] if host == os.uname().nodename else [_login_host(place, host)]) as (commands,):
         slurm = Commands(commands)
@@ -166,7 +183,7 @@ async def _commands(place: Place) -> AsyncIterator[tuple[Commands, Around]]:
 
 
 def _login_host(place: Mapping[str, str], host: str) -> LoginPlace:
-    """Return the login host with the login for it.
+    """Return the login host that a place names, with the keys and files to log in there.
 
     Raises:
         BadRequest: One of the login's files is gone, or the text is not a host.

@@ -1,4 +1,4 @@
-"""Query the accounting once, after the end of a pool's jobs, for the use of its nodes."""
+"""Query Slurm's accounting once, after the end of a pool's jobs, for the processors and memory that the nodes used."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ if TYPE_CHECKING:
     from .jobs import Job
     from .site import Slurm
 
-LEAVE_S = 1.0  # seconds after the start of a pool's end for which to wait for figures, which may come late
-LEAST_S = 0.4  # least seconds for the query, if the pool's end has taken longer than `LEAVE_S`
+# Seconds that closing a pool may take until the figures have arrived, counted from the start of closing: figures may
+# come late.
+LEAVE_S = 1.0
+# The query gets at least this time (seconds), even if closing the pool has already taken longer than `LEAVE_S`.
+LEAST_S = 0.4
 AGAIN_S = 0.1
 DISABLED = "accounting storage is disabled"
 
 
 async def usage(slurm: Slurm, jobs: Iterable[Job], *, within_s: float) -> Sequence[MachineUsage | UsageUnknown]:
-    """Return the use of the machines of ended jobs, and the machines without figures.
+    """Return what the machines of ended jobs have used, and which machines have no figures.
 
-    It takes at most ``within_s`` seconds, and raises nothing that Slurm may have caused.
+    The query takes at most ``within_s`` seconds, and raises no error that Slurm may have caused.
     """
     ran = {job.id: job for job in jobs if job.node_of}
     if not ran:
@@ -66,7 +69,7 @@ def _unknown(ran: dict[str, Job], uses: dict[str, JobUse], failure: str) -> Iter
 
 
 def _failure(ended: Ended, where: str) -> str:
-    """Return why sacct has failed; empty: it has succeeded."""
+    """Return why sacct has failed; empty: it has not failed."""
     if ended.status == 0:
         return ""
     message = " ".join(ended.stderr.split()) or "nothing"

@@ -1,5 +1,5 @@
-"""Vast.ai's offers: machines that people rent out to one tenant each, on demand or for bids. No I/O except in
-`load`.
+"""Vast.ai's offers: machines that people rent out, on demand or for bids. Each machine has one tenant at a time. No I/O
+except in `load`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from .vendor import VENDOR
 if TYPE_CHECKING:
     from .provider import Vast
 
-WHERE = "its offers"  # for error sentences, which name no single country
-# Offers in one response, the cheapest ones: the service returns no more (observed, not documented).
+WHERE = "its offers"  # where the machines are, in error texts: these name no single country
+# Most offers in one response, the cheapest ones: Vast.ai returns no more (observed, not documented).
 MOST = 64
-DISK_GB = 32  # default GB of a container's disk
-SHORTEST_S = 3600.0  # least seconds for which an offer must be valid, for pools without max_lifetime
+DISK_GB = 32  # GB of a container's disk if the pool requests none
+SHORTEST_S = 3600.0  # seconds; without max_lifetime, an offer must be valid for at least this long
 AGAIN_S = 30.0
 ARCHITECTURES: Mapping[str, Architecture] = {"amd64": "x86_64", "arm64": "arm64"}
-# Vast.ai's names that differ from Outrider's by more than spaces (dstackai/gpuhunt, providers/vastai.py).
+# Vast.ai's names of GPUs that differ from Outrider's in more than spaces (source: dstackai/gpuhunt,
+# providers/vastai.py).
 _NAMES: Mapping[str, Sequence[str]] = {
     "A100": ("A100 PCIE", "A100 SXM4"),
     "H100": ("H100 PCIE", "H100 SXM", "H100 NVL"),
@@ -38,13 +39,15 @@ _NAMES: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One offer. ``bid``: USD per hour to bid for it; ``storage_usd``: the additional cost of its disk."""
+    """One offer. ``bid``: USD per hour that the pool would bid for it, without disk; ``storage_usd``: USD per hour for
+    its disk.
+    """
 
     id: int
-    kind: str  # for display: "2x RTX 4090"
+    kind: str  # the GPUs, as text for people: "2x RTX 4090"
     type: InstanceType
     country: str
-    on_demand_usd: float | None = None  # price with its disk
+    on_demand_usd: float | None = None  # USD per hour, including the disk
     bid: float | None = None
     storage_usd: float = 0.0
 
@@ -54,7 +57,8 @@ class Ask:
 
 
 async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask]:
-    """Search for offers that fit the request and the provider's options, in the allowed markets.
+    """Search for offers that fit the request and the provider's options, in the markets that the request allows (spot,
+    on demand).
 
     Raises:
         NoCapacity: There are no such offers now.
@@ -82,7 +86,9 @@ async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask
 
 
 def query(provider: Vast, request: LaunchRequest, market: str) -> dict[str, Any]:
-    """Return the body of a search. Its filters leave out unfit offers, because the service returns at most `MOST`."""
+    """Return the body of a search. The search itself has to filter the offers, because Vast.ai returns at most `MOST`
+    of them.
+    """
     filters: dict[str, Any] = {
         "rentable": {"eq": True},
         "external": {"eq": False},
@@ -114,11 +120,11 @@ def query(provider: Vast, request: LaunchRequest, market: str) -> dict[str, Any]
 
 
 def disk_gb(request: LaunchRequest) -> int:
-    return max(8, request.disk_gb or DISK_GB)  # the minimum at Vast.ai
+    return max(8, request.disk_gb or DISK_GB)  # 8 GB: the smallest disk at Vast.ai
 
 
 def names_of(accelerator: str) -> list[str]:
-    """Return the names that Vast.ai may have for an accelerator."""
+    """Return the names that Vast.ai may use for an accelerator."""
     if accelerator in _NAMES:
         return list(_NAMES[accelerator])
     rtx = re.fullmatch(r"RTX(PRO|A)?(\d{4})(Ada|Ti|S)?", accelerator)
@@ -134,7 +140,9 @@ def names_of(accelerator: str) -> list[str]:
 
 
 def _holds(offer: Mapping[str, Any], provider: Vast, request: LaunchRequest, market: str) -> bool:
-    """Check the most important conditions again: a filter that the service misunderstands would cost the user money."""
+    """Check again that an offer meets the most important conditions: if Vast.ai misunderstood a filter, it would cost
+    the user money.
+    """
     trusted = (offer.get("reliability") or 0.0) >= provider.reliability
     verified = not provider.verified or offer.get("verification") == "verified"
     room = (offer.get("disk_space") or 0.0) >= disk_gb(request)
@@ -143,14 +151,17 @@ def _holds(offer: Mapping[str, Any], provider: Vast, request: LaunchRequest, mar
 
 
 def ask(offer: Mapping[str, Any], request: LaunchRequest, market: str, over: float, known: Ask | None = None) -> Ask:
-    """Convert an offer. ``known``: the same offer in the other market; ``over``: the factor on the lowest bid."""
+    """Convert an offer to an `Ask`. ``known``: the same offer in the other market; ``over``: the factor on the lowest
+    bid.
+    """
     gpu, gpus, share = offer["gpu_name"], offer["num_gpus"], offer.get("gpu_frac") or 1.0
     wanted, memory_gb = request.accelerator, round((offer.get("gpu_ram") or 0) / 1024)
     storage_usd = offer.get("storage_total_cost") or 0.0
     on_demand = offer["dph_total"] if market == "ondemand" else known.on_demand_usd if known else None
     bid = round(offer["min_bid"] * over, 4) if market == "bid" else known.bid if known else None
     name = wanted.name if wanted is not None and wanted.fits(gpu, wanted.memory_gb) else gpu.replace(" ", "")
-    # Without a requested accelerator, any machine fits, although Vast.ai only has machines with GPUs.
+    # Every machine at Vast.ai has GPUs. If the request names no accelerator, count the machine as one without GPUs, so
+    # that it fits.
     accelerator = "" if wanted is None else name
     return Ask(
         offer["id"],
@@ -174,7 +185,7 @@ def ask(offer: Mapping[str, Any], request: LaunchRequest, market: str, over: flo
 
 
 def country(geolocation: str | None) -> str:
-    """Return the country code in "Texas, US"."""
+    """Return the country code at the end of a place, as "US" in "Texas, US"."""
     return (geolocation or "").rpartition(",")[2].strip() or "unknown"
 
 

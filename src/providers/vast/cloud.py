@@ -22,13 +22,13 @@ from .vendor import NO_CREDIT, OUTBID, STOPPED, UNKNOWN, VENDOR
 
 PORT = 22  # port of the SSH server in each container
 PAGE = 25  # most instances in one response
-LABEL_AT_MOST = 256  # characters; x-input-validation of create_instance.yaml
-# By `actual_status`, as explained on the page of `vastai show instances`. Other statuses say nothing about the end:
-# null and "loading" during the creation, "rebooting", and "offline" or "unknown" if the host does not respond to
-# Vast.ai. In the last case, the pool itself detects whether the host responds to the pool.
+LABEL_AT_MOST = 256  # characters; from x-input-validation in Vast.ai's create_instance.yaml
+# `actual_status` -> state, as the documentation of `vastai show instances` explains. Any other status counts as
+# pending: null and "loading" (the instance is being created), "rebooting", and "offline" or "unknown" (the host does
+# not respond to Vast.ai). In the last case, the pool itself detects whether the host responds to it.
 _STATES: Mapping[str, State] = {
     "running": "running",
-    "stopped": "stopped",  # its disk still costs money, so the pool ends it
+    "stopped": "stopped",  # a stopped instance still costs money for its disk, so the pool ends it
     "exited": "stopped",
     "frozen": "stopped",
 }
@@ -36,11 +36,11 @@ _STATES: Mapping[str, State] = {
 
 @asynccontextmanager
 async def reach(place: Mapping[str, str]) -> AsyncIterator[VastCloud]:
-    """Open Vast.ai in a place, with the account of the user's key.
+    """Open Vast.ai in a place, with the account of the user's API key.
 
     Raises:
-        NotAuthorized: There is no key, it is refused, or it belongs to another account than the place.
-        BadRequest: The extra is missing, or the address is not a URL.
+        NotAuthorized: There is no key, or Vast.ai refuses it, or it belongs to another account than the place names.
+        BadRequest: ``outrider[vast]`` is not installed, or the address is not a URL.
     """
     key_file = place.get("key_file")
     key = await in_thread(KEYS.read, key_file, os.environ)
@@ -59,7 +59,7 @@ async def reach(place: Mapping[str, str]) -> AsyncIterator[VastCloud]:
 
 
 class VastCloud(AccountCloud):
-    """Implements `providers.cloud.port.Cloud`. ``credit_usd``: the account's credit at the last query."""
+    """Implements `providers.cloud.port.Cloud`. ``credit_usd``: the account's credit (USD) when it was last queried."""
 
     vendor = VENDOR
     end_at_most = 50
@@ -70,7 +70,7 @@ class VastCloud(AccountCloud):
         self._ended: set[str] = set()  # instances whose deletion Vast.ai has confirmed
 
     async def check_credit(self) -> None:
-        """Query the credit again if there was none before.
+        """Raise an error if the account has no credit. The credit is queried again only if it was used up before.
 
         Raises:
             QuotaExceeded: The account has no credit.
@@ -112,7 +112,9 @@ def _credit(user: Mapping[str, Any]) -> float:
 
 
 def read(instance: Mapping[str, Any]) -> ListedMachine:
-    """Convert an instance in a response. Its SSH port is the one that its host has mapped to the container's."""
+    """Convert an instance in a response to a `ListedMachine`. Its port is the one that its host has mapped to the
+    container's SSH port.
+    """
     state = _STATES.get(instance.get("actual_status") or "", "pending")
     tags, is_bid = labels.of_text(instance.get("label") or ""), bool(instance.get("is_bid"))
     mapped = (instance.get("ports") or {}).get(f"{PORT}/tcp") or ()

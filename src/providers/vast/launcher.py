@@ -1,7 +1,7 @@
 """Launches of a pool at Vast.ai: the implementation of `providers.cloud.port.Launcher`, which rents machines.
 
-An offer is a single machine, which the first renter gets. So an order has several offers, and rents the first one that
-is still available. A launch without a response is never sent again (`lost_launch`).
+An offer is one single machine, and the first renter gets it. So an order names several offers, and rents the first that
+is still available. A launch whose response was lost is never sent again (`lost_launch`).
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from .service import ASK, URL
 if TYPE_CHECKING:
     from .provider import Vast
 
-RENT_S = 60.0  # timeout of one launch in seconds; a launch usually takes a few seconds
-TRIES = 3  # most offers that one order tries; each try waits for `service.LIMITS`
-# Vast.ai's own default image, which many hosts have already.
+RENT_S = 60.0  # seconds after which one launch times out; a launch usually takes a few seconds
+TRIES = 3  # most offers that one order tries; each try waits for Vast.ai's rate limit (`service.LIMITS`)
+# Vast.ai's own default image. Many hosts already have it.
 IMAGE = "vastai/base-image:@vastai-automatic-tag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentPlan(Plan):
-    """A plan. ``asks``: the offers, by the names of the types in the rounds."""
+    """A plan of offers to rent. ``asks``: name of a type in the plan -> Vast.ai's offer."""
 
     asks: Mapping[str, Ask]
 
 
 @dataclass(slots=True, kw_only=True)
 class RentOrder(Order):
-    """One machine, from any of the offers. ``tried``: the last offer tried; ``sent_at``: time at which that try
-    ended.
+    """An order for one machine, from any of its offers. ``tried``: the last offer that was tried; ``sent_at``: time at
+    which that try ended.
     """
 
     asks: Mapping[str, Ask]
@@ -66,7 +66,8 @@ class VastLauncher(PlainLauncher):
 
     def __init__(self, provider: Vast, cloud: VastCloud, recorder: Recorder) -> None:
         self._provider, self._cloud, self._recorder = provider, cloud, recorder
-        # Offers that are rented, gone or about to be, each with the time until which to skip it.
+        # Offer -> time until which to skip it: it is rented, or no longer available, or another order is about to rent
+        # it.
         self._taken: dict[str, float] = {}
 
     async def plan(self, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]) -> RentPlan:  # noqa: ARG002
@@ -74,7 +75,9 @@ class VastLauncher(PlainLauncher):
         return plan(await catalogue.load(self._cloud.api, self._provider, request), request, cooldowns)
 
     async def order(self, plan: RentPlan, chosen: Sequence[Offer], count: int) -> RentOrder:  # noqa: ARG002
-        """Prepare the rental of one machine. Wait here for the rate limits, since a cancellation is harmless here."""
+        """Prepare the rental of one machine. Wait for Vast.ai's rate limit here, because a cancellation before the call
+        has no effect to undo.
+        """
         request, token, now = plan.request, uuid4().hex, anyio.current_time()
         offers = [each for each in chosen if self._taken.get(each.type.name, -inf) < now][:TRIES]
         if not offers:
@@ -92,7 +95,7 @@ class VastLauncher(PlainLauncher):
         self._taken |= {each.type.name: inf for each in offers}
         try:
             await self._cloud.api.turn("PUT", ASK)
-        except BaseException:  # also on cancellation: no request was sent
+        except BaseException:  # also if cancelled: no request was sent, so other orders may have these offers
             self._release(offers)
             raise
         return RentOrder(
@@ -163,7 +166,7 @@ class VastLauncher(PlainLauncher):
             "image": request.container or self._provider.image or IMAGE,
             "label": labels.as_text(tags, LABEL_AT_MOST),
             "disk": catalogue.disk_gb(request),
-            # With "args", the image's own entry point is not called: `onstart` runs instead, as in the example of
+            # With "args", Vast.ai does not call the image's own entry point, but `onstart`, as in the example of
             # `vastai create instance`. Vast.ai's own SSH server is not used, because its host key is unknown.
             "runtype": "args",
             "onstart": "/bin/sh",
@@ -173,6 +176,6 @@ class VastLauncher(PlainLauncher):
 
 
 def plan(asks: Sequence[Ask], request: LaunchRequest, cooldowns: Cooldowns) -> RentPlan:
-    """Return the offers in the order in which to try them."""
+    """Return a plan with the offers in the order in which to try them."""
     rounds = choose(request, catalogue.catalogue(asks), cooldowns, anyio.current_time())
     return RentPlan(request, rounds, {}, asks={each.type.name: each for each in asks})

@@ -1,4 +1,4 @@
-"""`Vast`: machines that people rent out at Vast.ai, on demand and for bids, that end with their pool."""
+"""`Vast`: machines that people rent out at Vast.ai, on demand and for bids. They end with their pool."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 @partial(checking_options, error=UnknownOption)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vast(CloudProvider["VastCloud"]):
-    """Nodes on Vast.ai: containers on rented machines of people and data centers, each with GPUs.
+    """Nodes on Vast.ai: containers on machines with GPUs, rented from people and data centers.
 
-    Vast.ai stops a spot machine without notice when its bid is beaten: its node is lost, and the pool deletes it. A
-    container whose client is gone deletes itself when its lease is over.
+    Vast.ai stops a spot machine without notice when another renter bids more: its node is lost, and the pool deletes
+    it. A container whose client is gone deletes itself when its lease is over.
 
     Args:
         key_file: A file with an API key. Default: the variable ``VAST_API_KEY``, or the file of Vast.ai's own client.
         image: The image of the containers, as for ``docker run``. A pool's ``Image(container=...)`` comes first.
             Default: Vast.ai's own base image, with CUDA.
         regions: Codes of countries, such as ``["US", "CA"]``. Default: any.
-        reliability: The least share of past time that the machine was up, from 0 to 1.
+        reliability: The lowest share of past time, from 0 to 1, in which the machine was up.
         verified: Use only machines that Vast.ai has verified.
-        min_cuda: The least version of CUDA that the machine's driver can run. None: any.
+        min_cuda: The lowest CUDA version that the machine's driver must support. None: any.
         bid: For spot machines: the factor on the lowest bid, from 1 to 10. A renter who bids more later takes the
             machine.
-        endpoint_url: Another address of the interface.
+        endpoint_url: The address of another service with Vast.ai's interface.
 
     Raises:
         ValueError: An option can never work.
@@ -80,7 +80,7 @@ class Vast(CloudProvider["VastCloud"]):
 
     @property
     def containers(self) -> bool:
-        """Return True: machines run the image of ``Image(container=...)``, if there is one."""
+        """Return True: machines run the image that ``Image(container=...)`` names, if it names one."""
         return True
 
     def _reach(self) -> AbstractAsyncContextManager[VastCloud]:

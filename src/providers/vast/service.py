@@ -26,7 +26,8 @@ SEARCH = "/api/v0/bundles/"
 ASK = "/api/v0/asks/{}/"
 LIST = "/api/v1/instances/"
 END = "/api/v0/instances/"
-# x-rate-limit of each operation (least seconds between two requests), plus a fifth; searches: 10 per minute.
+# Rates of the operations. Vast.ai's x-rate-limit names the least seconds between two requests; a fifth is added to
+# each. Searches: 10 per minute.
 LIMITS = {"search": (10.0, 1 / 6.5), "rent": (1.0, 1 / 5.4), "list": (1.0, 1 / 1.2), "end": (1.0, 1 / 3.6)}
 _LIMITED = {("POST", SEARCH): "search", ("GET", LIST): "list", ("DELETE", END): "end"}
 NO_KEY = "invalid_user_key"
@@ -44,7 +45,7 @@ MEANINGS: Meanings = (
 
 
 def service(endpoint_url: str | None) -> Service:
-    """Return Vast.ai's interface. ``endpoint_url``: another address of the interface."""
+    """Return the description of Vast.ai's interface. ``endpoint_url``: another address than Vast.ai's."""
     return Service(
         name="Vast.ai",
         extra="vast",
@@ -66,7 +67,9 @@ def _limits_of(method: str, path: str) -> Sequence[str]:
 
 
 def words_of(body: object) -> tuple[str, str]:
-    """Return code and message of an error. For an unknown offer or instance, the code may be only in the message."""
+    """Return code and message of an error response. If an offer or instance is unknown, only the message may have the
+    code.
+    """
     if not isinstance(body, Mapping):
         return "", ""
     message = next((str(body[key]) for key in ("msg", "message", "detail") if body.get(key)), "")

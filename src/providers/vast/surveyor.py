@@ -1,4 +1,4 @@
-"""The surveyor of Vast.ai: lists instances for `outrider ps` and `outrider gc`, and ends them for `gc`."""
+"""The surveyor of Vast.ai. It lists instances for `outrider ps` and `outrider gc`, and ends them for `gc`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class VastSurveyor(AccountSurveyor["VastCloud"]):
-    """Implements `survey.Surveyor`."""
+    """Implements `survey.Surveyor` for Vast.ai."""
 
     provider = "vast"
 

@@ -1,5 +1,4 @@
-"""A test cloud: Compute Engine on this computer, held to Google's schema.
+"""A test cloud: Compute Engine on this computer. It is checked against Google's published schema.
 
-Public names: `front.GCE`.
-Open first: `front.py`.
+Public names: `front.GCE`. Open first: `front.py`.
 """

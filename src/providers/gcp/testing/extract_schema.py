@@ -1,12 +1,12 @@
 """Create ``compute.json``, the part of Compute Engine's published schema that this project uses.
 
-The full schema is in Google's own client library: ``pip download --no-deps google-api-python-client``, and in the wheel
-``googleapiclient/discovery_cache/documents/compute.v1.json``. Then, in the repository's root::
+The full schema is in Google's own client library: run ``pip download --no-deps google-api-python-client``, and take
+``googleapiclient/discovery_cache/documents/compute.v1.json`` out of the wheel. Then, in the repository's root::
 
     python -m outrider.providers.gcp.testing.extract_schema compute.v1.json src/providers/gcp/testing/compute.json
 
-The extract has the methods below with all their parameters, and the types, names, enumerations and references of
-schemas.
+``compute.json`` has the methods that are named below, with all their parameters, and of schemas the types, names,
+enumerations and references.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`GCE`: Google Compute Engine on this computer, for tests of its HTTP clients."""
+"""`GCE`: Google Compute Engine on this computer, for tests of HTTP clients of Compute Engine."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Quota:
 
 
 class Call(NamedTuple):
-    """A call: the variable parts of its path, and the full path."""
+    """One request to Compute Engine. ``parts`` are the variable parts of its path."""
 
     parts: Mapping[str, str]
     request: Request
 
 
 class GCE(CloudFront):
-    """Compute Engine of one project, on this computer.
+    """A test double of Compute Engine, for one project, on this computer.
 
-    Its requests and answers are checked against Google's published schema (``compute.json``).
+    Its requests and responses are checked against Google's published schema (``compute.json``).
 
     Args:
         times: How long machines take to boot and stop, and how old lists are.
@@ -76,7 +76,7 @@ class GCE(CloudFront):
         super().__init__(times, **options)
         self.op_s, self.page = op_s, page
         self.firewalls: dict[str, dict[str, Any]] = {}
-        self.tokens = 0  # number of requested access tokens
+        self.tokens = 0  # how many access tokens were requested
         self._noticed: set[str] = set()  # machines that are being preempted
         self._addresses = islice(ip_network(subnet).hosts(), 20, None)
 
@@ -89,7 +89,7 @@ class GCE(CloudFront):
     # --- methods for tests --------------------------------------------------------------------------------------------
 
     def credentials(self, folder: Path) -> Path:
-        """Write the key of a service account, whose tokens come from this cloud, and return its file."""
+        """Write the key of a service account, whose access tokens come from this test cloud. Return its file."""
         file = folder / "service-account.json"
         key = {"type": "service_account", "project_id": PROJECT, "private_key_id": "1", "private_key": _private_key()}
         key |= {"client_email": f"tester@{PROJECT}.example", "token_uri": f"{self.endpoint_url}/token"}
@@ -97,13 +97,13 @@ class GCE(CloudFront):
         return file
 
     def preempt(self, name: str, notice_s: float = 30.0) -> None:
-        """Take a spot machine: it gets its notice and is STOPPING at once, and ``notice_s`` later it is deleted."""
+        """Preempt a spot machine: it gets its notice and is STOPPING at once, and is deleted ``notice_s`` later."""
         self._noticed.add(name)
         self.hypervisor.metadata(name, "instance/preempted", "TRUE")
         self.clock.after(notice_s, partial(self._taken, name, "compute.instances.preempted"))
 
     def fail_host(self, name: str) -> None:
-        """Let the host of a machine fail: the machine is stopped."""
+        """Make the host of a machine fail, so that the machine is stopped."""
         with self.lock:
             self.store.stop(name, "compute.instances.hostError")
 
@@ -168,7 +168,7 @@ class GCE(CloudFront):
     # --- lists --------------------------------------------------------------------------------------------------------
 
     def _listed(self, kind: str, items: Sequence[Any], request: Request) -> dict[str, Any]:
-        """Return a page of a list. The token of the next page is its index."""
+        """Return one page of a list. The page token is the index of the page's first item."""
         at = int(request.query.get("pageToken") or 0)
         most = min(self.page, int(request.query.get("maxResults") or 500))
         more = {"nextPageToken": str(at + most)} if at + most < len(items) else {}
@@ -202,7 +202,7 @@ class GCE(CloudFront):
         return self._listed("compute#firewallList", rules, call.request)
 
     def _zone_operations(self, call: Call) -> dict[str, Any]:
-        """Return the operations of a zone: the requested ones, and those by which Google ended machines."""
+        """Return the operations of a zone: those that clients requested, and those by which Google ended machines."""
         done = self.operations.of_zone(call.parts["zone"])
         ends = [self._end(each) for each in self.store.all() if each.zone == call.parts["zone"] and each.reason]
         condition = call.request.query.get("filter", "")
@@ -325,7 +325,7 @@ class GCE(CloudFront):
         return self._began("bulkInsert", request, target=f"regions/{region}", region=region, more=more)
 
     def _room(self, zone: str, kind: str, market: str, why: dict[str, dict[str, Any]]) -> bool:
-        """Return whether a zone has one more machine. If not, ``why`` gets the error of the machine's operation."""
+        """Return whether one more machine fits into a zone. If not, ``why`` gets the error for the machine."""
         region = zone.rpartition("-")[0]
         living = [each for each in self.store.all() if each.state != "terminated"]
         for quota in self.faults.of(Quota):
@@ -379,7 +379,10 @@ class GCE(CloudFront):
             self.clock.after(int(run["seconds"]), partial(self._taken, machine.id, "time-limit"))
 
     def _taken(self, name: str, reason: str) -> None:
-        """End a machine on the cloud's side. A stopped machine has no time limit: "Limit the run time of a VM"."""
+        """End a machine as Google does, with a reason.
+
+        A stopped machine stays: its run time is not limited while it is stopped (page "Limit the run time of a VM").
+        """
         with self.lock:
             if self.store.get(name).state not in (*ENDED, "stopped"):
                 self.store.end(name, reason)

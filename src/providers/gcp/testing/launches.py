@@ -1,4 +1,6 @@
-"""The rules of the test cloud's bulkInsert: incompatible parameters, and the zones that have a type."""
+"""The rules of the test cloud's bulkInsert (a call that creates many machines): which parameters are incompatible, and
+which zones have a type.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from ...cloud.testing.front import Refused
 from .zones import GPUS, types_in
 
 IMAGES = re.compile(r"projects/[\w-]+/global/images/(family/)?[\w-]+|global/images/(family/)?[\w-]+")
-LONGEST_S, SHORTEST_S = 120 * 86400, 30  # "Limit the run time of a VM"
+LONGEST_S, SHORTEST_S = 120 * 86400, 30  # seconds, the limits of maxRunDuration; page "Limit the run time of a VM"
 
 
 def check_launch(body: Mapping[str, Any]) -> None:
-    """Refuse a request that Compute Engine refuses at once.
+    """Raise an error for a request that Compute Engine refuses at once.
 
     Raises:
         Refused: Parameters are incompatible.
@@ -38,7 +40,7 @@ def check_launch(body: Mapping[str, Any]) -> None:
 
 
 def kind_of(properties: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a machine's type with its attached GPUs, as `Offer` names it, and its GPU."""
+    """Return a machine's type, with its attached GPUs, as in `Offer`, and the name of its GPU (empty: no GPU)."""
     attached, machine = properties.get("guestAccelerators") or (), properties["machineType"]
     if attached:
         gpu = attached[0]["acceleratorType"]

@@ -1,4 +1,6 @@
-"""The operations of the test cloud: each is returned at once, ends later, and can be found by its requestId."""
+"""The operations of the test cloud. A call returns its operation at once; the operation ends later, and a client can
+find it by its requestId.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ class Operations:
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
-        self._all: dict[str, tuple[float, dict[str, Any]]] = {}  # (time of its end, operation) by name
-        self._by_request: dict[str, str] = {}  # by requestId
+        self._all: dict[str, tuple[float, dict[str, Any]]] = {}  # name -> (time at which the operation ends, operation)
+        self._by_request: dict[str, str] = {}  # requestId -> name of the operation
 
     def begin(self, kind: str, request_id: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         name = f"operation-{len(self._all) + 1}"
@@ -48,5 +50,5 @@ class Operations:
         return [each for each in operations if each is not None]
 
     def date(self, seconds: float) -> str:
-        """Return the time in ``seconds`` seconds from now, as RFC 3339."""
+        """Return a time as RFC 3339: ``seconds`` seconds from now."""
         return self._clock.date(self._clock.now() + seconds).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""The regions, zones and machine types of the test cloud: few, in Compute Engine's own format."""
+"""The regions, zones and machine types of the test cloud: only a few, in the format of Compute Engine's responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REGIONS: Mapping[str, Sequence[str]] = {
     "us-central1": ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"),
     "europe-west4": ("europe-west4-a", "europe-west4-b", "europe-west4-c"),
 }
-GPUS: Mapping[str, Sequence[str]] = {  # by zone: GPUs that can be attached, or that a type includes
+GPUS: Mapping[str, Sequence[str]] = {  # zone -> the GPUs that can be attached there, or that a type there includes
     "us-central1-a": ("nvidia-tesla-t4", "nvidia-tesla-v100", "nvidia-l4", "nvidia-tesla-a100"),
     "us-central1-b": ("nvidia-tesla-t4", "nvidia-l4"),
     "us-central1-c": ("nvidia-tesla-t4", "nvidia-l4", "nvidia-tesla-a100"),

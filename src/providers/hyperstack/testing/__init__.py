@@ -1,5 +1,4 @@
-"""A test cloud: Hyperstack on this computer, held to an extract of its schema.
+"""A test cloud: Hyperstack on this computer. It is checked against an extract of Hyperstack's published schema.
 
-Public names: `front.HyperstackCloud`.
-Open first: `front.py`.
+Public names: `front.HyperstackCloud`. Open first: `front.py`.
 """

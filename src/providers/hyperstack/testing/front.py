@@ -1,4 +1,4 @@
-"""The test cloud for Hyperstack. Each request and each response is checked against an extract of its schema."""
+"""The test cloud for Hyperstack. It checks each request and each response against an extract of Hyperstack's schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...cloud.testing.machines import FrontMachine, State, Times
 from ...cloud.testing.published import Published, addresses
 
 PUBLISHED = Published(Path(__file__).with_name("openapi.json"))
-# Hyperstack's names of machine states. A deleted machine is no longer listed.
+# State -> Hyperstack's name of it. A deleted machine has no name here, because it is no longer listed.
 _STATUS: Mapping[State, str] = {
     "pending": "BUILD",
     "running": "ACTIVE",
@@ -28,7 +28,7 @@ _STATUS: Mapping[State, str] = {
 
 @dataclass(frozen=True, slots=True)
 class FlavorSpec:
-    """A flavor of the test cloud, and the regions that have it."""
+    """A flavor (machine type) of the test cloud, and the regions that have it."""
 
     name: str
     gpu: str
@@ -47,7 +47,7 @@ FLAVORS = (
     FlavorSpec("n3-A100x8", "A100-80G-PCIe", 8, 252, 1440.0, ("NORWAY-1",), disk=400),
     FlavorSpec("n3-H100x8-NVLink", "H100-80G-PCIe-NVLink", 8, 252, 1440.0, disk=400),
 )
-PRICES = {  # from the price list of August 2026, except for the two prices of machines without GPUs
+PRICES = {  # USD per hour, from the price list of August 2026, except for the two prices of machines without GPUs
     "RTX-A6000": 0.5,
     "RTX-A6000-spot": 0.4,
     "L40": 1.0,
@@ -61,17 +61,17 @@ IMAGES = ("Ubuntu Server 22.04 LTS R535 CUDA 12.2", "Ubuntu Server 24.04 LTS R57
 
 
 class HyperstackCloud(CloudFront):
-    """Hyperstack's cloud on this computer, for the length of a `with` block; see also `CloudFront`.
+    """A test double of Hyperstack on this computer, for the length of a `with` block; see also `CloudFront`.
 
     Args:
         times: How long machines take to boot and stop, and how old lists are.
-        hypervisor: Runs the machines. Default: they exist only on paper.
-        faults: Faults in force from the beginning.
+        hypervisor: Runs the machines. Default: no machine really runs.
+        faults: The faults that are active from the beginning.
         seed: The same seed gives the same ids.
-        flavors: The flavors that it has.
+        flavors: The flavors (machine types) that the test cloud has.
         environments: The environments, with their regions.
-        room: The most machines by (flavor, region). Default: any number.
-        page_size: The most entries of a list in one answer, however many are requested.
+        room: (flavor, region) -> the most machines there. Default: any number.
+        page_size: The most entries on one page of a list, however many are requested.
         keys: The API keys that are accepted. Default: all.
         network: The private addresses of the machines.
         public_network: The public addresses. None: the private ones are public.
@@ -108,11 +108,11 @@ class HyperstackCloud(CloudFront):
         self._ids = Random(seed)  # noqa: S311 - reproducible by its seed
 
     def take_back(self, name: str) -> None:
-        """Take a spot machine back: delete it, without notice."""
+        """Preempt a spot machine: delete it without notice."""
         self.store.end(name, "taken back")
 
     def left(self) -> list[str]:
-        """Return the ids of everything that exists."""
+        """Return the ids of everything that was created and still exists."""
         return [*(each.id for each in self.machines() if each.state != "terminated"), *map(str, self.key_pairs)]
 
     # --- CloudFront ---------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class HyperstackCloud(CloudFront):
         return Reply(200, answers[action](request))
 
     def check(self, request: Request, action: str, reply: Reply) -> None:  # noqa: ARG002
-        # A refusal, whatever the HTTP status.
+        # Hyperstack reports a refusal in the body, whatever the HTTP status.
         refused = isinstance(reply.body, dict) and reply.body.get("status") is False
         PUBLISHED.check_answer(action, replace(reply, status=400) if refused else reply)
 

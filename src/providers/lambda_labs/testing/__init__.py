@@ -1,5 +1,4 @@
-"""A test cloud: Lambda on this computer, held to an extract of its schema.
+"""A test cloud: Lambda on this computer. It is checked against an extract of Lambda's published schema.
 
-Public names: `front.LambdaCloud`.
-Open first: `front.py`.
+Public names: `front.LambdaCloud`. Open first: `front.py`.
 """

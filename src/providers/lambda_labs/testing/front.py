@@ -30,7 +30,7 @@ _ACTIONS = ("migrate", "rebuild", "restart", "cold_reboot", "terminate")
 
 @dataclass(frozen=True, slots=True)
 class SoldType:
-    """A type of machine. ``gpu``: Lambda's description of its GPU, with the memory of each in brackets."""
+    """A machine type of the test cloud. ``gpu``: Lambda's description of its GPU, with the GPU's memory in brackets."""
 
     name: str
     cents: int
@@ -54,18 +54,19 @@ ROOM: Mapping[tuple[str, str], int] = {
 
 
 class LambdaCloud(CloudFront):
-    """Lambda's On-Demand Cloud on this computer, for the length of a `with` block; see also `CloudFront`.
+    """A test double of Lambda on this computer, for the length of a `with` block; see also `CloudFront`.
 
-    A machine that switches itself off is still ``active``, as at Lambda, and a machine that has ended is not listed.
+    A machine that powers itself off is still ``active``, as at Lambda. A machine that has ended is not listed.
 
     Args:
         times: How long machines take to boot and stop, and how old lists are.
-        hypervisor: Runs the machines. Default: they exist only on paper.
-        faults: Faults in force from the beginning.
+        hypervisor: Runs the machines. Default: no machine really runs.
+        faults: The faults that are active from the beginning.
         seed: The same seed gives the same ids.
-        types: The types that it sells.
-        room: The number of machines by (type, region). Further ones are refused, and `listInstanceTypes` names the
-            regions with room left.
+        types: The machine types that the test cloud sells.
+        room: (type, region) -> the most machines there. Further machines are refused, and `listInstanceTypes` names
+            only
+            the regions with room left.
         keys: The API keys that are accepted. Default: all.
         throttled: Whether requests are limited as by Lambda.
         network: The private addresses of the machines.
@@ -94,7 +95,7 @@ class LambdaCloud(CloudFront):
     ) -> None:
         super().__init__(times, hypervisor=hypervisor, faults=faults, seed=seed)
         self.types, self.room = {each.name: each for each in types}, dict(room)
-        self.ssh_keys: dict[str, dict[str, str]] = {}  # by id
+        self.ssh_keys: dict[str, dict[str, str]] = {}  # id -> the SSH key
         self._accepted = keys
         self._limits = (
             {"call": Limit(1, 1.0), "launch": Limit(1, 12.0), "launches": Limit(5, 60.0)} if throttled else {}
@@ -106,7 +107,7 @@ class LambdaCloud(CloudFront):
     # --- methods for tests --------------------------------------------------------------------------------------------
 
     def preempt(self, name: str) -> None:
-        """Take a machine: it is powered off, and ``preempted``."""
+        """Preempt a machine: it is powered off, and its state is ``preempted``."""
         self.store.stop(name, "preempted")
 
     def left(self) -> list[str]:

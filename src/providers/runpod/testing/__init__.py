@@ -1,5 +1,4 @@
-"""A test cloud: RunPod on this computer, held to an extract of its schema.
+"""A test cloud: RunPod on this computer. It is checked against an extract of RunPod's published schema.
 
-Public names: `front.RunPodCloud`.
-Open first: `front.py`.
+Public names: `front.RunPodCloud`. Open first: `front.py`.
 """

@@ -1,4 +1,4 @@
-"""`RunPodCloud`: RunPod on this computer, for tests of clients of its REST v2."""
+"""`RunPodCloud`: RunPod on this computer, for tests of clients of RunPod's REST v2."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ _STATUS: Mapping[State, str] = {
     "terminated": "TERMINATED",
 }
 _ACTIONS = {"PROVISIONING": ["stop", "terminate"], "RUNNING": ["stop", "restart", "terminate"]}
-# Operations that a pod may call itself, with the key in its environment.
+# Operations that a pod may call for itself, with the API key in its environment.
 _OWN = frozenset({"getPod", "deletePod", "podAction"})
 _ENDED = ("shutting-down", "terminated")
 
 
 class RunPodCloud(CloudFront):
-    """RunPod on this computer, for the length of a `with` block; see also `CloudFront`.
+    """A test double of RunPod on this computer, for the length of a `with` block; see also `CloudFront`.
 
     A pod whose first process has ended stays, and is billed. Set ``credit`` to False for an account without a balance:
     then nothing is created.
 
     Args:
         times: How long machines take to boot and stop, and how old lists are.
-        hypervisor: Runs the machines. Default: they exist only on paper.
-        faults: Faults in force from the beginning.
+        hypervisor: Runs the machines. Default: no machine really runs.
+        faults: The faults that are active from the beginning.
         seed: The same seed gives the same ids.
-        address: The address that it listens at.
-        room: The number of pods by (type, data center). Further ones are refused, as the catalogue shows.
+        address: The address at which the test cloud listens.
+        room: (type, data center) -> the most pods there. Further pods are refused, and the catalogue shows this stock.
         keys: The API keys that are accepted. Default: all.
-        page: The number of pods in one answer of a list.
-        pod_keys: Whether pods may call with the key in their environment, each for itself.
+        page: The number of pods on one page of a list.
+        pod_keys: Whether pods may call with the API key in their environment, each for itself.
         network: The private addresses of the pods.
         public_network: The addresses with the pods' ports. None: those of ``network``.
 
@@ -93,18 +93,18 @@ class RunPodCloud(CloudFront):
         self.room, self.page, self.pod_keys, self.credit = dict(room), page, pod_keys, True
         self._accepted = keys
         self._ids = Random(f"ids {seed}")  # noqa: S311 - reproducible by its seed
-        self._own_keys: dict[str, str] = {}  # by pod id
+        self._own_keys: dict[str, str] = {}  # pod id -> the API key that only this pod may use
         self._private = addresses(network)
         self._public = None if public_network is None else addresses(public_network)
 
     # --- methods for tests --------------------------------------------------------------------------------------------
 
     def stop(self, name: str) -> None:
-        """Stop a pod, as RunPod does when the account has no balance left: it is ``EXITED``."""
+        """Stop a pod, as RunPod does when the account's balance is used up. Its state is then ``EXITED``."""
         self.store.stop(name, "stopped")
 
     def lose(self, name: str) -> None:
-        """Take a pod away: its host is gone, and RunPod does not list it any more."""
+        """Remove a pod, as if its host had failed: RunPod no longer lists it."""
         self.store.end(name, "lost")
 
     def left(self) -> list[str]:
@@ -224,7 +224,7 @@ class RunPodCloud(CloudFront):
         )
 
     def _ordered(self, body: Mapping[str, Any]) -> tuple[str, float, dict[str, Any]]:
-        """Return the type, its price per hour, and the pod's fields that follow from it."""
+        """Return the ordered type, its price per hour, and the fields of the pod that depend on the type."""
         if "cpu" in body:
             cpu, vcpus = next((each for each in CPUS if each.id == body["cpu"]["id"]), None), body["cpu"]["vcpuCount"]
             if cpu is None or vcpus & (vcpus - 1) or vcpus > cpu.at_most or "persistent" in body.get("mounts", {}):
@@ -257,7 +257,7 @@ class RunPodCloud(CloudFront):
         return self.room.get((type, zone), 0) - taken
 
     def _known(self, name: str, *, ended: bool = False) -> FrontMachine:
-        """Return the pod with an id, never outdated. ``ended``: also a pod that has just begun to end."""
+        """Return the pod with an id, in its present state. ``ended``: also find a pod that has just begun to end."""
         shown = [each for each in self.machines() if each.state not in (_ENDED[1:] if ended else _ENDED)]
         machine = next((each for each in shown if each.id == name), None)
         if machine is None:
@@ -265,7 +265,7 @@ class RunPodCloud(CloudFront):
         return machine
 
     def _act(self, machine: FrontMachine, action: str) -> dict[str, Any] | None:
-        """Change a pod's state; return the pod, or None if it is deleted."""
+        """Start, stop or terminate a pod; return the pod, or None if it is now deleted."""
         if action not in _ACTIONS.get(_STATUS[machine.state], ("start", "terminate")):
             raise Refused("", f"{action} is not valid for a pod that is {_STATUS[machine.state]}", 409)
         if action == "terminate":

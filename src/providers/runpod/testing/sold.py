@@ -1,4 +1,4 @@
-"""The GPUs and processors that RunPod's test cloud offers, and the catalogue of them with the remaining stock."""
+"""The GPUs and processors that RunPod's test cloud offers, and the catalogue with their remaining stock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ....lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SoldGpu:
-    """A GPU. Prices are USD per hour of one GPU; 0: that cloud has none. Each has ``vcpus`` and ``memory_gb``."""
+    """A GPU. ``secure`` and ``community`` are the prices in the two clouds in USD per hour of one GPU; 0: that cloud
+    does not sell it. ``vcpus`` and ``memory_gb`` are per GPU.
+    """
 
     id: str
     name: str
@@ -25,11 +27,11 @@ class SoldGpu:
 
 @dataclass(frozen=True, slots=True)
 class SoldCpu:
-    """A CPU flavor. ``usd``: per hour of one vCPU."""
+    """A CPU flavor. ``usd``: price per hour of one vCPU."""
 
     id: str
     usd: float
-    memory_gb: float  # of one vCPU
+    memory_gb: float  # memory per vCPU
     at_most: int = 32
 
 
@@ -42,13 +44,13 @@ GPUS = (
     SoldGpu("unknown", "unknown", 0, 0.0, manufacturer="UNKNOWN"),
 )
 CPUS = (SoldCpu("cpu3c", 0.03, 2.0), SoldCpu("cpu5c", 0.035, 2.0), SoldCpu("cpu3m", 0.055, 8.0))
-# Whether the data center has a global network.
+# Data center -> whether it has a global network.
 CENTERS: Mapping[str, bool] = {"EU-RO-1": True, "US-KS-2": True, "US-TX-3": False}
 ROOM: Mapping[tuple[str, str], int] = {
     (each.id, center): 64 for each in (*GPUS[:-1], *CPUS) for center in ("EU-RO-1", "US-KS-2", "US-TX-3")
 }
 _LEVELS = ((0, "NONE"), (2, "LOW"), (8, "MEDIUM"))
-Left = Callable[[str, str], int]  # returns how many more pods of a type a data center has room for
+Left = Callable[[str, str], int]  # (type, data center) -> how many more pods of the type fit there
 
 
 def gpu(each: SoldGpu, query: Mapping[str, str], left: Left) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def gpu(each: SoldGpu, query: Mapping[str, str], left: Left) -> dict[str, Any]:
         "memory": each.memory,
         "secure": each.secure > 0,
         "community": community,
-        # A price is listed even if the cloud has no such GPU.
+        # Like RunPod, list a price even if the cloud does not sell this GPU.
         "price": {"secure": each.secure, "community": each.community or 0.5},
         "maxCount": {"secure": each.at_most, "community": each.at_most if community else 0},
     }
@@ -71,7 +73,7 @@ def gpu(each: SoldGpu, query: Mapping[str, str], left: Left) -> dict[str, Any]:
 
 
 def price(each: SoldGpu, cloud: str) -> float:
-    """Return USD per hour; 0: that cloud has none."""
+    """Return the price of a GPU in USD per hour; 0: that cloud does not sell it."""
     return each.secure if cloud == "SECURE" else each.community
 
 
@@ -101,7 +103,7 @@ def center(name: str) -> dict[str, Any]:
 def _availability(type: str, left: Left) -> dict[str, Any]:  # noqa: A002 (clouds' own word)
     there = {name: left(type, name) for name in CENTERS}
     if not any(number > 0 for number in there.values()):
-        return {"availability": "NONE"}  # without a list of data centers
+        return {"availability": "NONE"}  # like RunPod, leave out the list of data centers
     listed = [{"id": name, "name": name, "availability": _level(number)} for name, number in there.items()]
     return {"availability": _level(sum(there.values())), "dataCenters": listed}
 

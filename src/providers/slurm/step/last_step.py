@@ -2,11 +2,11 @@
 
     python3 -I -S last_step.py FOLDER BATCH_NODE
 
-This file must be understood by Python 3.6. A step server turns into this program, by exec, when its client is gone.
-While the batch shell lives, it ends the job after the last step, and this program exits at once. If the batch shell's
-node has failed, Slurm keeps the job (``--no-kill``) until the time limit, whether anything runs in it or not.
+This file must be valid in Python 3.6. A step server turns into this program, by exec, when its client is gone. While
+the batch shell lives, it ends the job after the last step, and this program exits at once. If the batch shell's node
+has failed, Slurm keeps the job (``--no-kill``) until the time limit, even if nothing runs in it.
 
-LAST-1: a job is cancelled only when none of the nodes that it has is that of the batch shell, or has another step.
+LAST-1: a job is cancelled only if none of its present nodes has the batch shell or another step.
 """
 
 import os
@@ -44,14 +44,19 @@ def main() -> int:
 def is_last(node: str, batch_node: str, files: "list[str]", nodes: "list[str]") -> bool:
     """Return whether the job has no other step and no batch shell (LAST-1).
 
-    ``files``: the nodes whose steps have not reported their end; some of these steps have failed. ``nodes``: the nodes
-    that the job still has.
+    Args:
+        node: The node of this step.
+        batch_node: The node on which the batch shell was started.
+        files: The nodes whose steps have not reported their end; some of these steps may have failed.
+        nodes: The nodes that the job still has.
     """
     return not ({batch_node, *files} - {node}).intersection(nodes)
 
 
 def launcher_lives() -> bool:
-    """Return whether the srun of this step, a child of the batch shell, accepts connections; True also if unknown."""
+    """Return whether the srun that started this step accepts connections. That srun is a child of the batch shell. True
+    also if the answer is unknown.
+    """
     host, port = os.environ.get("SLURM_SRUN_COMM_HOST", ""), os.environ.get("SLURM_SRUN_COMM_PORT", "")
     if not host or not port.isdigit():
         return True
@@ -67,7 +72,7 @@ def launcher_lives() -> bool:
 
 
 def nodes_of(job: str) -> "list[str] | None":
-    """Return the nodes that the job has now; empty: the job has ended. None: Slurm does not say."""
+    """Return the nodes that the job has now; empty: the job has ended; None: Slurm does not answer."""
     try:
         shown = output_of("squeue", "--noheader", f"--jobs={job}", "--format=%N")
         return output_of("scontrol", "show", "hostnames", shown).split() if shown else []

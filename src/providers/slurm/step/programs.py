@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-# File names, both in the job's folder and in this one.
+# The names of the files, both in the job's folder and in this folder.
 SERVER, RELAY, LAST = "step_server.py", "relay.py", "last_step.py"
 HERE = Path(__file__).resolve().parent
 

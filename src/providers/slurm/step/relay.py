@@ -3,21 +3,23 @@
     python3 -I -S relay.py FOLDER
     python3 -I -S relay.py --run srun -u [options] python3 -I -S relay.py --framed FOLDER
 
-This file must be understood by Python 3.6. It finds the server's socket through ``FOLDER/nodes/NODE`` (see "A Slurm
-job's nodes" in docs/protocol.md). It waits for that file for a few seconds, but not longer than its client does. It
-exits with status 0 when the server closes the connection, and with 1 and a message if there is no server. SIGTERM ends
-the second form and its command.
+This file must be valid in Python 3.6. It finds the server's socket through ``FOLDER/nodes/NODE`` (see "A Slurm job's
+nodes" in docs/protocol.md). It waits for that file for a few seconds, but not longer than its client waits. It exits
+with status 0 when the server closes the connection, and with 1 and a message if there is no server. SIGTERM ends the
+second form and its command.
 
 The first form passes its standard input and output, as descriptors, to the server, whose sshd reads and writes them
-itself. This process carries no bytes then; it keeps running because the login closes its streams when its command ends.
+itself. This process then carries no bytes; it keeps running because the SSH login closes its streams when the command
+of the login ends.
 
 Slurm sends streams in pieces of 1024 bytes, and its sockets have no TCP_NODELAY: of two small pieces, the second waits
 for the acknowledgement of the first, which the other end delays by 40 ms unless it has data to send. So the second form
-has a relay at each end of srun. The two relays exchange frames: a length of 4 bytes, and so many bytes. A frame is
-written as a whole, as each piece of it would become a packet of the SSH connection to the login host. A relay that has
-waited `STALL_S` for the rest of a frame writes the part that has arrived, and sends an empty frame, which carries the
-acknowledgement. If srun's own socket can be given TCP_NODELAY (Linux 5.6), the relay beside srun also sends an empty
-frame after each whole frame, because its own data then never waits.
+has a relay at each end of srun. The two relays exchange frames: a length of 4 bytes, then that many bytes. A relay
+writes a frame as a whole, because each separate piece would become a packet of the SSH connection to the login host. A
+relay that has waited `STALL_S` for the rest of a frame writes the part that has arrived, and sends an empty frame to
+the other relay, because the empty frame carries the acknowledgement. If srun's own socket can be given TCP_NODELAY
+(Linux 5.6), the relay beside srun also sends an empty frame after each whole frame: with TCP_NODELAY, srun sends it at
+once.
 """
 
 import errno
@@ -32,17 +34,20 @@ import subprocess
 import sys
 import time
 
-CHUNK_BYTES = 64 << 10  # bytes of one read; a larger buffer would be mapped and unmapped for each read
+CHUNK_BYTES = 64 << 10  # bytes to read at once; a larger buffer would be mapped and unmapped for each read
 WAIT_S = 5.0  # seconds to wait for a step that has just started
 LOOK_S = 0.05
-# Seconds without a byte from the server, after the client has closed, after which its node counts as hanging.
+# After the client has closed its end, the relay exits when the server has sent nothing for this time (seconds): the
+# node then counts as hanging.
 LINGER_S = 15.0
 KILL_S = 5.0  # seconds from SIGTERM to SIGKILL of the command
 STALL_S = 0.0003  # seconds to wait for the rest of a frame; pieces in transit arrive sooner
-PART_BYTES = 64 << 10  # bytes of an incomplete frame after which they are written; smaller parts cost more CPU for all
-# While this much of a frame is missing, a pause lets several pieces arrive for one read.
+# Write an incomplete frame when this many bytes of it have arrived; smaller parts cost both relays more processor time.
+PART_BYTES = 64 << 10
+# While at least this many bytes of a frame are missing, a pause (seconds) lets several pieces arrive for one read.
 MUCH_BYTES, PAUSE_S = 32 << 10, 0.001
-# F_SETPIPE_SZ, <linux/fcntl.h>, and the pipe's size; Slurm stops while a pipe is full.
+# F_SETPIPE_SZ of <linux/fcntl.h>, and the buffer size (bytes) for pipes. A large buffer helps, as Slurm stops while a
+# pipe is full.
 SET_PIPE_SIZE, PIPE_BYTES = 1031, 256 << 10
 LENGTH = struct.Struct("!I")
 EMPTY = LENGTH.pack(0)
@@ -67,12 +72,12 @@ def main() -> int:
 
 
 def hand_over(server: socket.socket) -> None:
-    """Pass this process's streams to the server, and forward the error output of the server's process until it ends."""
+    """Pass this process's streams to the server. Then copy the error output of the server's process until it ends."""
     for end in (0, 1):
         enlarge(end)
     rights = struct.pack("ii", 0, 1)
     server.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    # Closes this process's copies of the streams, so that the peers see the end of file.
+    # Replace this process's copies of the streams, so that the peers see the end of file.
     with open(os.devnull, "r+b", buffering=0) as null:
         os.dup2(null.fileno(), 0)
         os.dup2(null.fileno(), 1)
@@ -86,7 +91,7 @@ def hand_over(server: socket.socket) -> None:
 
 
 def enlarge(end: int) -> None:
-    """Increase the buffer of a pipe."""
+    """Increase the buffer of a pipe, if possible."""
     try:
         fcntl.fcntl(end, SET_PIPE_SIZE, PIPE_BYTES)
     except OSError:  # not a pipe, or the user's limit for pipe buffers is reached
@@ -94,7 +99,10 @@ def enlarge(end: int) -> None:
 
 
 def run(argv: "list[str]") -> int:
-    """Run the command with this process's streams, framed on their way to the command. Return its exit status."""
+    """Run the command, and connect its streams to this process's streams. Return its exit status.
+
+    The data from and to the command is framed (a length, then the bytes).
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     command = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
     assert command.stdin is not None
@@ -108,7 +116,7 @@ def run(argv: "list[str]") -> int:
         command.wait(linger_s)
     except subprocess.TimeoutExpired:
         pass
-    finally:  # also after SIGTERM, when the connection is no longer needed
+    finally:  # also runs after SIGTERM, which means that the connection is no longer needed
         ended(command)
     return command.returncode
 
@@ -159,15 +167,15 @@ def connected(step: "dict[str, str]", node: str) -> socket.socket:
 
 
 class Side:
-    """One side of a relay: the source that it reads, and the sink that gets the other side's data."""
+    """One side of a relay: a source to read from, and a sink to which the data of the other side is written."""
 
-    stalled = False  # an incomplete frame has arrived
+    stalled = False  # whether an incomplete frame has arrived
 
     def __init__(self, source: int, sink: int, hang_up: "socket.socket | object | None" = None) -> None:
         self.source, self.sink, self._hang_up = source, sink, hang_up
-        self.open = True  # the source has not ended
-        self.takes = True  # the sink has not ended
-        self.waiting = memoryview(b"")  # data to be written to the sink
+        self.open = True  # until the source ends
+        self.takes = True  # whether the sink still accepts data
+        self.waiting = memoryview(b"")  # data that has to be written to the sink
         os.set_blocking(source, False)
         os.set_blocking(sink, False)
 
@@ -186,7 +194,7 @@ class Side:
         return data
 
     def write(self, data: bytes) -> None:
-        """Write data of the other side to the sink. Called only while no data waits."""
+        """Write data of the other side to the sink. Call this only while `waiting` is empty."""
         if self.takes and data:
             self.waiting = memoryview(data)
             self.flush()
@@ -204,11 +212,13 @@ class Side:
         return False
 
     def nudge(self) -> bytes:
-        """Send an empty frame, so that the other end continues. Return the data that `read` has kept back."""
+        """Send an empty frame, so that the other relay receives an acknowledgement and continues. Return the data of an
+        incomplete frame that `read` has kept back.
+        """
         return b""
 
     def end(self) -> None:
-        """Signal the end of the data to the sink."""
+        """Close the sink, so that its reader sees the end of the data."""
         if isinstance(self._hang_up, socket.socket):
             try:
                 self._hang_up.shutdown(socket.SHUT_WR)
@@ -220,23 +230,25 @@ class Side:
 
 
 class Framed(Side):
-    """A side that reads and writes frames. Of an incomplete frame, `read` keeps back less than `PART_BYTES`."""
+    """A side that reads and writes frames. If a frame is incomplete, `read` keeps back up to `PART_BYTES` of it."""
 
     def __init__(self, side: Side, *, of: "int | None" = None) -> None:
-        """Frame the data of a side. ``of``: the child whose sockets carry the data; None: no child of this process."""
+        """Frame the data of a side. ``of``: process id of the child whose sockets carry the data; None: no child of
+        this process.
+        """
         super().__init__(side.source, side.sink, side._hang_up)
         for end in (self.source, self.sink):
             enlarge(end)
         self._of = of
         self._prompt = False  # whether the sockets have TCP_NODELAY
-        self._left = 0  # bytes missing from the current frame
+        self._left = 0  # bytes of the current frame that have not arrived
         self._head = b""  # received bytes of the next frame's length
         self._kept = []  # type: list[bytes]
         self._kept_bytes = 0
 
     def read(self) -> bytes:
         raw, at = super().read(), 0
-        ended = came = False  # whether a frame was completed, and whether any part arrived
+        ended = came = False  # `ended`: a frame was completed; `came`: any part of a frame arrived
         while at < len(raw):
             if self._left:
                 part = raw[at : at + self._left]
@@ -252,7 +264,8 @@ class Framed(Side):
                 if len(self._head) == LENGTH.size:
                     [self._left] = LENGTH.unpack(self._head)
                     self._head = b""
-        if self._of is not None and came:  # only now the child has its connection
+        # Before its first data arrives, the child has no connection on which to set the option.
+        if self._of is not None and came:
             self._prompt, self._of = prompt(self._of), None
         self.stalled = bool(self._left or self._head) or (self._prompt and came)
         return self._taken() if ended or not self.open or self._kept_bytes >= PART_BYTES else b""
@@ -266,19 +279,20 @@ class Framed(Side):
 
     def write(self, data: bytes) -> None:
         if data:
-            # The written frame carries the acknowledgement.
+            # No empty frame is needed: this frame carries the acknowledgement.
             self.stalled = self.stalled and bool(self._left or self._head)
             super().write(LENGTH.pack(len(data)) + data)
 
     def nudge(self) -> bytes:
-        self.stalled = False  # one empty frame is enough, because more data of the frame follows and is sent then
+        # One empty frame is enough: when more of the incomplete frame arrives, `stalled` is set again.
+        self.stalled = False
         if not self.waiting:
             super().write(EMPTY)
         return self._taken()
 
 
 def prompt(pid: int) -> bool:
-    """Set TCP_NODELAY on the TCP sockets of a child of this process. Return whether any socket has the option."""
+    """Set TCP_NODELAY on the TCP sockets of a child process. Return whether at least one socket got the option."""
     try:
         import ctypes
 
@@ -289,7 +303,8 @@ def prompt(pid: int) -> bool:
         sockets = [int(name) for name in os.listdir(f"/proc/{pid}/fd") if is_socket(f"/proc/{pid}/fd/{name}")]
         fds = [fd for fd in (call(PIDFD_GETFD, process, number, 0) for number in sockets) if fd >= 0]
         os.close(process)
-        return sum(set_prompt(fd) for fd in fds) > 0  # a sum instead of any(), which would stop at the first socket
+        # sum() sets the option on every socket; any() would stop at the first.
+        return sum(set_prompt(fd) for fd in fds) > 0
     except (ImportError, OSError, AttributeError):
         return False
 
@@ -304,7 +319,7 @@ def is_socket(link: str) -> bool:
 def set_prompt(fd: int) -> bool:
     with socket.socket(fileno=fd) as sock:
         try:
-            sock.getpeername()  # fails for a listener
+            sock.getpeername()  # fails for a listening socket, which has no peer
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
             return False
@@ -312,9 +327,10 @@ def set_prompt(fd: int) -> bool:
 
 
 def carry(far: Side, near: Side) -> bool:
-    """Carry bytes both ways until the source of ``near`` has ended, or its data can no longer be written. A sink that
-    accepts no data stops only its own direction. The end of the other source is passed on. Return False if ``near``
-    then has been silent for `LINGER_S`.
+    """Carry bytes in both directions, until the source of ``near`` has ended or its data can no longer be written.
+
+    A sink that accepts no data stops only its own direction. When the source of ``far`` ends, the sink of ``near`` is
+    closed. Return False if after that ``near`` was silent for `LINGER_S`; otherwise True.
     """
     until = None  # type: float | None
     while True:

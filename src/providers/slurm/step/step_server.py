@@ -1,17 +1,20 @@
-"""Accept a client's SSH connections on one node of a Slurm job, over a unix socket, and end what the client started.
+"""Accept a client's SSH connections on one node of a Slurm job, over a unix socket, and end the processes that the
+client started.
 
     python3 -I -S step_server.py FOLDER --lease=120 [--grace=30] [--lifetime=3600] [--batch-node=c0]
 
-This file must be understood by Python 3.6. A step of the job runs it once on each node. It does not listen on TCP: a
-client that may run a step of the job, or log in to the node as its user, connects to a unix socket. ``relay.py``
-connects its streams to that socket, or passes their descriptors. Each connection gets an sshd of its own, with a host
-key made here, which accepts only the keys in ``FOLDER/authorized_keys``. "A Slurm job's nodes" in docs/protocol.md
-lists the files through which client and server find each other.
+This file must be valid in Python 3.6. A step of the job runs it once on each node. It does not listen on TCP: a client
+that may run a step of the job, or log in to the node as its user, connects to a unix socket. ``relay.py`` connects its
+streams to that socket, or passes their descriptors. Each connection gets an sshd of its own, with a host key created
+here. That sshd accepts only the keys in ``FOLDER/authorized_keys``. "A Slurm job's nodes" in docs/protocol.md lists the
+files through which client and server find each other.
 
-STEP-1: it ends when nobody has touched the lease for its time, or when the client requests it, whoever else lives.
-STEP-2: when it has ended, nothing runs and no file is left that it or its connections' processes have made here.
-STEP-3: a connection's commands have the variables of the step, whatever characters are in their values, except the
-variables that say which of how many tasks it is. No other user of the node can read them.
+STEP-1: the server ends when nobody has renewed its lease in time (by a change to the times of the lease's file), or
+when the client asks it to end, even if its processes or other clients still live.
+STEP-2: when the server has ended, no process that the server or its connections started still runs on this node, and
+none of their files is left here.
+STEP-3: the commands of a connection have the environment variables of the step, whatever characters the values contain,
+except the variables with the task's rank and the number of tasks. No other user of the node can read these variables.
 """
 
 import argparse
@@ -32,21 +35,22 @@ import sys
 import tempfile
 import time
 
-# File names in the job's folder.
+# The names of files in the job's folder.
 NODES, KEYS, LIMIT, END, LAST = "nodes", "authorized_keys", "limit", "end", "last_step.py"
 FIRST_LEASE_S = 30.0  # seconds added to the first lease, as the client first has to notice that the job runs
 LOOK_S = 1.0  # seconds between two listings of the job's folder, which may be on a slow disk
-HAND_OVER_S = 1.0  # seconds for a relay to send its first byte, which it does at once
-KILL_S = 10.0  # seconds for killed processes to disappear; some wait for a disk
+HAND_OVER_S = 1.0  # seconds to wait for the first byte of a relay, which sends it at once
+KILL_S = 10.0  # seconds to wait until killed processes are gone; some first wait for a disk
 PREFIX = "outrider-step-"
-SOCKET_BYTES = 100  # longest path of the socket; sun_path has 108 bytes
+SOCKET_BYTES = 100  # longest path (bytes) of the socket; sun_path has 108 bytes
 SAFE = re.compile(r"[A-Za-z0-9_./@+-]+")  # paths without characters that are special to sshd or a shell
 WHERE_SSHD_IS = ("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin")
-# Variables that describe another login, or that the node's own sshd sets itself.
+# Variables that are not passed on: they describe another login, or the node's own sshd sets them.
 NOT_PASSED = re.compile(
     r"HOME|USER|LOGNAME|SHELL|MAIL|PWD|OLDPWD|SHLVL|_|TERM|DISPLAY|XAUTHORITY|SSH_.*"
     r"|XDG_RUNTIME_DIR|XDG_SESSION_.*|DBUS_SESSION_BUS_ADDRESS"
-    # The step has one task, the server: libraries would mistake these for the rank and world size of the user's job.
+    # The step has one task, the server: libraries would take these variables for the rank and world size of the user's
+    # job.
     r"|SLURM_(PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS|NPROCS|NTASKS_PER_.*|TASKS_PER_NODE)"
     r"|SLURM_STEP_(NUM_TASKS|TASKS_PER_NODE)|PMI_.*|PMI2_.*|PMIX_.*"
     r"|PPID|OPTIND"  # shell variables whose assignment ends some shells
@@ -112,7 +116,7 @@ def main() -> int:
     except (Unusable, OSError) as error:
         why = str(error) if isinstance(error, Unusable) else f"node {node.name} cannot be used: {error}"
         sys.stderr.write(f"outrider: {why}\n")
-        with contextlib.suppress(OSError):  # the client has removed the folder, or the disk is full
+        with contextlib.suppress(OSError):  # the client has removed the job's folder, or the disk is full
             node.publish({"error": why})
         return 1
     finally:
@@ -171,9 +175,10 @@ class Signals:
         os.set_blocking(self._reads, False)
         os.set_blocking(writes, False)
         signal.set_wakeup_fd(writes)
-        # All of these have handlers, since some may be meant for the user's processes.
+        # All these signals have handlers, because some may be meant for the user's processes and must not end the
+        # server.
         for name in ("TERM", "INT", "CHLD", "HUP", "USR1", "USR2"):
-            # A handler, because children would inherit an ignored signal.
+            # A handler that does nothing, because children would inherit SIG_IGN.
             signal.signal(getattr(signal, "SIG" + name), lambda *_: None)
 
     def fileno(self) -> int:
@@ -187,7 +192,9 @@ class Signals:
 
 
 class Lease:
-    """The file that keeps this step alive. A change of its times counts, so clocks need not agree."""
+    """The file that keeps this step alive. Any change of the file's times renews the lease, so the clocks of client and
+    node need not agree.
+    """
 
     def __init__(self, path: str, lease_s: float) -> None:
         self._path, self.lease_s = path, lease_s
@@ -211,7 +218,7 @@ class Lease:
 
 
 class Notice:
-    """The file with the time at which the node is taken: the earliest announced time."""
+    """The file with the time at which Slurm takes the node away. Of several announced times, the earliest counts."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -219,7 +226,7 @@ class Notice:
 
     def tell(self, seconds: float) -> None:
         at = time.monotonic() + seconds
-        if at < self._at - 1.0:  # the same time again is not written
+        if at < self._at - 1.0:  # do not write the same time again
             self._at = at
             write(self.path, f"{seconds:g}")
 
@@ -236,8 +243,9 @@ class Server:
         self._copy_keys(f"{local}/authorized_keys")
         self._lease = Lease(f"{local}/lease", lease_s)
         self._notice = Notice(f"{local}/notice")
-        self._taken = False  # Slurm has announced that it will end the step
-        self.abandoned = False  # the lease is over without a request of the client to end
+        self._taken = False  # whether Slurm has announced that it will end the step
+        # Whether the step ends without a request of the client: its lease or its lifetime is over.
+        self.abandoned = False
         path = f"{local}/ssh"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
@@ -288,15 +296,15 @@ class Server:
                 end = connection.fileno()
                 ends = (*streams, end) if streams else (end, end, None)
                 child = subprocess.Popen(self._sshd, stdin=ends[0], stdout=ends[1], stderr=ends[2])  # noqa: S603
-            except OSError as error:  # no process can be started at present: the client tries again
+            except OSError as error:  # no process can be started now; the client connects again
                 sys.stderr.write(f"outrider: sshd cannot be started: {error}\n")
             else:
-                child.returncode = 0  # keeps Popen from waiting: `reaped` reaps the child and its orphans
+                child.returncode = 0  # keeps Popen from waiting for the child: `reaped` reaps the child and its orphans
             for each in streams:
                 os.close(each)
 
     def _ends(self, arrived: "set[int]") -> str:
-        """Return why this step ends now; empty: it continues."""
+        """Return the reason for which this step ends now; empty: the step continues."""
         end, limit_s = self._node.orders()
         any_left = reaped()
         if end:
@@ -317,8 +325,8 @@ class Server:
 
 
 def handed_over(connection: socket.socket) -> "list[int]":
-    """Return the input and output descriptors that a relay sends with its first byte; empty: the relay carries
-    bytes.
+    """Return the descriptors that a relay passes with its first byte: for input and output. Empty: the relay passes
+    none, and carries the bytes itself.
     """
     connection.settimeout(HAND_OVER_S)
     ancillary = connection.recvmsg(1, socket.CMSG_SPACE(struct.calcsize("ii")))[1]
@@ -330,9 +338,10 @@ def handed_over(connection: socket.socket) -> "list[int]":
 
 
 def local_folder(node: Node) -> str:
-    """Create a folder on this node's own disk, and remove those of servers that were killed.
+    """Create a folder on this node's own disk, and remove the folders of servers that were killed.
 
-    The folder is not in XDG_RUNTIME_DIR, which is removed when the user's last login on the node ends, despite a job.
+    The folder is not in XDG_RUNTIME_DIR: that folder is removed when the user's last login on the node ends, even while
+    a job runs.
     """
     for base in (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108
         name = f"{PREFIX}{node.job}-{node.name[:20]}-"
@@ -350,7 +359,7 @@ def local_folder(node: Node) -> str:
 
 
 def hold(path: str) -> "int | None":
-    """Return a descriptor that locks the file for this process's life; None: another process has the lock."""
+    """Lock the file for the life of this process. Return the descriptor; None: another process has the lock."""
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -361,7 +370,7 @@ def hold(path: str) -> "int | None":
 
 
 def remove_abandoned(base: str) -> None:
-    """Remove the folders whose server is dead. A folder without a lock may be new, and stays."""
+    """Remove the folders whose server is dead. A folder that has no lock file yet may be new, and stays."""
     for name in os.listdir(base):
         folder = os.path.join(base, name)
         if name.startswith(PREFIX) and os.path.exists(f"{folder}/lock"):
@@ -397,8 +406,8 @@ def make_host_key(path: str, node: Node) -> str:
 
 
 def session(environment: "dict[bytes, bytes]") -> bytes:
-    """Return the shell script that runs every command of a connection. It sets the step's variables, and its functions
-    if sh is bash. A shell cannot set variables with names such as ``a.b``, which are left out.
+    """Return the shell script that runs every command of a connection. The script sets the step's variables, and, if sh
+    is bash, its exported functions. Variables with names such as ``a.b`` are left out, because a shell cannot set them.
     """
     lines, functions = [], []
     for name, value in sorted(environment.items()):
@@ -410,7 +419,7 @@ def session(environment: "dict[bytes, bytes]") -> bytes:
         elif function:
             text = function.group(1) + b" " + value
             functions.append(b'[ -z "$2" ] || { eval %s && export -f %s; }' % (quoted(text), function.group(1)))
-    # POSIXLY_CORRECT comes last, as it takes effect in bash at once.
+    # POSIXLY_CORRECT comes last: it changes bash's behaviour as soon as it is set.
     lines.sort(key=lambda line: line.startswith(b"export POSIXLY_CORRECT="))
     return SESSION % b"\n".join([b":", *functions, *lines])
 
@@ -420,14 +429,16 @@ def quoted(each: bytes) -> bytes:
 
 
 def own_address(node: str) -> str:
-    """Return the address of this node for other nodes: its name's address, unless that is the loopback."""
+    """Return the address at which other nodes reach this node: the address of its host name, unless that is the
+    loopback address.
+    """
     with contextlib.suppress(OSError):
         address = socket.gethostbyname(node)
         if not address.startswith("127."):
             return address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            # Sends nothing; only chooses the local address.
+            # connect() on a UDP socket sends nothing: it only chooses the local address.
             sock.connect((os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "192.0.2.1"), 9))
             return str(sock.getsockname()[0])
         except OSError:
@@ -440,7 +451,7 @@ def write(path: str, text: "str | bytes") -> None:
     with open(new, "wb") as file:
         file.write(text if isinstance(text, bytes) else text.encode())
         file.flush()
-        os.fsync(file.fileno())  # so that another node sees it
+        os.fsync(file.fileno())  # without this, another node may not see the file
     os.replace(new, path)
 
 
@@ -448,7 +459,7 @@ def write(path: str, text: "str | bytes") -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants of this process whose own parent dies."""
+    """Make this process the parent of all its descendants whose own parent dies."""
     try:
         import ctypes
 
@@ -460,7 +471,7 @@ def adopt_orphans() -> None:
 
 
 def reaped() -> bool:
-    """Reap the children that have ended. Return whether others are left."""
+    """Reap the children that have ended. Return whether other children still run."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:

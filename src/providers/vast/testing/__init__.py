@@ -1,5 +1,4 @@
-"""A test cloud: Vast.ai on this computer, held to an extract of its schema.
+"""A test cloud: Vast.ai on this computer. It is checked against an extract of Vast.ai's published schema.
 
-Public names: `front.VastCloud`.
-Open first: `front.py`.
+Public names: `front.VastCloud`. Open first: `front.py`.
 """

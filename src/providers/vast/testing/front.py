@@ -19,10 +19,10 @@ from ...cloud.testing.published import Limit, Published, addresses
 from ...cloud.testing.schema import Invalid
 
 TAKEN, UNKNOWN = "no_such_ask", "no_such_instance"
-HOURS = 24 * 30.0  # hours of a month, the unit of storage prices
-TEXTS = 4096  # most characters of args and onstart together
+HOURS = 24 * 30.0  # hours per month; the prices of storage are per month
+TEXTS = 4096  # most characters of `args` and `onstart` together
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - no socket listens here
-PAGE, MOST = 25, 64  # most instances, and most offers, in one response
+PAGE, MOST = 25, 64  # most instances in one response, and most offers in one response
 _STATUS: Mapping[State, str | None] = {
     "pending": "loading",
     "running": "running",
@@ -36,25 +36,25 @@ _LIMITS |= dict.fromkeys(("destroyInstances", "destroyInstance"), (1, 3.0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rentable:
-    """A machine that somebody rents out. Prices are in USD, without its disk.
+    """A machine that somebody rents out at the test cloud. Prices are in USD, without its disk.
 
     Args:
         id: The id of the offer.
         gpu: The name of its GPUs.
         gpus: The number of GPUs.
-        gpu_ram_mb: The memory of a GPU.
+        gpu_ram_mb: The memory of one GPU in MB.
         usd: The price of an hour on demand.
         min_bid: The lowest bid for an hour.
         storage_usd: The price of a GB of disk for a month.
         cores: The number of processors.
-        ram_mb: The memory.
-        disk_gb: The disk.
-        place: The place, ending with the code of the country.
-        reliability: The share of past time that it was up, from 0 to 1.
-        verified: Whether Vast.ai has verified it.
-        cuda: The newest version of CUDA that its driver can run.
+        ram_mb: The memory in MB.
+        disk_gb: The disk in GB.
+        place: The place, which ends with the code of the country.
+        reliability: The share of past time, from 0 to 1, in which the machine was up.
+        verified: Whether Vast.ai has verified the machine.
+        cuda: The newest CUDA version that its driver supports.
         ports: The number of open ports.
-        days: The days for which it is offered.
+        days: For how many days the machine is offered.
     """
 
     id: int
@@ -63,7 +63,7 @@ class Rentable:
     gpu_ram_mb: int = 24564
     usd: float = 0.4
     min_bid: float = 0.2
-    storage_usd: float = 0.15  # USD for a GB and month
+    storage_usd: float = 0.15  # USD per GB and month
     cores: float = 16.0
     ram_mb: int = 65536
     disk_gb: float = 500.0
@@ -96,12 +96,12 @@ MACHINES = (
 
 
 class VastCloud(CloudFront):
-    """Vast.ai on this computer, for the length of a `with` block; see also `CloudFront`.
+    """A test double of Vast.ai on this computer, for the length of a `with` block; see also `CloudFront`.
 
     Args:
         times: How long machines take to boot and stop, and how old lists are.
-        hypervisor: Runs the machines. Default: they exist only on paper.
-        faults: Faults in force from the beginning.
+        hypervisor: Runs the machines. Default: no machine really runs.
+        faults: The faults that are active from the beginning.
         seed: The same seed gives the same ids.
         offered: The machines that are rented out, each to one tenant.
         keys: The API keys that are accepted. Default: all.
@@ -109,14 +109,14 @@ class VastCloud(CloudFront):
         throttled: Whether requests are limited as by Vast.ai.
         network: The private addresses of the machines.
         public_network: The public addresses. None: the private ones are public.
-        address: The address that it listens at.
+        address: The address at which the test cloud listens.
 
     Raises:
         ExceptionGroup: As for `CloudFront`.
     """
 
     name = "vast"
-    powered_off = "stopped"  # a container whose first process has ended is not deleted
+    powered_off = "stopped"  # if a container's first process ends, Vast.ai does not delete the container
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class VastCloud(CloudFront):
     # --- methods for tests --------------------------------------------------------------------------------------------
 
     def outbid(self, name: str) -> None:
-        """Let another renter bid more for a machine: its instance is stopped without notice, and its disk is billed."""
+        """Outbid an instance for another renter: it is stopped without notice, and its disk is still billed."""
         self.store.stop(name, "outbid")
 
     def left(self) -> list[str]:
@@ -363,7 +363,7 @@ class VastCloud(CloudFront):
 
 
 def _fits(offer: Mapping[str, Any], query: Mapping[str, Any]) -> bool:
-    """Apply the filters of a search. Filters with other names than the fields of offers are translated here."""
+    """Return whether an offer passes the filters of a search. Some filters differ in form from the offer's field."""
     has = {
         **offer,
         "verified": offer["verification"] == "verified",
