@@ -266,7 +266,7 @@ class LaunchSettled:
 
 @dataclass(frozen=True, slots=True)
 class MachineUsage:
-    """What a machine has used of its resources, by the provider's accounting. Sent after the machine's end, while the
+    """The resources that a machine has used, by the provider's accounting. Sent after the machine's end, while the
     fleet closes.
 
     The CPU efficiency is ``cpu_s`` / (``seconds`` * ``cpus``). ``memory_bytes`` is the peak. ``memory_total_bytes`` is

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What the fake cloud does. Of a sequence, each call or machine uses the next entry, and the last entry repeats."""
+    """The behaviour of the fake cloud. Each call or machine uses a sequence's next entry; the last one repeats."""
 
     capacity: int = 10_000  # most machines that exist at the same time
     # Seconds that a launch call takes; its machines exist from the beginning of the call.

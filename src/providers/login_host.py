@@ -32,7 +32,7 @@ TIMED_OUT = (124, 137)  # exit codes of timeout(1) when it has ended the command
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended. ``status``: its exit code; None: a signal ended it."""
+    """The end of a command. ``status``: its exit code; None: a signal ended it."""
 
     status: int | None
     stdout: str = ""

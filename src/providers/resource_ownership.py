@@ -36,7 +36,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the journal and the pool's owner know about the pool's resources in one place."""
+    """The state of the pool's resources in one place, as the journal and the pool's owner know it."""
 
     pool: str
     ids: frozenset[str] = frozenset()  # ids of the resources that calls have created, by their answers

@@ -36,7 +36,7 @@ class FoundMachine(Thing):
 
 @dataclass(frozen=True, slots=True)
 class PlaceAnswer:
-    """What a surveyor has found in one place. ``error``: why the place did not answer; if set, nothing is known about
+    """The findings of a surveyor in one place. ``error``: why the place did not answer; if set, nothing is known about
     the place.
     """
 

@@ -1,4 +1,4 @@
-"""How long saves wait for the previous state to reach other nodes, and the warnings about such waits. No I/O, no clock.
+"""The waits of saves until the previous state has reached other nodes, and the warnings about them. No I/O, no clock.
 
 With ``every``, a rank has room for only one state that is still on its way to other nodes, so the next save waits for
 that state. Thus at most one step whose `save` has returned is missing on some requested node.

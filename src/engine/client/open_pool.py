@@ -165,7 +165,7 @@ class OpenPool(JobIntake):
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a forked child of the pool's process.
+        """True in a forked child of the pool's process.
 
         The child does not own the pool's resources, and no thread in the child runs the pool's loop.
         """

@@ -92,7 +92,7 @@ class PoolView:
 
     @property
     def others(self) -> dict[str, int]:
-        """How many nodes are in the states leaving, suspect, standby and queued. States without nodes are left out."""
+        """The numbers of nodes in the states leaving, suspect, standby and queued, without states that have none."""
         states = Counter("leaving" if row.state in ABOUT_TO_LEAVE else row.state for row in self.rows.values())
         return {state: states[state] for state in ("leaving", "suspect", "standby", "queued") if states[state]}
 

@@ -1,4 +1,4 @@
-"""How much of a run's nodes was used, as text, from the provider's accounting in the run's record. No I/O."""
+"""The used share of a run's nodes, as text, from the provider's accounting in the run's record. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEAD = ("node", "machine", "CPU efficiency", "memory efficiency", "for")
 
 
 class Use(NamedTuple):
-    """How much of the nodes was used.
+    """The used share of the nodes.
 
     ``sentences``: about all nodes together. ``rows``: one per node, with the columns of `HEAD`. Both are empty if
     unknown.

@@ -44,7 +44,7 @@ class Whose(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What Outrider itself measured in the task, in nanoseconds of the node's clock.
+    """The times that Outrider itself measured in the task, in nanoseconds of the node's clock.
 
     ``python``: sampled functions: (index in ``names``, begin relative to ``began_ns``, duration).
     """

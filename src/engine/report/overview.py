@@ -26,7 +26,7 @@ MOST_OTHERS = 20
 
 
 class Failed(NamedTuple):
-    """One or more equal failures of calls.
+    """A group of equal failures of calls.
 
     ``where``: the function and its rank or node. ``error``: the error as one line. ``times``: how often it occurred.
     """

@@ -26,7 +26,7 @@ _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|DSN|COOKIE
 # (class, field) that are no secrets in spite of their names: a path, and a public key for `outrider ssh`
 _NO_SECRETS = {("Host", "key"), ("Host", "host_key")}
 _LOGIN = re.compile(r"(?<=://)[^/\s]+(?=@)")  # the login in a URL: https://user:password@host
-# An assignment in a shell or in a URL's query: NAME=value. Parts of the value may be in quotes; an unclosed quote
+# An assignment in a shell or in a URL's query: NAME=value. A part of the value may be in quotes; an unclosed quote
 # extends to the end of the text.
 _ASSIGNED = re.compile(
     r"""(\b[A-Za-z_]\w*\+?=)((?:'[^']*(?:'|$)|"(?:\\.|[^"\\])*(?:"|\\?$)|\$\([^)]*(?:\)|$)|`[^`]*(?:`|$)|\\.|[^\s'"`;&|])+)""",

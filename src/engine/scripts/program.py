@@ -137,8 +137,7 @@ def run_command(place: Place, *words: str) -> None:
 
 
 def _end_if_notified(pid: int) -> None:
-    """If the program ended because of a preemption notice (the cloud takes back a machine), end this process by
-    SIGTERM.
+    """End this process by SIGTERM if a preemption notice (the cloud takes back a machine) has ended the program.
 
     The exit code of the program does not count then: its work is not finished, and the ranks run again elsewhere.
     """

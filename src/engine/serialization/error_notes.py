@@ -72,7 +72,7 @@ def _notes(error: BaseException | None) -> list[str]:
 
 
 def tell_equal_ones_once(failed: Sequence[errors.Outcome]) -> None:
-    """Of several ranks with equal errors, keep the remote traceback of one rank only. The others' notes name that rank.
+    """Keep the remote traceback of only one of several ranks with equal errors. The others' notes name that rank.
 
     Errors are equal if their tracebacks and texts differ only in numbers, such as a lost peer's port. Line numbers must
     be equal.

@@ -50,7 +50,7 @@ def copying(*modules: str) -> Iterator[None]:
 
 @contextmanager
 def for_nodes(modules: ImportableModules | None) -> Iterator[None]:
-    """Within the ``with`` block, pickle for nodes that can import ``modules``.
+    """Pickle for nodes that can import ``modules``, within the ``with`` block.
 
     None: the nodes can import the same modules as this process.
     """
@@ -230,7 +230,7 @@ def _is_findable(name: str) -> bool:
 
 
 class ModulePlace(NamedTuple):
-    """Where this process found a module."""
+    """The place where this process found a module."""
 
     name: str  # name of the module's top-level package
     kind: Literal["python", "own", "editable", "installed", "nowhere"]

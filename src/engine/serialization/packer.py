@@ -148,7 +148,7 @@ class Packer:
 
     @contextmanager
     def _for_nodes(self, copied: Sequence[str]) -> Iterator[bool]:
-        """Within the ``with`` block, pickle for this pool's nodes. ``copied``: modules that nodes cannot import.
+        """Pickle for this pool's nodes, within the ``with`` block. ``copied``: modules that nodes cannot import.
 
         Yields True if classes may have to be copied.
         """

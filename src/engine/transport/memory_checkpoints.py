@@ -178,7 +178,7 @@ class MemoryCheckpoints:
             self.versions.lost(node)
 
     def expect(self, job: JobId) -> None:
-        """From now on, keep checkpoints of this job in memory. All ranks of this job restart when one is lost."""
+        """Keep checkpoints of this job in memory from now on. All ranks of this job restart when one is lost."""
         self._expected.add(job)
 
     def expects(self, job: JobId) -> bool:

@@ -57,7 +57,7 @@ class CloudProvider(ABC, Generic[C]):
 
     @property
     def public(self) -> bool:
-        """Whether the machines are reached at their public addresses."""
+        """True if the machines are reached at their public addresses."""
         return True
 
     @property

@@ -296,7 +296,7 @@ class SlurmFleet:
         return replace(event, cause=f"{event.cause}; its output ends with: {output}") if output else event
 
     async def _with_limits(self, event: JobEvent) -> JobEvent:
-        """If a job requests more nodes or time than its partition allows, add the partition's limits to the reason."""
+        """Add the partition's limits to the reason if a job requests more nodes or time than these allow."""
         if not isinstance(event, Never) or not event.reason.word.startswith("Partition"):
             return event
         try:

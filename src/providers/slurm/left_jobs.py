@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Which jobs to take over, and which to end.
+    """The jobs to take over, and the jobs to end.
 
     ``machines``: the machines that are taken over; ``surplus``: the number of living machines above ``most``;
     ``keeps``: the jobs of ``machines``; ``ends``: the other living jobs of the pool.

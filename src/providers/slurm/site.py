@@ -82,7 +82,7 @@ _ALREADY = re.compile(r"invalid job id|already completing or completed|not found
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a client has to know of a login host.
+    """The facts about a login host that a client needs.
 
     ``root``: the folder that has the folders of all jobs; ``grace_s``: seconds from SIGTERM to SIGKILL when Slurm ends
     a job.

@@ -51,7 +51,7 @@ class Clock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While the block runs, only this thread may run actions."""
+        """Let only this thread run actions while the block runs."""
         with self._doing:
             yield
 

@@ -1,4 +1,5 @@
-"""A test cloud: Compute Engine on this computer. It is checked against Google's published schema.
+"""A test cloud: Compute Engine on this computer, held to Google's schema.
 
-Public names: `front.GCE`. Open first: `front.py`.
+Public names: `front.GCE`.
+Open first: `front.py`.
 """

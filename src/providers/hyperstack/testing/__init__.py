@@ -1,4 +1,5 @@
-"""A test cloud: Hyperstack on this computer. It is checked against an extract of Hyperstack's published schema.
+"""A test cloud: Hyperstack on this computer, held to an extract of its schema.
 
-Public names: `front.HyperstackCloud`. Open first: `front.py`.
+Public names: `front.HyperstackCloud`.
+Open first: `front.py`.
 """

@@ -1,4 +1,5 @@
-"""A test cloud: Lambda on this computer. It is checked against an extract of Lambda's published schema.
+"""A test cloud: Lambda on this computer, held to an extract of its schema.
 
-Public names: `front.LambdaCloud`. Open first: `front.py`.
+Public names: `front.LambdaCloud`.
+Open first: `front.py`.
 """

@@ -1,4 +1,5 @@
-"""A test cloud: RunPod on this computer. It is checked against an extract of RunPod's published schema.
+"""A test cloud: RunPod on this computer, held to an extract of its schema.
 
-Public names: `front.RunPodCloud`. Open first: `front.py`.
+Public names: `front.RunPodCloud`.
+Open first: `front.py`.
 """

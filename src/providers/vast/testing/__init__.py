@@ -1,4 +1,5 @@
-"""A test cloud: Vast.ai on this computer. It is checked against an extract of Vast.ai's published schema.
+"""A test cloud: Vast.ai on this computer, held to an extract of its schema.
 
-Public names: `front.VastCloud`. Open first: `front.py`.
+Public names: `front.VastCloud`.
+Open first: `front.py`.
 """
