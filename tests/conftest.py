@@ -84,8 +84,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _folders_of_pytests_that_tests_start(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep them in ours. Where all have one parent, each deletes the older ones at its end, which took minutes."""
+def _nested_pytest_folders(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Put the temporary folders of nested pytest runs into this run's folder.
+
+    In a common parent folder, each nested run deletes the folders of older runs at its end, which took minutes.
+    """
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(tmp_path_factory.getbasetemp())
 
 

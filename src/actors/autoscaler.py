@@ -21,8 +21,7 @@ from ..lazy_named_tuple import NamedTuple
 from .interfaces import NodeId, ScaleByLoad
 
 WAIT_S = 2.0  # seconds; tasks that wait for a shorter time end before a machine could boot
-# seconds; waiting tasks of this total duration justify one slot, so a task of a shorter function counts as a fraction
-# of a slot
+# seconds of waiting work that justify one more slot; a shorter task counts as a fraction of a slot
 WORTH_S = 10.0
 CHECK_S = 1.0
 

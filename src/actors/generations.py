@@ -84,7 +84,7 @@ class Gang(BroadcastSeats):
         super().__init__(spec, minimum=minimum, wanted=wanted, attempts=attempts)
         self.phase = Phase.WAITING
         self._wait = ReplacementWait(pool.replace_timeout_s)
-        # whether the broadcast may continue with fewer nodes than it had
+        # True if the broadcast may continue with fewer nodes than before
         self._elastic = pool.scale is not None or pool.min < pool.desired
         self._task = Task(TaskId(int(spec.job)), spec.job, spec.function, spec.content, stall=spec.stall)
         self._on_loss = OnLoss.FAIL if spec.at_most_once else spec.on_loss
@@ -93,7 +93,7 @@ class Gang(BroadcastSeats):
         self._begun = 0  # number of generations that began with all ranks
         self._left: set[int] = set()  # ranks whose results the caller no longer wants
         self._losses = Losses(steady_s=spec.steady_s)
-        # whether the ranks of this generation that still ran `GRACE_S` after a failure were killed
+        # True if `GRACE_S` has passed since a failure and the remaining ranks of this generation were killed
         self._killed = False
         self._expires_at: float | None = None
         self._kill_at: float | None = None
@@ -107,7 +107,7 @@ class Gang(BroadcastSeats):
         self.ready(ready, now)
 
     def ready(self, count: int, now: float, *, queued: bool = False) -> None:
-        # whether enough nodes are ready, but other work holds their slots
+        # True if enough nodes are ready, but other work holds their slots
         busy = self.phase is Phase.WAITING and count >= self._needed
         if queued and not (busy or self._may_shrink(count)):
             self._wait.lasts_on(now)

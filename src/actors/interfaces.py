@@ -120,7 +120,7 @@ class Task(NamedTuple):
     stall: Stall | None = None
     # returns the node that has most of the task's inputs; called when the task may begin
     near: Callable[[], NodeId | None] | None = None
-    # whether the task has a deadline; if so, nodes report when the task begins, so that an error can say where it was
+    # True if the task has a deadline: nodes then report the task's beginning, so that a deadline's error names the node
     has_deadline: bool = False
 
 
@@ -498,14 +498,14 @@ class BroadcastSpec(NamedTuple):
     collective: bool  # whether ranks wait for each other: then a rank that raises ends the others
     # returns the number of ranks for one node; the smallest number over all nodes is used; must not raise
     ranks_per_node: Callable[[NodeFacts], int]
-    # whether each rank gets a free port; otherwise only the head (the node of rank 0) gets one
+    # True: each rank gets a free port. False: only the head (the node of rank 0) gets a free port
     every_rank_listens: bool = False
     at_most_once: bool = False
     queue_timeout_s: float | None = None
     # with RESTART: number of generations that may follow a generation in which a rank failed by itself
     max_restarts: int = 0
-    # largest number of lost generations in a row after which another begins; with RESEND: of losses of a rank after
-    # which it runs again
+    # a new generation begins after at most so many lost generations in a row; with RESEND, a rank runs again after at
+    # most so many losses
     restarts: int = 3
     steady_s: float = 60.0  # seconds; a generation that ran for longer resets the number of lost generations in a row
     needs: Amounts | None = None  # amounts that all ranks on one node reserve together
@@ -531,8 +531,7 @@ class PoolSpec:
     min: int  # number of nodes that must be ready for the pool to be ready
     slots: int  # number of tasks that run at the same time on each node
     spare: int = 0  # number of additional nodes that stand by
-    # number of times in a row that a task's node may be lost without a preemption notice before the task ends, whatever
-    # its retries
+    # a task ends, even with retries left, after so many losses of its node in a row without a preemption notice
     quarantine_after: int = 4
     boot_timeout_s: float = 600.0  # seconds from launch to ready, without the time in the provider's queue
     # seconds for which a machine may wait in the provider's queue without a break; None: no limit

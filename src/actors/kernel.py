@@ -115,8 +115,7 @@ class Ref(Generic[M]):
         self._queue: deque[M] = deque()
         self._capacity = capacity
         self._idle = False  # whether the actor's task sleeps and no message has woken it
-        # whether the actor handles no message now, neither in the stack of a caller of ``tell_inline`` nor in its own
-        # task
+        # True while the actor handles no message, neither in its own task nor in the stack of a ``tell_inline`` caller
         self._rests = False
         self._stopped = False
         self._wake = anyio.Event()

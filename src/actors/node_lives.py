@@ -199,7 +199,7 @@ class NodeLives:
         self._observe(ev.NodeFailed(node, str(error)))
         self._fleet.unusable(member.machine.id, str(error), for_good=error.fatal)
         self._failures.unreached(member, error)
-        # whether the provider made the machine, so that another machine would be like it
+        # True if the provider creates its machines, so that another machine would be like this machine
         alike = member.machine.patience_s is None
         retry_in_s = self._controller.node_failed(
             node, error, now, self._chance(), fatal=error.systematic, cause=error.kind if alike else ""

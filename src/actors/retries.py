@@ -22,8 +22,7 @@ class Entry:
     task: Task
     settle: Settle
     function: Function
-    # whether the task may be sent before its node has a free slot; if that node is lost, it is unknown whether the task
-    # began
+    # True: the task may be sent to a node without a free slot; if the node is lost, nobody knows whether the task began
     stacks: bool
     state: int = QUEUED
     number: int = 0  # number of the task's attempts, without those that were taken back

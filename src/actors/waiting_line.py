@@ -21,8 +21,8 @@ from .placement import Host, Placement
 from .retries import QUEUED, Entry
 from .task_queue import TaskQueue
 
-# how often a task may be overtaken. The limit is not a time: 16 short tasks end soon, and 16 long tasks use amounts
-# that were idle
+# how often other tasks may overtake a task. The limit is not a time: 16 short tasks end soon, and 16 long tasks use
+# resources that were idle
 OVERTAKES = 16
 # largest number of lanes that are examined; a lane has the tasks with equal needs. Only lanes for any node count: each
 # is compared with every node, which takes time.

@@ -294,29 +294,24 @@ if TYPE_CHECKING:
 
     class KeepDecorator(Protocol):
         @overload
-        # type: ignore[overload-overlap]
-        def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...
+        def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...  # type: ignore[overload-overlap]
         @overload
         def __call__(self, function: Callable[P, R], /) -> SyncKept[P, R]: ...
 
     class SetupKeepDecorator(Protocol[S_co]):
         @overload
-        # type: ignore[overload-overlap]
-        def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...
+        def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncKept[P, R]: ...  # type: ignore[overload-overlap]
         @overload
         def __call__(self, function: Callable[Concatenate[S_co, P], R], /) -> SyncKept[P, R]: ...
 
 
 class ComputeDecorator(Protocol):
     @overload
-    # type: ignore[overload-overlap]
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    # type: ignore[overload-overlap]
-    def __call__(self, function: Callable[P, AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...
+    def __call__(self, function: Callable[P, AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
     @overload
-    # type: ignore[overload-overlap]
-    def __call__(self, function: Callable[P, Iterator[T]], /) -> SyncStreamCompute[P, T]: ...
+    def __call__(self, function: Callable[P, Iterator[T]], /) -> SyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncCompute[P, R]: ...
 
@@ -325,24 +320,19 @@ class SetupDecorator(Protocol[S_co]):
     """The type of the decorator ``compute(setup=...)``: callers leave out the first argument, the setup's result."""
 
     @overload
-    # type: ignore[overload-overlap]
-    def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    # type: ignore[overload-overlap]
-    def __call__(self, function: Callable[Concatenate[S_co, P], AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...
+    def __call__(self, function: Callable[Concatenate[S_co, P], AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
     @overload
-    # type: ignore[overload-overlap]
-    def __call__(self, function: Callable[Concatenate[S_co, P], Iterator[T]], /) -> SyncStreamCompute[P, T]: ...
+    def __call__(self, function: Callable[Concatenate[S_co, P], Iterator[T]], /) -> SyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[Concatenate[S_co, P], R], /) -> SyncCompute[P, R]: ...
 
 
 @overload
-# type: ignore[overload-overlap]
-def compute(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...
+def compute(function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncCompute[P, R]: ...  # type: ignore[overload-overlap]
 @overload
-# type: ignore[overload-overlap]
-def compute(function: Callable[P, AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...
+def compute(function: Callable[P, AsyncIterator[T]], /) -> AsyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
 @overload
 def compute(function: Callable[P, Iterator[T]], /) -> SyncStreamCompute[P, T]: ...  # type: ignore[overload-overlap]
 @overload

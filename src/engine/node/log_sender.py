@@ -42,7 +42,10 @@ class LogSender:
         return os.getpid() == self._pid
 
     def put(self, attempt: int, record: Packed) -> None:
-        """Queue a log record, without waiting."""
+        """Queue a log record, without waiting.
+
+        The record is dropped if the client keeps no records. A record beyond `MOST` waiting ones is counted as lost.
+        """
         if not self.wanted:
             return
         records = self._waiting.get(attempt)

@@ -44,7 +44,7 @@ from .stack_reader import StackAnswers
 from .worker_pool import WorkerPool
 
 RENEW_S = 1.0  # shortest interval between two renewals of the machine's lease
-NODE_START_S = 0.015  # processor time that the start of a node needs
+NODE_START_S = 0.015  # processor time that the start of a node needs (decision 79)
 CLOSE_S = 6.0  # time limit for the workers' end; the fork server itself allows 5 s
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _KEPT_BYTES = 8 << 20  # with more bytes unacknowledged by the client, tasks that print must wait

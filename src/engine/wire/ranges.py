@@ -18,7 +18,7 @@ class Range(NamedTuple):
 
 # Every number in the protocol's messages has one of these types.
 Number = Annotated[int, Range(0, 2**63 - 1)]  # numbers of attempts, jobs, frames and items; microseconds
-Size = Annotated[int, Range(0, 2**47)]  # bytes; 128 TiB is more than one process can address
+Size = Annotated[int, Range(0, 2**47)]  # bytes (128 TiB); no machine has room for more in one process
 Port = Annotated[int, Range(1, 65535)]
 Stream = Annotated[int, Range(-1, 2**31 - 1)]
 Seconds = Annotated[float, Range(0, LONGEST_S)]  # infinity and not-a-number are not allowed

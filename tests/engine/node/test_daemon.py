@@ -86,7 +86,7 @@ def test_a_runtime_is_the_same_for_the_same_sources(runtime: Path) -> None:
     outrider_archive.build.cache_clear()
     second = outrider_archive.build()
     assert first == second
-    assert len(first.data) < 1_300_000  # what each node is sent; 12 kB of it are for each cloud
+    assert len(first.data) < 1_300_000  # bytes sent to each node; each cloud adds about 12 kB
 
 
 def test_it_is_the_whole_package_with_what_a_host_may_lack(runtime: Path) -> None:

@@ -169,8 +169,7 @@ class Keeping:
     def _job_over(self, job: Job, ending: Ending) -> None:
         if job.keep and isinstance(ending, Settled) and ending.verdict is Verdict.RETURNED:
             outcome: Any = ending.outcome
-            # type: ignore[assignment]
-            self._refs[job.id] = self.intake.objects.result(outcome, f"job{job.id} on node {ending.node}")
+            self._refs[job.id] = self.intake.objects.result(outcome, f"job{job.id} on node {ending.node}")  # type: ignore[assignment]
             self._sim.referee.kept.held(job.id)
             self._noticed("kept")
             for after_s, for_s in job.asks:

@@ -423,8 +423,7 @@ class _User:
     def _over(self, job: Job, endings: Sequence[Ending]) -> None:
         self._due -= 1
         for ending in endings:
-            # type: ignore[union-attr]
-            self.endings[(getattr(ending, "verdict", None) or getattr(ending, "reason", None)).name.lower()] += 1
+            self.endings[(getattr(ending, "verdict", None) or getattr(ending, "reason", None)).name.lower()] += 1  # type: ignore[union-attr]
         blob = self._blobs.pop(job.id, None)
         if blob is not None:
             self._sim.connector.drop(blob)
