@@ -103,8 +103,13 @@ def _copying(payload: Payload) -> Callable[[], None] | None:
     return payload.own if payload.borrowed_bytes else None
 
 
+_APART = frozenset({LoneItem, Refused, FrozenItem})  # types of the items that may need a task of their own
+
+
 def by_task(items: Sequence[Any]) -> list[list[Any]]:
     """Split items into one list for each task. A large item gets a task of its own."""
+    if _APART.isdisjoint(map(type, items)):
+        return [list(items)]
     tasks: list[list[Any]] = []
     joins = False  # True if the next item may be added to the last task
     for item in items:

@@ -212,7 +212,7 @@ class MapRun(Generic[T]):
                 if sent.busy_s is not None:
                     size.took(len(sent.part.items), sent.busy_s)
                 under_way -= len(sent.part.items)
-                self._failed += sum(isinstance(each, ItemOutcome) and each.error is not None for each in results)
+                self._failed += _failures(results) if self._returns_errors else 0
                 observe(taken - under_way)
                 yield results
                 if error is not None:
@@ -406,6 +406,10 @@ class _UnsentItem(NamedTuple):
 
     def outcomes(self) -> tuple[list[Any], None]:
         return [ItemOutcome(self.part.first, error=self.error)], None
+
+
+def _failures(outcomes: Sequence[Any]) -> int:
+    return sum(isinstance(each, ItemOutcome) and each.error is not None for each in outcomes)
 
 
 @dataclass(slots=True)

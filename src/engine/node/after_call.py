@@ -31,12 +31,14 @@ _errors: list[BaseException] = []
 def keeping(function: object, call: Callable[[], T]) -> T:
     """Return ``call()``, which calls ``function``, and keep the locals of ``function`` until `free`.
 
-    The locals are not kept in three cases: ``function`` is not among the first `FIRST_CALLS` calls that Python makes
-    within ``call``; a debugger or coverage.py is tracing; or a process group of torch.distributed still exists, which
-    a plugin will destroy: the locals must be freed before the group.
+    The locals are not kept in four cases: ``function`` has none; ``function`` is not among the first `FIRST_CALLS`
+    calls that Python makes within ``call``; a debugger or coverage.py is tracing; or a process group of
+    torch.distributed still exists, which a plugin will destroy: the locals must be freed before the group.
     """
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
     if not isinstance(code, CodeType) or code.co_flags & _SUSPENDABLE or sys.gettrace() is not None:
+        return call()
+    if not code.co_nlocals and not code.co_cellvars:
         return call()
 
     left = FIRST_CALLS

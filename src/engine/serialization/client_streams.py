@@ -28,6 +28,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from ...lazy_dataclass import dataclass
@@ -119,7 +120,8 @@ class PlainItems:
     def __init__(self, iterator: Iterator[Any], freezer: Freezer | None = None) -> None:
         self._iterator = iterator
         # iterators of these types run no code of the user that could change an item
-        self._freezer = None if isinstance(iterator, _QUICK_ITERATORS) else freezer
+        self._is_quick = isinstance(iterator, _QUICK_ITERATORS)
+        self._freezer = freezer
         self._exhausted = False
         self._error: BaseException | None = None
 
@@ -132,6 +134,13 @@ class PlainItems:
             BaseException: an error of the iterable that is not an `Exception`. It is raised at once.
         """
         items: list[Any] = []
+        if self._is_quick and not self._exhausted and self._error is None:
+            try:
+                items.extend(islice(self._iterator, count))  # on an error, the items before it stay in the list
+                self._exhausted = len(items) < count
+            except RuntimeError as error:  # a set or a dict has changed its size meanwhile
+                self._error = error
+            return items
         began = time.monotonic()
         while len(items) < count and (not items or time.monotonic() - began < PULL_S):
             if self._exhausted or self._error is not None:

@@ -115,11 +115,10 @@ class Packer:
             if defined.copied is not None:
                 copied = (*copied, defined.copied)
             copies = bool(copied) or self.node_modules is not None
-            for_nodes: ForNodes = partial(self._for_nodes, copied) if copies else nullcontext
             if not copies or _is_plain(args, kwargs):
                 value, blob = self._dump((args, kwargs), name, call.function)
             else:
-                with for_nodes():
+                with self._for_nodes(copied):
                     value, blob = self._dump((args, kwargs), name, call.function, by_reference=False)
         finally:
             if packing.ever:
@@ -132,12 +131,20 @@ class Packer:
             blob,
             options.timeout_s,
             flags | RunFlag.ALONE if inputs else flags,
-            inputs=tuple(Source(each, for_nodes) for each in inputs) if inputs else (),
+            inputs=self._sources(inputs, copied if copies else None) if inputs else (),
             shared=referred() if pending_references else (),
             objects=objects,
             defined=defined,
             needs=options.needs,
         )
+
+    def _sources(self, inputs: Sequence[Any], copied: Sequence[str] | None) -> tuple[Source, ...]:
+        """Return the sources of a call's streamed arguments.
+
+        ``copied``: modules that nodes cannot import; None: each node can import all modules.
+        """
+        for_nodes: ForNodes = nullcontext if copied is None else partial(self._for_nodes, copied)
+        return tuple(Source(each, for_nodes) for each in inputs)
 
     def _copied(self) -> tuple[str, ...]:
         """Return the modules that no node can import.

@@ -251,7 +251,8 @@ def _is_own(name: str, module: object) -> bool:
         return False
     file = vars(module).get("__file__")
     if not isinstance(file, str):
-        return file is None and module.__spec__ is None  # a module that code created
+        # a module that code created; Cython's extensions create two that hold no code of the user
+        return file is None and module.__spec__ is None and not name.startswith(("cython_runtime", "_cython_"))
     if file.startswith(_installed()):
         return False
     return name.partition(".")[0] not in {"outrider", *sys.stdlib_module_names}

@@ -20,7 +20,9 @@ from .script_modules import Empty
 
 _MISSING = object()
 _ATOMIC = {type(None), bool, bytes, complex, float, int, str, range, type(Ellipsis), type(NotImplemented)}
-_BY_TEXT = {"globals", "eval", "exec", "vars", "dir"}  # functions that can access any name, given as a string
+_BY_TEXT = frozenset(
+    {"globals", "eval", "exec", "vars", "dir"}
+)  # functions that can access any name, given as a string
 _CONTAINERS = {list, dict, set, bytearray}
 # Types whose objects never change, or whose changes are detected by other code. Types are listed by name, because the
 # modules that define them may not be imported.
@@ -55,7 +57,7 @@ class Watch:
     ``may_change``: whether a dependency may change in a way that `is_unchanged` cannot detect.
     """
 
-    __slots__ = ("_cells", "_functions", "_names", "_owners", "code", "files", "generators", "may_change")
+    __slots__ = ("_cells", "_functions", "_names", "_owners", "code", "files", "generators", "may_change", "needs_rest")
 
     def __init__(self) -> None:
         self._functions: list[tuple[Any, ...]] = []
@@ -63,6 +65,8 @@ class Watch:
         self._names: list[tuple[Callable[[str, object], object], str, object]] = []
         self._cells: list[tuple[CellType, object]] = []
         self.may_change = False
+        # whether the function may use names that its code does not mention, such as by calling `globals`
+        self.needs_rest = False
         self.code = b""  # the pickle of the function
         self.files: dict[str, None] = {}  # the files that define the functions (the values are unused)
         self.generators: list[str] = []  # types of the random number generators to which functions refer
@@ -71,7 +75,9 @@ class Watch:
         get = function.__globals__.get
         own = tuple(function.__dict__.items())
         self._functions.append((function, function.__code__, function.__defaults__, function.__kwdefaults__, own))
-        self._names += [(get, name, get(name, _MISSING)) for name in names_of(function.__code__)]
+        mentioned = names_of(function.__code__)
+        self._names += [(get, name, get(name, _MISSING)) for name in mentioned]
+        self.needs_rest = self.needs_rest or not _BY_TEXT.isdisjoint(mentioned)
         self._cells += zip(function.__closure__ or (), contents, strict=True)
         self.files[function.__code__.co_filename] = None
         self._look((*names.values(), *contents, *(function.__defaults__ or ())))
@@ -91,11 +97,6 @@ class Watch:
         """Record that the pickle contains an object of type ``kind``."""
         if not self.may_change and not _is_fixed(kind):
             self.may_change = True
-
-    @property
-    def needs_rest(self) -> bool:
-        """Return True if the function may use names that its code does not mention, such as by calling `globals`."""
-        return any(name in _BY_TEXT for _, name, _ in self._names)
 
     def is_unchanged(self) -> bool:
         """Return whether all recorded names, variables and attributes still have the same values.
