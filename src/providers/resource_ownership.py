@@ -12,15 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from ..lazy_dataclass import dataclass
 
-if TYPE_CHECKING:
-    from .journal import Intent
-
 Whose = Literal["journal", "owner", "stranger", "unknown"]
 OURS: frozenset[Whose] = frozenset({"journal", "owner"})
+
+
+class Answered(Protocol):
+    """The parts of a journal's `Intent` from which a claim follows."""
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def ids(self) -> tuple[str, ...] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class Claim:
     hosts: frozenset[str] = frozenset()  # names of the computers of all owners that the pool has had
 
     @classmethod
-    def of(cls, pool: str, intents: Iterable[Intent], hosts: Iterable[str] = ()) -> Claim:
+    def of(cls, pool: str, intents: Iterable[Answered], hosts: Iterable[str] = ()) -> Claim:
         """Return the claim that follows from ``intents``. If any intent with a token has an answer, the token counts as
         answered.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import uuid4
 
 import anyio
@@ -34,9 +34,51 @@ if TYPE_CHECKING:
     from .api import Api
     from .images import Ami
     from .network import Network
-    from .provider import AWS
 
 LAG_S = 15.0  # seconds after which every part of EC2 has seen a new resource
+
+
+class AWSOptions(Protocol):
+    """The options of `AWS` that a launch reads."""
+
+    @property
+    def ami(self) -> str | None: ...
+
+    @property
+    def user(self) -> str | None: ...
+
+    @property
+    def vpc(self) -> str | None: ...
+
+    @property
+    def subnets(self) -> Collection[str] | None: ...
+
+    @property
+    def security_groups(self) -> Collection[str] | None: ...
+
+    @property
+    def instance_profile(self) -> str | None: ...
+
+    @property
+    def instance_types(self) -> Collection[str] | None: ...
+
+    @property
+    def zones(self) -> Collection[str] | None: ...
+
+    @property
+    def address(self) -> Literal["public", "private"]: ...
+
+    @property
+    def ssh_from(self) -> str | Sequence[str]: ...
+
+    @property
+    def rebalance(self) -> bool: ...
+
+    @property
+    def tags(self) -> Mapping[str, str] | tuple[tuple[str, str], ...] | None: ...
+
+    @property
+    def public(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +101,7 @@ class FleetOrder(Order):
 class EC2Launcher:
     """Implements `providers.cloud.port.Launcher`."""
 
-    def __init__(self, provider: AWS, pool: str, api: RecordedApi, tasks: TaskGroup) -> None:
+    def __init__(self, provider: AWSOptions, pool: str, api: RecordedApi, tasks: TaskGroup) -> None:
         self._provider, self._api = provider, api
         self._notices = ("aws", "aws-rebalance") if provider.rebalance else ("aws",)
         self._labels = labels_of(pool, dict(provider.tags or ()))
@@ -189,7 +231,7 @@ class EC2Launcher:
 
 
 async def make_plan(
-    provider: AWS,
+    provider: AWSOptions,
     api: Api,
     request: LaunchRequest,
     cooldowns: Cooldowns,
@@ -236,7 +278,7 @@ async def make_plan(
     return EC2Plan(request, chosen, extras, api.region, network=place, together=together)
 
 
-def images_of(provider: AWS, api: Api) -> Callable[[LaunchRequest, Architecture | None], Awaitable[Ami]]:
+def images_of(provider: AWSOptions, api: Api) -> Callable[[LaunchRequest, Architecture | None], Awaitable[Ami]]:
     """Return the finder of a pool's images, each found on first use. The user's own image decides its architecture."""
 
     async def find(key: tuple[Architecture | None, bool]) -> Ami:

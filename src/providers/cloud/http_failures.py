@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from ...lazy_dataclass import dataclass
 from ..errors import BadRequest, NotAuthorized, ProviderError
 from .call_failures import meant, passing, settled, with_reply
-from .failures import CallRefused, redacted
+from .failures import CallRefused, Meanings, redacted
 from .retries import Trouble
-
-if TYPE_CHECKING:
-    from .http import Service
 
 # the code of a failure without a response is one of these, or the name of an exception of httpx
 TIMED_OUT: Final = "TimedOut"
@@ -26,6 +23,25 @@ NO_TRUST: Final = "CertificateError"
 # httpx raises these before it sends anything; after any other exception, the call may have been carried out
 _UNREACHED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"})
 MOST_WORDS = 1000  # of a body that is not JSON, so many characters are kept for the error's text
+
+
+class FailingService(Protocol):
+    """The parts of an `http.Service` that its errors name."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def meanings(self) -> Meanings: ...
+
+    @property
+    def again_after_s(self) -> Mapping[str, float]: ...
+
+    @property
+    def credentials(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +108,7 @@ def date_of(value: str) -> float | None:
     return None
 
 
-def translate(service: Service, failure: HttpFailure, *, unsure: bool) -> ProviderError:
+def translate(service: FailingService, failure: HttpFailure, *, unsure: bool) -> ProviderError:
     """Return the error for the caller, with the service's own ``code``. Its class says what can be done about it.
 
     ``unsure``: an earlier try of the same call may have been carried out.
@@ -105,7 +121,7 @@ def translate(service: Service, failure: HttpFailure, *, unsure: bool) -> Provid
     return settled(service.name, failure, error, unsure=unsure)
 
 
-def _by_status(service: Service, failure: HttpFailure) -> ProviderError:
+def _by_status(service: FailingService, failure: HttpFailure) -> ProviderError:
     if failure.code == NO_TRUST:
         return BadRequest(
             f"{service.host} shows a certificate that this computer does not trust: check its certificates "

@@ -27,7 +27,7 @@ from ..side_by_side import answers_of
 from .runtime import Container, Runtime
 
 if TYPE_CHECKING:
-    from .provider import Containers
+    from .runtime import ContainersOptions
 
 VENDOR = Vendor(name="Containers", service="the container runtime")
 # All other states of a container count as running: "running", "paused", "restarting".
@@ -40,7 +40,7 @@ _STATES: Mapping[State, tuple[str, ...]] = {
 
 
 @asynccontextmanager
-async def reach(provider: Containers) -> AsyncIterator[ContainerCloud]:
+async def reach(provider: ContainersOptions) -> AsyncIterator[ContainerCloud]:
     """Open a provider's hosts. The connection to each host is made at its first command."""
     hosts, places, argv = provider.hosts or ("",), provider.places or (None,), tuple(provider.runtime)
     async with opened_commands(provider.places) as argvs:

@@ -29,7 +29,7 @@ from .runtime import DEVICES, HERE, Runtime, image_of, lease_file
 
 if TYPE_CHECKING:
     from ..cloud.recorder import Recorder
-    from .provider import Containers
+    from .runtime import ContainersOptions
 
 AT_ONCE = 4  # most containers that start at the same time on one host
 
@@ -65,7 +65,7 @@ class ContainerOrder(Order):
     refusals: Mapping[Runtime, ProviderError] = field(default_factory=dict)
 
 
-def plan(provider: Containers, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
+def plan(provider: ContainersOptions, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
     """Return a plan that offers each host as a zone. The offers say nothing about a host's hardware, which is unknown
     until the first connection.
     """
@@ -85,7 +85,7 @@ def plan(provider: Containers, request: LaunchRequest, cooldowns: Cooldowns) -> 
 class ContainerLauncher(PlainLauncher):
     """Implements `port.Launcher`."""
 
-    def __init__(self, provider: Containers, cloud: ContainerCloud, recorder: Recorder) -> None:
+    def __init__(self, provider: ContainersOptions, cloud: ContainerCloud, recorder: Recorder) -> None:
         self._provider, self._cloud, self._recorder = provider, cloud, recorder
         self._runtimes = {each.zone: each for each in cloud.runtimes}
         self._images = OncePerKey[tuple[Runtime, str], None](lambda each: each[0].fetch(each[1], provider.pull))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import anyio
 
@@ -24,13 +24,13 @@ from ..cloud.listed import time_of
 from ..command_errors import Meaning, interrupted, meant
 from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderError
 from ..login_host import AGAIN_S, COMMAND_S, Commands, Ended, Place
-from ..long_options import LongOptions, as_words
+from ..long_options import LongOptions, OptionValue, as_words
 from ..nvidia_smi import QUERY, parse
 
 if TYPE_CHECKING:
     from ..base import AcceleratorRequest, LaunchRequest
-    from .provider import Containers, Pull
 
+Pull = Literal["missing", "always", "never"]
 DEVICES = "outrider:devices"  # the label with the numbers of a container's GPUs
 FIRST_LEASE_S = 30.0  # seconds that a container's first lease is longer than later leases
 # GB of /dev/shm if the pool requests no memory. It is only an upper limit, and costs nothing. The runtimes' default is
@@ -65,6 +65,40 @@ status=$?
 rmdir "$folder"
 exit $status
 """
+
+
+class ContainersOptions(Protocol):
+    """The options of `Containers` that a launch reads."""
+
+    @property
+    def image(self) -> str | None: ...
+
+    @property
+    def hosts(self) -> Collection[str] | None: ...
+
+    @property
+    def runtime(self) -> str | Sequence[str]: ...
+
+    @property
+    def network(self) -> bool | str: ...
+
+    @property
+    def pull(self) -> Pull: ...
+
+    @property
+    def volumes(self) -> Sequence[str]: ...
+
+    @property
+    def per_host(self) -> int | None: ...
+
+    @property
+    def options(self) -> Mapping[str, OptionValue] | LongOptions: ...
+
+    @property
+    def places(self) -> tuple[Place, ...]: ...
+
+    @property
+    def journal_place(self) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +175,13 @@ class Runtime:
         self._check(f"pull {image}", await self._run("pull", "--quiet", image, within_s=PULL_S))
 
     async def run(
-        self, provider: Containers, request: LaunchRequest, *, name: str, labels: dict[str, str], devices: Sequence[int]
+        self,
+        provider: ContainersOptions,
+        request: LaunchRequest,
+        *,
+        name: str,
+        labels: dict[str, str],
+        devices: Sequence[int],
     ) -> None:
         """Start a container in the background. If a container has this name, an earlier call has already started it.
 
@@ -183,7 +223,7 @@ class Runtime:
 
 
 def run_words(
-    provider: Containers,
+    provider: ContainersOptions,
     request: LaunchRequest,
     *,
     name: str,
@@ -217,7 +257,7 @@ def run_words(
     return [*words, "--entrypoint=/bin/sh", image_of(provider, request), "-c", *process]
 
 
-def image_of(provider: Containers, request: LaunchRequest) -> str:
+def image_of(provider: ContainersOptions, request: LaunchRequest) -> str:
     return request.container or provider.image or ""
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..cloud.failures import Meanings, advised, meaning, most_telling, quoting, redacted
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
-
-if TYPE_CHECKING:
-    from .api import Api
 
 CAPACITY_AGAIN_S = 15.0
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the code that reports the failure of a bulkInsert without its reason
@@ -60,7 +57,19 @@ def words_of(body: object) -> tuple[str, str]:
     return str((candidates or [error.get("status") or ""])[0]), str(error.get("message") or "")
 
 
-def of_operation(errors: Sequence[Mapping[str, Any]], api: Api, what: str, where: str = "") -> ProviderError:
+class RegionOfProject(Protocol):
+    """The parts of an `api.Api` that errors name."""
+
+    @property
+    def region(self) -> str: ...
+
+    @property
+    def project(self) -> str: ...
+
+
+def of_operation(
+    errors: Sequence[Mapping[str, Any]], api: RegionOfProject, what: str, where: str = ""
+) -> ProviderError:
     """Return the error for a failed operation of ``api``. A summary code is left out if another error is more specific.
 
     ``what``: the requested machine, as in ``spot g2-standard-4``. ``where``: the zone; empty: any zone of the region.
@@ -69,7 +78,7 @@ def of_operation(errors: Sequence[Mapping[str, Any]], api: Api, what: str, where
     return most_telling([_one(each, api, what, where or api.region) for each in details])
 
 
-def _one(error: Mapping[str, Any], api: Api, what: str, where: str) -> ProviderError:
+def _one(error: Mapping[str, Any], api: RegionOfProject, what: str, where: str) -> ProviderError:
     code, message, again_s = str(error.get("code") or ""), redacted(str(error.get("message") or "")), None
     kind, _, sentence = meaning(code, MEANINGS) or (ProviderError, "", f"{what} could not be made in {where}")
     if kind is QuotaExceeded:
@@ -79,7 +88,7 @@ def _one(error: Mapping[str, Any], api: Api, what: str, where: str) -> ProviderE
     return advised(kind(quoting(sentence, code, message), retry_after_s=again_s, code=code), "Google Cloud")
 
 
-def _quota(error: Mapping[str, Any], message: str, api: Api) -> str:
+def _quota(error: Mapping[str, Any], message: str, api: RegionOfProject) -> str:
     """Return the quota's name, limit and region: from the error's details, or from its message."""
     details = (each["quotaInfo"] for each in error.get("errorDetails") or () if each.get("quotaInfo"))
     info: Mapping[str, Any] = next(details, {})

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from ..cloud.recorder import Recorder
     from .api import Api
-    from .provider import GCP
+    from .network import GCPOptions
 
 # Seconds that are billed at least; Google's page "VM instance pricing": by the second, for at least a minute.
 BILLED_S = 60.0
@@ -72,7 +72,7 @@ class BulkOrder(Order):
 class GCPLauncher:
     """Implements `providers.cloud.port.Launcher`."""
 
-    def __init__(self, provider: GCP, api: Api, recorder: Recorder, tasks: TaskGroup) -> None:
+    def __init__(self, provider: GCPOptions, api: Api, recorder: Recorder, tasks: TaskGroup) -> None:
         self._provider, self._api, self._recorder = provider, api, recorder
         self._pool_labels = labels_of(recorder.pool, {})
         self._tags = Shared(tasks, lambda: network.prepare(api, provider, recorder))
@@ -197,7 +197,7 @@ class GCPLauncher:
 
 
 async def plan(
-    api: Api, provider: GCP, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
+    api: Api, provider: GCPOptions, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
 ) -> Plan:
     """Choose offers for a launch. Each round of offers has one machine type, because a bulkInsert accepts only one.
 
@@ -236,7 +236,7 @@ def disk_gb(request: LaunchRequest) -> int:
     return max(request.disk_gb, GPU_DISK_GB if request.accelerator is not None else DISK_GB)
 
 
-def machine(provider: GCP, request: LaunchRequest, offer: Offer, region: str, config: str) -> dict[str, Any]:
+def machine(provider: GCPOptions, request: LaunchRequest, offer: Offer, region: str, config: str) -> dict[str, Any]:
     """Return the properties of a machine of this offer, without the machine's labels. ``config``: the machine's user
     data.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
 from ..cloud import small_labels as labels
@@ -16,14 +16,53 @@ from ..side_by_side import side_by_side
 if TYPE_CHECKING:
     from ..cloud.recorder import Recorder
     from .api import Api
-    from .provider import GCP
 
 KIND: Final = "firewall-rule"
 # Priorities: the smallest number wins. The network's own rules (default-allow-ssh is open to all) have 65534 or 1000.
 ALLOWED, DENIED = 900, 910
 
 
-async def prepare(api: Api, provider: GCP, recorder: Recorder) -> tuple[str, ...]:
+class GCPOptions(Protocol):
+    """The options of `GCP` that a launch reads."""
+
+    @property
+    def image(self) -> str | None: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def network(self) -> str: ...
+
+    @property
+    def subnet(self) -> str | None: ...
+
+    @property
+    def network_tags(self) -> Collection[str] | None: ...
+
+    @property
+    def service_account(self) -> str | None: ...
+
+    @property
+    def instance_types(self) -> Collection[str] | None: ...
+
+    @property
+    def zones(self) -> Collection[str] | None: ...
+
+    @property
+    def ssh_from(self) -> str | Sequence[str]: ...
+
+    @property
+    def max_run_hours(self) -> float: ...
+
+    @property
+    def labels(self) -> Mapping[str, str] | tuple[tuple[str, str], ...]: ...
+
+    @property
+    def public(self) -> bool: ...
+
+
+async def prepare(api: Api, provider: GCPOptions, recorder: Recorder) -> tuple[str, ...]:
     """Create the pool's firewall rules, unless the user has named tags of existing rules. Return the tags for the
     pool's machines.
 

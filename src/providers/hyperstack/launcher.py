@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import anyio
@@ -28,13 +28,29 @@ from .catalogue import ADDRESS_USD, market
 from .cloud import KEY_PAIR, KEY_PAIRS, MACHINES, TOKEN_LENGTH, HyperstackCloud, label_list, name_of
 from .vendor import UNKNOWN, VENDOR
 
-if TYPE_CHECKING:
-    from .provider import Hyperstack
-
 USER = "ubuntu"
 CREATE_S = 60.0
 EXTRAS_USD: Mapping[Architecture, float] = {"x86_64": ADDRESS_USD}
 PRIVATE = "10.0.0.0/8"  # a range that contains the private networks of all environments
+
+
+class HyperstackOptions(Protocol):
+    """The options of `Hyperstack` that a launch reads."""
+
+    @property
+    def environments(self) -> Collection[str] | None: ...
+
+    @property
+    def instance_types(self) -> Collection[str] | None: ...
+
+    @property
+    def image(self) -> str | None: ...
+
+    @property
+    def ssh_from(self) -> str | Sequence[str]: ...
+
+    @property
+    def endpoint_url(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +67,7 @@ class HyperstackOrder(SingleOrder):
 
 async def planned(
     api: HttpApi,
-    provider: Hyperstack,
+    provider: HyperstackOptions,
     request: LaunchRequest,
     cooldowns: Cooldowns,
     living: Collection[tuple[str, str]],
@@ -68,7 +84,7 @@ async def planned(
 class HyperstackLauncher(SingleLauncher[HyperstackCloud, HyperstackOrder]):
     """Implements `port.Launcher`."""
 
-    def __init__(self, cloud: HyperstackCloud, provider: Hyperstack, recorder: Recorder) -> None:
+    def __init__(self, cloud: HyperstackCloud, provider: HyperstackOptions, recorder: Recorder) -> None:
         super().__init__(cloud, recorder)
         self._api, self._provider = cloud.api, provider
         self._key_pairs = OncePerKey(self._key_pair)  # (environment, client key) -> name of the key pair

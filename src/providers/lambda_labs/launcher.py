@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 import anyio
@@ -30,12 +30,33 @@ from .vendor import UNKNOWN, USER, VENDOR
 
 if TYPE_CHECKING:
     from ..cloud.http import HttpApi
-    from .provider import Lambda
 
 LAUNCH_S = 60.0  # seconds after which one launch times out; a launch usually takes a few seconds
 BILLED_AT_LEAST_S = 60.0  # seconds, because Lambda bills by the minute
 VALUE_AT_MOST = 128  # most characters of a tag's value
 _IMAGE_ID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}")
+
+
+class LambdaOptions(Protocol):
+    """The options of `Lambda` that a launch reads."""
+
+    @property
+    def regions(self) -> Collection[str] | None: ...
+
+    @property
+    def instance_types(self) -> Collection[str] | None: ...
+
+    @property
+    def image(self) -> str | None: ...
+
+    @property
+    def file_systems(self) -> Collection[str] | None: ...
+
+    @property
+    def firewall_rulesets(self) -> Collection[str] | None: ...
+
+    @property
+    def tags(self) -> Mapping[str, str] | tuple[tuple[str, str], ...] | None: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +70,11 @@ class LaunchOrder(SingleOrder):
 
 
 async def plan(
-    api: HttpApi, provider: Lambda, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
+    api: HttpApi,
+    provider: LambdaOptions,
+    request: LaunchRequest,
+    cooldowns: Cooldowns,
+    living: Collection[tuple[str, str]],
 ) -> Plan:
     """Choose offers. For several nodes, all offers are in one region, because machines reach each other only within a
     region.
@@ -71,7 +96,7 @@ async def plan(
 class LambdaLauncher(SingleLauncher[LambdaCloud, LaunchOrder]):
     """Implements `providers.cloud.port.Launcher`."""
 
-    def __init__(self, provider: Lambda, cloud: LambdaCloud, recorder: Recorder) -> None:
+    def __init__(self, provider: LambdaOptions, cloud: LambdaCloud, recorder: Recorder) -> None:
         super().__init__(cloud, recorder)
         self._provider = provider
         self._key_names = OncePerKey(self._key_name)  # public key -> name of the SSH key at Lambda

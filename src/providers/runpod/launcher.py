@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 import anyio
@@ -36,7 +36,6 @@ from .vendor import APART, NO_ACCESS, NOT_TAKEN, VENDOR
 
 if TYPE_CHECKING:
     from ..cloud.http import HttpApi
-    from .provider import RunPod
 
 LAUNCH_S = 60.0  # seconds after which one launch times out
 # The default image: one of RunPod's own, named in an example of its documentation.
@@ -44,6 +43,34 @@ IMAGE = "runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404"
 IMAGE_CUDA = "12.8"  # the CUDA version of the default image, which the driver of the pod's host must support
 DISK_GB = {"gpu": 50, "cpu": 20}  # GB of disk if the pool requests none
 PORT = 22  # the SSH server's port inside the pod; RunPod maps a public port to it
+
+
+class RunPodOptions(Protocol):
+    """The options of `RunPod` that a launch reads."""
+
+    @property
+    def cloud(self) -> str: ...
+
+    @property
+    def data_centers(self) -> Collection[str] | None: ...
+
+    @property
+    def instance_types(self) -> Collection[str] | None: ...
+
+    @property
+    def image(self) -> str | None: ...
+
+    @property
+    def registry(self) -> str | None: ...
+
+    @property
+    def min_cuda(self) -> str | None: ...
+
+    @property
+    def network_volume(self) -> str | None: ...
+
+    @property
+    def endpoint_url(self) -> str | None: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +81,11 @@ class PodOrder(SingleOrder):
 
 
 async def plan(
-    api: HttpApi, provider: RunPod, request: LaunchRequest, cooldowns: Cooldowns, living: Collection[tuple[str, str]]
+    api: HttpApi,
+    provider: RunPodOptions,
+    request: LaunchRequest,
+    cooldowns: Cooldowns,
+    living: Collection[tuple[str, str]],
 ) -> Plan:
     """Choose offers in rounds of one type, because a create call names one type and several data centers.
 
@@ -87,7 +118,7 @@ async def plan(
 class RunPodLauncher(SingleLauncher[RunPodCloud, PodOrder]):
     """Implements `providers.cloud.port.Launcher`."""
 
-    def __init__(self, provider: RunPod, cloud: RunPodCloud, recorder: Recorder) -> None:
+    def __init__(self, provider: RunPodOptions, cloud: RunPodCloud, recorder: Recorder) -> None:
         super().__init__(cloud, recorder)
         self._provider = provider
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ..journal import Journal
     from ..login_host import Commands as Runner
     from ..pool_lock import Place
-    from .provider import Slurm
     from .submissions import Submission
+    from .submitter import SlurmOptions
 
 CALM_POLL_S = 5.0  # seconds between polls while no change is expected; otherwise `POLL_S`
 CALM_AFTER_S = 60.0
@@ -57,7 +57,7 @@ class SlurmFleet:
     task group of the fleet ends.
     """
 
-    def __init__(self, provider: Slurm, pool: str, runner: Runner, journal: Journal, tasks: TaskGroup) -> None:
+    def __init__(self, provider: SlurmOptions, pool: str, runner: Runner, journal: Journal, tasks: TaskGroup) -> None:
         self._provider, self._pool, self._journal, self._tasks = provider, pool, journal, tasks
         self._slurm = Commands(runner)
         self._submitter = Submitter(provider, pool, self._slurm, journal, self._warn)

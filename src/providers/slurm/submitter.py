@@ -7,13 +7,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 from uuid import uuid4
 
 import anyio
 
 from ..errors import HostAway, JournalError, ProviderError
-from ..login_host import COMMAND_S
+from ..login_host import COMMAND_S, Place
 from ..threads import in_thread, uninterrupted
 from . import script
 from .errors import is_refusal
@@ -21,9 +21,8 @@ from .squeue import Label, owner
 from .submissions import Submission
 
 if TYPE_CHECKING:
-    from ..base import LaunchRequest
+    from ..base import LaunchRequest, Login
     from ..journal import Intent, Journal
-    from .provider import Slurm
     from .site import Around
     from .site import Slurm as Commands
 
@@ -34,11 +33,51 @@ WARN_AFTER = 2  # failed searches in a row before a warning
 TOKEN_LETTERS = 16
 
 
+class SlurmOptions(Protocol):
+    """The options of `Slurm` that a launch reads."""
+
+    @property
+    def host(self) -> str | None: ...
+
+    @property
+    def partition(self) -> str | None: ...
+
+    @property
+    def gres(self) -> str | None: ...
+
+    @property
+    def setup(self) -> tuple[str, ...]: ...
+
+    @property
+    def together(self) -> bool: ...
+
+    @property
+    def reach(self) -> Literal["auto", "ssh", "srun"]: ...
+
+    @property
+    def python(self) -> str: ...
+
+    @property
+    def time_s(self) -> float | None: ...
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def journal_place(self) -> dict[str, str]: ...
+
+    def login(self) -> Login: ...
+
+    def place(self) -> Place: ...
+
+    def arguments(self) -> list[str]: ...
+
+
 class Submitter:
     """Submits a pool's jobs. ``warn`` is called with each warning to display, which is a clause (no sentence)."""
 
     def __init__(
-        self, provider: Slurm, pool: str, slurm: Commands, journal: Journal, warn: Callable[[str], None]
+        self, provider: SlurmOptions, pool: str, slurm: Commands, journal: Journal, warn: Callable[[str], None]
     ) -> None:
         self._provider, self._pool, self._slurm, self._journal, self._warn = provider, pool, slurm, journal, warn
         self.submissions: list[Submission] = []

@@ -5,8 +5,8 @@ except in `load`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
@@ -16,9 +16,6 @@ from ..cloud.offers import Catalogue, InstanceType
 from ..errors import NoCapacity
 from .service import SEARCH
 from .vendor import VENDOR
-
-if TYPE_CHECKING:
-    from .provider import Vast
 
 WHERE = "its offers"  # where the machines are, in error texts: these name no single country
 # Most offers in one response, the cheapest ones: Vast.ai returns no more (observed, not documented).
@@ -35,6 +32,31 @@ _NAMES: Mapping[str, Sequence[str]] = {
     "H200": ("H200", "H200 NVL"),
     **{each: (f"Tesla {each}",) for each in ("P100", "P40", "P4", "T4", "V100")},
 }
+
+
+class VastOptions(Protocol):
+    """The options of `Vast` that a launch reads."""
+
+    @property
+    def image(self) -> str | None: ...
+
+    @property
+    def regions(self) -> Collection[str] | None: ...
+
+    @property
+    def reliability(self) -> float: ...
+
+    @property
+    def verified(self) -> bool: ...
+
+    @property
+    def min_cuda(self) -> float | None: ...
+
+    @property
+    def bid(self) -> float: ...
+
+    @property
+    def endpoint_url(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +78,7 @@ class Ask:
         return None if self.bid is None else self.bid + self.storage_usd
 
 
-async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask]:
+async def load(api: HttpApi, provider: VastOptions, request: LaunchRequest) -> list[Ask]:
     """Search for offers that fit the request and the provider's options, in the markets that the request allows (spot,
     on demand).
 
@@ -85,7 +107,7 @@ async def load(api: HttpApi, provider: Vast, request: LaunchRequest) -> list[Ask
     return list(asks.values())
 
 
-def query(provider: Vast, request: LaunchRequest, market: str) -> dict[str, Any]:
+def query(provider: VastOptions, request: LaunchRequest, market: str) -> dict[str, Any]:
     """Return the body of a search. The search itself has to filter the offers, because Vast.ai returns at most `MOST`
     of them.
     """
@@ -139,7 +161,7 @@ def names_of(accelerator: str) -> list[str]:
     ]
 
 
-def _holds(offer: Mapping[str, Any], provider: Vast, request: LaunchRequest, market: str) -> bool:
+def _holds(offer: Mapping[str, Any], provider: VastOptions, request: LaunchRequest, market: str) -> bool:
     """Check again that an offer meets the most important conditions: if Vast.ai misunderstood a filter, it would cost
     the user money.
     """

@@ -33,7 +33,7 @@ from .cloud import LABEL_AT_MOST, PORT, VastCloud
 from .service import ASK, URL
 
 if TYPE_CHECKING:
-    from .provider import Vast
+    from .catalogue import VastOptions
 
 RENT_S = 60.0  # seconds after which one launch times out; a launch usually takes a few seconds
 TRIES = 3  # most offers that one order tries; each try waits for Vast.ai's rate limit (`service.LIMITS`)
@@ -64,7 +64,7 @@ class RentOrder(Order):
 class VastLauncher(PlainLauncher):
     """Implements `providers.cloud.port.Launcher`."""
 
-    def __init__(self, provider: Vast, cloud: VastCloud, recorder: Recorder) -> None:
+    def __init__(self, provider: VastOptions, cloud: VastCloud, recorder: Recorder) -> None:
         self._provider, self._cloud, self._recorder = provider, cloud, recorder
         # Offer -> time until which to skip it: it is rented, or no longer available, or another order is about to rent
         # it.

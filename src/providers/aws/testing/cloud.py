@@ -17,9 +17,8 @@ from ...cloud.testing.hypervisor import Hypervisor, Paper
 from .behaviour import Behaviour
 from .faults import Fault, Faults
 from .instances import Instance
-from .lifecycle import Lifecycle
 from .moto import Moto
-from .state import CloudState
+from .state import CloudState, InstanceLife
 from .wsgi_app import CHECKIP, CloudApp
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ class EC2:
             for life in region.lives.values():
                 life.unplug()
 
-    def _life(self, instance_id: str) -> Lifecycle:
+    def _life(self, instance_id: str) -> InstanceLife:
         with self._state.lock:
             for region in self._state.regions.values():
                 if instance_id in region.lives and region.instances.get(instance_id) is not None:

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
 
-from ....lazy_dataclass import dataclass
 from .call import CloudCall
 from .filters import Facts, chosen, page
 from .moto import ACCOUNT
 from .protocol import Answer, EC2Error
-from .state import Region
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    id: str
-    name: str
-    architecture: str
-    root_device: str
-    owner: str
-    volumes: Mapping[str, Mapping[str, Any]]  # by device, in EC2's form
-    public: bool = True
-
+from .state import Image, Region
 
 _UBUNTU, _DEEP_LEARNING, _AMAZON = "099720109477", "898082745236", "137112412989"
 _PARAMETERS = (  # (pattern of the parameter's name, (root device, gigabytes, owner))

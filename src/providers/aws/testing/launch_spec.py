@@ -17,6 +17,7 @@ from .instance_types import architecture, known
 from .moto import Subnet
 from .placement import unknown
 from .protocol import Ask, EC2Error
+from .state import Image
 
 USER_DATA_BYTES = 16384
 TAGGED = ("instance", "volume", "spot-instances-request")
@@ -28,7 +29,7 @@ class LaunchSpec:
 
     pool: Pool
     subnet: Subnet
-    image: images.Image
+    image: Image
     groups: tuple[tuple[str, str], ...]
     public_key: str
     tags: Mapping[str, Mapping[str, str]]  # by kind of resource
@@ -110,7 +111,7 @@ def subnets(call: CloudCall, spec: Ask) -> list[Subnet]:
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _image(call: CloudCall, spec: Ask, kind: Mapping[str, Any]) -> images.Image:
+def _image(call: CloudCall, spec: Ask, kind: Mapping[str, Any]) -> Image:
     if not spec.get("ImageId"):
         raise EC2Error("MissingParameter", "The request must contain the parameter ImageId")
     image = images.find(call.region, spec["ImageId"])

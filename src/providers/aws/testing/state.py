@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from math import inf
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from ....lazy_dataclass import dataclass
@@ -21,10 +21,6 @@ from .instances import Instance, SpotRequest, Volume
 from .moto import Moto
 from .protocol import EC2Error
 from .throttle import Buckets
-
-if TYPE_CHECKING:
-    from .images import Image
-    from .lifecycle import Lifecycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +41,38 @@ class PlacementGroup:
     name: str
     strategy: str
     tags: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    id: str
+    name: str
+    architecture: str
+    root_device: str
+    owner: str
+    volumes: Mapping[str, Mapping[str, Any]]  # by device, in EC2's form
+    public: bool = True
+
+
+class InstanceLife(Protocol):
+    """The life of one instance, which `lifecycle.Lifecycle` plays."""
+
+    @property
+    def instance(self) -> Instance: ...
+
+    def terminate(self) -> None: ...
+
+    def interrupt(self, notice_s: float, rebalance_s: float | None) -> None: ...
+
+    def withdraw(self) -> None: ...
+
+    def unplug(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def switched_itself_off(self) -> None: ...
 
 
 class CloudState:
@@ -122,7 +150,7 @@ class Region:
     templates: Versions[Template] = field(init=False)
     placement_groups: Versions[PlacementGroup] = field(init=False)
     buckets: Buckets = field(init=False)
-    lives: dict[str, Lifecycle] = field(default_factory=dict)  # by instance
+    lives: dict[str, InstanceLife] = field(default_factory=dict)  # by instance
     fleets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     answered: dict[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)  # by (action, ClientToken)
     # Id -> creation time, for resources in moto that may not be visible yet.

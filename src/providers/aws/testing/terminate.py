@@ -8,13 +8,13 @@ from typing import Any
 
 from .call import CloudCall
 from .describe import named, state, unknown_spot_request
-from .lifecycle import Lifecycle
 from .protocol import Answer, EC2Error
+from .state import InstanceLife
 
 
 def terminate_instances(call: CloudCall) -> Answer:
     """Terminate all instances, or none if one of them is unknown."""
-    return {"TerminatingInstances": _changed(call, Lifecycle.terminate)}
+    return {"TerminatingInstances": _changed(call, lambda life: life.terminate())}
 
 
 def stop_instances(call: CloudCall) -> Answer:
@@ -24,14 +24,14 @@ def stop_instances(call: CloudCall) -> Answer:
             raise EC2Error("UnsupportedOperation", f"You can't stop the Spot Instance '{each.id}' {why}")
         if each.state not in ("running", "stopping", "stopped"):
             raise _wrong_state(each.id)
-    return {"StoppingInstances": _changed(call, Lifecycle.stop)}
+    return {"StoppingInstances": _changed(call, lambda life: life.stop())}
 
 
 def start_instances(call: CloudCall) -> Answer:
     for each in named(call, call.ask["InstanceIds"]):
         if each.state not in ("running", "pending", "stopped"):
             raise _wrong_state(each.id)
-    return {"StartingInstances": _changed(call, Lifecycle.start)}
+    return {"StartingInstances": _changed(call, lambda life: life.start())}
 
 
 def delete_volume(call: CloudCall) -> Answer:
@@ -59,7 +59,7 @@ def cancel_spot_instance_requests(call: CloudCall) -> Answer:
     return {"CancelledSpotInstanceRequests": cancelled}
 
 
-def _changed(call: CloudCall, change: Callable[[Lifecycle], Any]) -> list[Answer]:
+def _changed(call: CloudCall, change: Callable[[InstanceLife], Any]) -> list[Answer]:
     changes: list[Answer] = []
     for each in named(call, call.ask["InstanceIds"]):
         life = call.region.lives[each.id]
