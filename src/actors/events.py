@@ -7,6 +7,8 @@ from 0 or 1 in each pool and are never reused in that pool.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from ..lazy_dataclass import dataclass
 from .event_bases import Event, JobEvent, NodeEvent
 from .job_events import (
@@ -54,7 +56,6 @@ from .node_events import (
     NodeUsed,
     VersionsDiffer,
 )
-from .observing import Observe
 
 __all__ = [
     "BroadcastFinished",
@@ -300,3 +301,14 @@ class SettleFailed(Event):
     """The end of a job could not be reported to its caller while the pool closed; this is a defect in Outrider."""
 
     error: str
+
+
+class Observe(Protocol):
+    """An observer: a callable that gets each event; it must be quick and must not raise."""
+
+    tasks: bool  # whether the observer wants the events of single jobs (`JobEvent`), which cost time for every task
+
+    def __call__(self, event: Event, /) -> None: ...
+
+    def wants(self, job: int) -> bool:
+        """Return whether the observer wants the events of this job. Called only if ``tasks`` is true."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 from ..providers.errors import NoCapacity
 from . import events as ev
 from .broadcasts import Broadcasts
+from .events import Observe
 from .fleet_controller import FleetController
 from .interfaces import ConnectFailed
 from .late_nodes import LateNodes
 from .membership import Member, Roster
-from .observing import Observe
 
 
 class LaunchFailures:

@@ -58,10 +58,10 @@ from .interfaces import (
     Verdict,
 )
 from .membership import Roster
-from .placement import Claim, Functions, Host, Placement
+from .placement import Claim, Placement
 from .queue_timeouts import Expiries
 from .queues import Queues
-from .retries import FAILURES, LEASED, OVER, QUEUED, Entry
+from .retries import FAILURES, LEASED, OVER, QUEUED, Entry, Functions, Host
 from .task_queue import TaskQueue
 from .waiting_line import Lane, WaitingLine
 

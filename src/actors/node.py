@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 import anyio
 
@@ -26,7 +26,7 @@ from .messages import Boots, Happened, Leave, NodeMessage, PoolMessage, Queued, 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from .node_lives import NodeLives
+    from .stragglers import Stragglers
 
 TRY_AGAIN_S = 0.1  # seconds to wait after the first refused try to connect; each further pause is 1.5 times as long
 TRY_AGAIN_LIMIT_S = 2.0
@@ -36,6 +36,24 @@ STEADY_S = 10.0  # seconds; after two connections in a row that were lost sooner
 CLOSE_S = 9.0
 # number of tries to connect at the same time, over all nodes; 1,000 connections are opened in 2.2 s this way
 TRIES_AT_ONCE = 50
+
+
+class NodeReports(Protocol):
+    """The methods that the pool's actor calls when a node's actor reports; `NodeLives` has them."""
+
+    stragglers: Stragglers
+
+    def waits(self, node: NodeId, now: float) -> None: ...
+
+    def reached(self, node: NodeId, connection: Connection, now: float) -> None: ...
+
+    def connection_failed(self, node: NodeId, error: ConnectFailed, now: float) -> None: ...
+
+    def dropped(self, node: NodeId, lost: Lost, now: float) -> None: ...
+
+    def resumed(self, node: NodeId, now: float) -> None: ...
+
+    def closed(self, node: NodeId, now: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +76,7 @@ class NodeActor:
     node.
     """
 
-    def __init__(self, node: NodeId, machine: Machine, dialer: Dialer, pool: NodeLives) -> None:
+    def __init__(self, node: NodeId, machine: Machine, dialer: Dialer, pool: NodeReports) -> None:
         self._node = node
         self._machine = machine
         self._pool = pool

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 
@@ -20,17 +20,24 @@ from .interfaces import Dependencies, ReachabilityProbe
 from .kernel import Context
 from .messages import Happened, PoolMessage
 
-if TYPE_CHECKING:
-    from .machines import Machines
-
 TERMINATE_TRIES = 4  # number of failed tries to terminate a machine after which the event `TerminateFailed` is sent
 TERMINATE_AGAIN_S = 2.0
 TERMINATE_AGAIN_LIMIT_S = 60.0
 ASK_AGAIN_S = 2.0  # seconds between two calls of the reachability probe while all nodes are silent
 
 
+class ProviderResults(Protocol):
+    """The methods that the pool's actor calls with the results of the provider's calls; `Machines` has them."""
+
+    def launched(self, requested: int, machines: Sequence[Machine], now: float) -> None: ...
+
+    def launch_failed(self, requested: int, error: ProviderError, now: float) -> None: ...
+
+    def reported(self, event: MachineEvent, now: float) -> None: ...
+
+
 class ProviderCalls:
-    def __init__(self, context: Context[PoolMessage], dependencies: Dependencies, pool: Machines) -> None:
+    def __init__(self, context: Context[PoolMessage], dependencies: Dependencies, pool: ProviderResults) -> None:
         self._tasks, self._tell, self._pool = context.tasks, context.ref.tell, pool
         self._fleet, self._request = dependencies.fleet, dependencies.request
         self._observe = dependencies.observe

@@ -1,18 +1,76 @@
-"""Retries: whether a task runs again after the loss of its node (at-least-once delivery) or after a failure. Pure."""
+"""The records of tasks that have not ended, and of the nodes that run them. Pure.
+
+An `Entry` decides whether its task runs again after the loss of its node (at-least-once delivery) or after a failure.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import field
 
 from ..lazy_dataclass import dataclass
-from .interfaces import AttemptId, GaveUp, NodeId, Reason, Settle, Task, Verdict
-
-if TYPE_CHECKING:
-    from .placement import Function, Host
+from .amounts import NOTHING, Amounts
+from .interfaces import AttemptId, GaveUp, JobId, NodeId, Reason, Settle, Task, Verdict
 
 QUEUED, LEASED, OVER = 0, 1, 2
 # words for the verdicts of attempts that failed by themselves
 FAILURES = {Verdict.RAISED: "raised", Verdict.DIED: "died", Verdict.TERMINATED: "was killed"}
+FUNCTIONS_KEPT = 4096
+# seconds; a stack (attempts that a node holds beyond its slots) has as many attempts per slot as finish in this time
+STACK_S = 0.020
+STACK_OF_SHORT = 255  # largest number of attempts in a stack (attempts that a node holds beyond its slots)
+WEIGHT = 0.25  # weight of the newest duration in the function's average duration
+
+
+@dataclass(slots=True)
+class Function:
+    average_s: float | None = None
+    stack: int = 0  # number of the function's attempts that a node may hold beyond its slots
+
+    def ran(self, busy_s: float, slots: int) -> None:
+        average = self.average_s
+        self.average_s = average = busy_s if average is None else average + WEIGHT * (busy_s - average)
+        per_slot = int(STACK_S / average) if average > 0 else STACK_OF_SHORT
+        self.stack = min(slots * per_slot, STACK_OF_SHORT)
+
+
+class Functions(dict[bytes, Function]):
+    """The functions of tasks, by digest. When there are more than `FUNCTIONS_KEPT`, the oldest entry is removed."""
+
+    def new(self, digest: bytes) -> Function:
+        if len(self) >= FUNCTIONS_KEPT:
+            del self[next(iter(self))]
+        self[digest] = function = Function()
+        return function
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A ready node, and the attempts, seats and amounts in use on it."""
+
+    id: NodeId
+    progress_at: float
+    has: Amounts = NOTHING
+    left: Amounts = NOTHING  # the node's amounts that are free
+    # attempts on the node, in the order in which they were sent
+    attempts: dict[AttemptId, Entry] = field(default_factory=dict)
+    seats: int = 0  # number of slots that are kept for ranks of broadcasts
+    # for each broadcast with a seat here, the amounts that its seat reserves
+    seated: dict[JobId, Amounts] = field(default_factory=dict)
+    keeps: int = 0  # number of slots that are kept for the first task in the line for amounts: 0 or 1
+    saved: bool = False  # True: of the tasks that need amounts, only the first in line may begin here
+    slow: int = 0  # number of attempts that may take long, so that no other attempt is sent to wait behind them
+    open: bool = True  # whether the node takes new work
+    noticed: bool = False
+    # number of attempts and seats on the host: `pick` groups hosts by this number; -1: the host takes no attempt now
+    level: int = -1
+    stacked: bool = False  # whether the host holds more attempts than it has slots
+    recalling: bool = False
+    candidate: bool = False  # whether the host may get a seat of the first claim in line
+    free: bool = False  # whether the host has a free seat for the first claim in line
+
+    @property
+    def load(self) -> int:
+        return len(self.attempts) + self.seats
 
 
 @dataclass(slots=True, eq=False)

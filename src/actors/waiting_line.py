@@ -17,8 +17,8 @@ from itertools import chain
 from .amounts import Amounts, describe
 from .interfaces import JobId, NodeId
 from .membership import Roster
-from .placement import Host, Placement
-from .retries import QUEUED, Entry
+from .placement import Placement
+from .retries import QUEUED, Entry, Host
 from .task_queue import TaskQueue
 
 # how often other tasks may overtake a task. The limit is not a time: 16 short tasks end soon, and 16 long tasks use

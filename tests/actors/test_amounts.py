@@ -11,7 +11,8 @@ from outrider.actors.amounts import Amounts, describe
 from outrider.actors.interfaces import AttemptId, Finished, JobId, NodeId, Reason, Task, TaskId, Verdict
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Roster
-from outrider.actors.placement import Claim, Host, Placement
+from outrider.actors.placement import Claim, Placement
+from outrider.actors.retries import Host
 
 ONE, TWO, ALL = Amounts(1000), Amounts(2000), Amounts(4000)
 

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from outrider.actors import placement as placement_module
+from outrider.actors import retries as retries_module
 from outrider.actors import waiting_line as line_module
 from outrider.actors.amounts import NOTHING, Amounts
 from outrider.actors.interfaces import (
@@ -1094,16 +1095,14 @@ def test_deciding_takes_no_longer_with_a_thousand_nodes(story, monkeypatch):
 
 
 def test_a_function_is_forgotten_before_there_are_too_many(story, monkeypatch):
-    monkeypatch.setattr(placement_module, "FUNCTIONS_KEPT", 10)
+    monkeypatch.setattr(retries_module, "FUNCTIONS_KEPT", 10)
     for i in range(30):
         story.submit(function=str(i).encode())
     assert len(story.ledger._functions) == 10
 
 
 def test_entries_are_small():
-    assert not hasattr(
-        Entry(Task(TaskId(1), JobId(1), b"", None), print, placement_module.Function(), True), "__dict__"
-    )
+    assert not hasattr(Entry(Task(TaskId(1), JobId(1), b"", None), print, retries_module.Function(), True), "__dict__")
 
 
 def test_what_comes_back_in_the_step_that_sent_it_is_not_overtaken(story):

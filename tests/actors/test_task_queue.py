@@ -12,9 +12,8 @@ from outrider.actors.amounts import Amounts
 from outrider.actors.interfaces import JobId, NodeId, Task, TaskId
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Roster
-from outrider.actors.placement import Function
 from outrider.actors.queue_timeouts import Expiries
-from outrider.actors.retries import OVER, QUEUED, Entry
+from outrider.actors.retries import OVER, QUEUED, Entry, Function
 from outrider.actors.task_queue import FEW, TaskQueue
 
 MANY = 10_000
