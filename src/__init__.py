@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
+
+from .importer import PID as _PID  # noqa: F401  loaded here, so that it has the number of the program itself
 
 if TYPE_CHECKING:
     from .actors import events as events
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from .engine.api.settings import Nodes as Nodes, Spec as Spec, Worker as Worker
     from .engine.api.task_stack import TaskStack as TaskStack
     from .engine.api.volume import Volume as Volume
-    from .engine.client.refs import Ref as Ref, SyncRef as SyncRef
+    from .engine.api.refs import Ref as Ref, SyncRef as SyncRef
     from .engine.checkpoint.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
     from .engine.observe.log_calls import (
         log_artifact as log_artifact,
@@ -70,8 +71,6 @@ if TYPE_CHECKING:
     from .providers.ssh import SSH as SSH, Host as Host
     from .providers.vast.provider import Vast as Vast
 
-_IMPORTER = os.getpid()  # a process that has this module but another process id is a fork of the program
-
 # The module of each public name. A module is imported when one of its names is first used, so that `import outrider` is
 # fast. Public names that are not in this table are the classes of `outrider.errors`.
 _HOMES = {
@@ -93,7 +92,7 @@ _HOMES = {
     "engine.runtime.shards": ("shard",),
     "engine.api.secrets": ("Secret",),
     "engine.api.settings": ("Nodes", "Spec", "Worker"),
-    "engine.client.refs": ("Ref", "SyncRef"),
+    "engine.api.refs": ("Ref", "SyncRef"),
     "engine.sync": ("SyncPool",),
     "engine.api.compute": ("Compute", "StreamCompute", "compute"),
     "engine.api.task_stack": ("TaskStack",),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Preempt,
         SlowLink,
     )
-    from .engine.testing.chaos.plan import Chaos
+    from .engine.testing.chaos.options import Chaos
     from .engine.testing.chaos.report import Report, Strike
     from .engine.testing.chaos.step import step
     from .engine.testing.simulator import faults as simulated
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "engine.testing.chaos.chaos": ("chaos",),
     "engine.testing.chaos.check": ("Disturbance",),
-    "engine.testing.chaos.plan": ("Chaos",),
+    "engine.testing.chaos.options": ("Chaos",),
     "engine.testing.chaos.report": ("Report", "Strike"),
     "engine.testing.chaos.step": ("step",),
     "engine.testing.simulator.draw": ("draw",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from contextvars import Context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -18,10 +18,10 @@ from .api.misuse import (
     NOT_OPEN,
     OPEN_FOR_THREADS,
     Runner,
-    awaited_as,
     check_guard,
     check_loop,
 )
+from .api.pending_base import awaited_as
 from .api.printable import one_line
 from .api.tracebacks import cut
 from .client.opening import Opening
@@ -31,14 +31,11 @@ if TYPE_CHECKING:
     import asyncio
 
     from ..providers.base import Provider
+    from .api.chaos import ChaosPlan, Injection
     from .api.settings import ConsoleOption, Spec
-    from .client.loop_thread import LoopThread
     from .client.open_pool import OpenPool
     from .observe.observer import Observer
     from .runs.whole_program import WholeProgram
-    from .sync import SyncPool
-    from .testing.chaos.fault_injector import FaultInjector
-    from .testing.chaos.plan import Chaos
 
 
 def provider_name(provider: Provider) -> str:
@@ -46,10 +43,6 @@ def provider_name(provider: Provider) -> str:
         return one_line(provider.name)
     except Exception:  # noqa: BLE001  of somebody else's provider
         return type(provider).__name__
-
-
-def _import_sync() -> None:
-    from . import sync  # noqa: F401  and with it asyncio
 
 
 class PoolLife(Runner):
@@ -60,8 +53,8 @@ class PoolLife(Runner):
         whole: dict[str, Any] = {**DEFAULTS, **options}
         self._settings = checked(specs, whole)
         self._console: ConsoleOption = whole["console"]
-        self._chaos: Chaos | None = whole["chaos"]
-        self._injector: FaultInjector | None = None
+        self._chaos: ChaosPlan | None = whole["chaos"]
+        self._injector: Injection | None = None
         self._core: OpenPool | None = None
         self._ended = False
         self._called_off = False  # whether `call_off` was called before the opening began
@@ -71,12 +64,9 @@ class PoolLife(Runner):
         # done when the pool is closed, and nothing is known to be left of it
         self._closing: asyncio.Future[None] | None = None
         self._leaving: asyncio.Task[None] | None = None  # a task that closes the pool, while nobody waits for it
-        self._sync: Any = None
-        self._entered: SyncPool | None = None
+        self._sync: Any = None  # the `SyncPool` that opened this pool
         # the error that interrupted another thread's wait for this pool, so that the wait was cancelled
         self._interrupt: BaseException | None = None
-        # the thread with the event loop that the statement `with` starts, until the `SyncPool` takes it
-        self._loop_thread: LoopThread | None = None
         # the language in which errors of the opening name the pool's options, for example Python
         self._language = PYTHON
         # the `outrider run` program that opened the pool; the program ends when the pool ends
@@ -272,12 +262,12 @@ class PoolLife(Runner):
 
         observer = Observer(self._console, slots=self._settings.worker.concurrency)
         pool: Any = self
-        self._core = core = OpenPool(self._settings, observer, pool, opening)
+        self._core = core = OpenPool(self._settings, observer, pool, opening, self._program)
+        if (sync := self._sync) is not None:
+            core.objects.reference = lambda stored: sync._ref(stored)  # noqa: PLW0108  a bound method would keep it
         try:
             if self._chaos is not None:
-                from .testing.chaos import fault_injector
-
-                self._injector = fault_injector.FaultInjector(self._chaos, core)
+                self._injector = self._chaos._injection(core)
                 await self._injector.begin()
             await core.start()
         except BaseException as error:
@@ -326,58 +316,6 @@ class PoolLife(Runner):
         check_guard()
         if self._core is not None:
             raise SpecError("this pool is open already, or was: make another Pool(...) for another block")
-
-    def __enter__(self) -> SyncPool:
-        from .client.loop_thread import LoopThread, interrupts_held
-
-        self.check_unopened()
-        pool: Any = self
-        self._loop_thread = thread = LoopThread(_import_sync)
-        try:  # from here on, an interrupt (Ctrl-C) may be raised at any point
-            # an interrupt here could lose resources that a provider has just created, so it is raised later
-            with interrupts_held():
-                self._begun_opening = Opening(self._settings)
-            with at_rest():  # importing asyncio is slow; meanwhile, the provider's processes start
-                thread.start()
-            from .sync import SyncPool
-
-            sync = SyncPool(pool)
-            sync.open()
-            # keep a reference to the `SyncPool`: the user's `with Pool():`, without `as`, keeps none
-            self._entered = sync
-        except BaseException as error:
-            if self._sync is not None:
-                self._sync._abandon(error)
-            else:
-                self._drop_in_thread(thread)
-            raise
-        return sync
-
-    def _take_thread(self) -> LoopThread:
-        from .client.loop_thread import LoopThread
-
-        thread, self._loop_thread = self._loop_thread or LoopThread(), None
-        return thread
-
-    def _drop_in_thread(self, thread: LoopThread) -> None:
-        """Undo an opening that has begun, if an interrupt came before the pool was entered.
-
-        If no thread can be started for this, do nothing: the opening then ends by itself.
-        """
-        try:
-            if self._begun_opening is not None:
-                with suppress(RuntimeError):  # no thread can be started
-                    thread.start()
-                    thread.submit(self._take_opening().drop).result()
-        finally:
-            thread.stop()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        # a forked child may leave the block, but must not end its parent's pool (see `__aexit__`)
-        if self._core is None or not self._core.inherited:
-            self._sync.close(error)
 
     def __repr__(self) -> str:
         return f"<Pool {self._described()}>"

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
 from .api.checks import amount, refuse, seconds, shown
+from .api.errors import SpecError
 from .api.image import Image
 from .api.settings import (
     ConsoleOption,
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ..providers.base import Provider
+    from .api.chaos import ChaosPlan
     from .api.plugin import Plugin
     from .api.volume import Volume
-    from .testing.chaos.plan import Chaos
     from .trackers.base import Tracker
 
 
@@ -66,7 +67,7 @@ class AttachOptions(MachineNeeds, total=False):
     trackers: Sequence[Tracker]
     flush_timeout: float | timedelta
     traces: bool
-    chaos: Chaos | None
+    chaos: ChaosPlan | None
 
 
 class PoolOptions(MachineOptions, AttachOptions, total=False):
@@ -121,9 +122,10 @@ def checked(specs: Sequence[object], options: Mapping[str, Any]) -> Settings:
 
         source = ProviderFallback(checked_specs, options["selection"])
     if options["chaos"] is not None:
-        from .testing.chaos.plan import checked_chaos
+        from .api.chaos import ChaosPlan
 
-        checked_chaos(options["chaos"])
+        if not isinstance(options["chaos"], ChaosPlan):
+            raise SpecError(f"Pool: chaos takes a Chaos, as in Chaos(mtbf=15, seed=7), not {options['chaos']!r}.")
     image, volumes, checkpoints = (options[each] for each in ("image", "volumes", "checkpoints"))
     check_containers(image.container, checked_specs)
     if source.local and image is not NO_IMAGE:

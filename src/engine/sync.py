@@ -14,15 +14,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
-from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall, members
+from .api.calls import AnyCall, Call, Group, GroupStream, MixedGroup, StreamCall, SyncVerbs, members
 from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
+from .api.refs import Ref, SyncRef
 from .api.tracebacks import cut, cutting
 from .client.dropped_pool import close_at_exit, end_dropped, kept
 from .client.loop_calls import END, Steps, called
 from .client.loop_thread import DEAF_S, LoopThread, interrupts_held, wait_for
 from .client.map_results import MapResults
-from .client.refs import Ref, SyncRef
 from .client.signals import ThreadHold
 from .serialization.client_streams import marked_blocking
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..actors.events import Event
+    from .api.chaos import ChaosReport
     from .api.compute import Compute
     from .api.errors import ItemOutcome
     from .api.job import Job
@@ -39,10 +40,9 @@ if TYPE_CHECKING:
     from .client.budget import Cost
     from .client.completed_calls import Calls
     from .client.mapping import ErrorsOption, MapItems, MapOptions, OutcomesMapOptions
-    from .observe.observer import PoolSnapshot
-    from .pool import Pool
+    from .observe.pool_view import PoolSnapshot
+    from .pool_verbs import PoolVerbs
     from .serialization.stored_objects import StoredObject
-    from .testing.chaos.report import Report
 
     On = int | Literal["head"] | None
 A = TypeVar("A")
@@ -64,7 +64,7 @@ class _Closing:
         self.over = threading.Event()
 
 
-class SyncPool(Runner):
+class SyncPool(Runner, SyncVerbs):
     """The pool of ``with Pool(...) as pool``: the methods of `Pool`, as blocking calls.
 
     Ctrl-C while a method waits cancels the method's task. Without a block: ``pool = SyncPool(Pool(...)).open()``, and
@@ -78,7 +78,7 @@ class SyncPool(Runner):
     # pool's end
     unusable = ""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: PoolVerbs) -> None:
         self._pool = pool
         # futures of the first results of calls of `map`, whose tasks start before any result is read
         self._unread: set[Future[Any]] = set()
@@ -98,21 +98,25 @@ class SyncPool(Runner):
 
         The caller must `close` the pool. A pool that is still open at the end of the program is closed automatically.
         """
+        return self._open_in(LoopThread())
+
+    def _open_in(self, thread: LoopThread) -> SyncPool:
+        """Open the pool in this thread, which may run already."""
         self._pool.check_unopened()
+        self._thread = thread
         # a weak reference, so that the running pool does not keep this object alive: see `__del__`
         self._pool._sync = weakref.proxy(self)
         try:  # from here on, an interrupt (Ctrl-C) may be raised at any point
-            self._open()
+            self._open(thread)
         except BaseException as error:
             self._abandon(error)
             cut(error)
             raise
         return self
 
-    def _open(self) -> None:
+    def _open(self, thread: LoopThread) -> None:
         with interrupts_held():
             self._hold = hold = ThreadHold()
-        self._thread = thread = self._pool._take_thread()
         self._opener = threading.get_ident()
         opening = self._opening = threading.Event()
         thread.start()
@@ -485,7 +489,7 @@ class SyncPool(Runner):
         return self._pool.cost
 
     @property
-    def chaos(self) -> Report:
+    def chaos(self) -> ChaosReport:
         """The report of injected faults: see `Pool.chaos`."""
         return self._pool.chaos
 

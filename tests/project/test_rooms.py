@@ -66,5 +66,5 @@ def test_the_arrows_up_are_those_that_the_architecture_page_names() -> None:
     assert named - found.keys() == set(), "named, and gone: take it out of the page"
 
 
-def test_there_are_at_most_five_arrows_up() -> None:
-    assert 0 < len(named_arrows()) <= 5
+def test_there_are_at_most_two_arrows_up() -> None:
+    assert 0 < len(named_arrows()) <= 2

@@ -57,7 +57,9 @@ DECLARING = (
     "engine.pool",
     "engine.pool_life",
     "engine.pool_options",
-    "engine.serialization.function_pickling",
+    "engine.pool_verbs",
+    "engine.wire.importable",
+    "importer",
     "lazy_dataclass",
     "lazy_named_tuple",
     "providers.base",
@@ -169,7 +171,15 @@ def test_no_large_module_of_the_standard_library_is_imported(imported: dict[str,
 
 
 def test_a_worker_has_what_tasks_need_and_nothing_of_the_client(imported: dict[str, list[str]]) -> None:
-    rooms = ("engine.api", "engine.node", "engine.serialization", "engine.wire", "lazy_dataclass", "lazy_named_tuple")
+    rooms = (
+        "engine.api",
+        "engine.node",
+        "engine.serialization",
+        "engine.wire",
+        "importer",
+        "lazy_dataclass",
+        "lazy_named_tuple",
+    )
     mine = [module for module in imported["worker"] if module not in ("__main__", "__mp_main__")]
     assert surplus(mine, (*rooms, "engine.runtime", "providers.local")) == []
 
@@ -180,7 +190,7 @@ def test_an_executor_has_nothing_of_what_workers_alone_need() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     modules = json.loads(done.stdout)
     of_node = ("forkserver", "template", "worker", "call", "environ", "info", "profiling", "torch_profile")
-    rooms = ("engine.node", "engine.wire", "lazy_dataclass", "lazy_named_tuple")
+    rooms = ("engine.node", "engine.wire", "importer", "lazy_dataclass", "lazy_named_tuple")
     assert surplus(modules, (*rooms, *(f"-engine.node.{each}" for each in of_node))) == []
     assert {"hashlib", "random", "shutil"} & set(modules) == set()
 

@@ -1,9 +1,10 @@
 """The classes and functions with which users declare their work, and the types of the values that they get. No I/O.
 
 `compute` makes functions that pools can run, `calls` has pending calls, `settings` checks the options of a pool,
-`errors` has all public errors. `misuse` detects wrong uses of a pool, `printable` makes text from hosts safe to print.
+`errors` has all public errors, `refs` the references to kept values. `misuse` detects wrong uses of a pool, `printable`
+makes text from hosts safe to print.
 
-Public names: `compute.compute`, `calls.Call`, `errors`, `image.Image`, `plugin.Plugin`, `secrets.Secret`,
+Public names: `compute.compute`, `calls.Call`, `refs.Ref`, `errors`, `image.Image`, `plugin.Plugin`, `secrets.Secret`,
 `volume.Volume`, `settings.Settings`, `checks.refuse`.
 Open first: `compute.py`.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Callable,
     Coroutine,
     Generator,
     Iterator,
@@ -13,6 +14,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Literal,
     NoReturn,
     Self,
     TypeVar,
@@ -30,11 +32,9 @@ from .shortened import short
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ..client.refs import Ref, SyncRef
-    from ..pool import Pool
-    from ..sync import SyncPool
-    from .compute import Decorated
     from .job import Job
+    from .refs import Ref, SyncRef
+    from .signatures import Streamed
     from .task_options import Options, TaskOptions
 
 R = TypeVar("R")
@@ -48,11 +48,61 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
+class Callee:
+    """The base class of `@compute` functions, which `api.compute` defines. Pending calls need no more of a function."""
+
+    __name__: str
+    __qualname__: str
+    shown: str  # the function's name in the text of a call; methods with their class
+    function: Callable[..., Any]  # the user's function
+    options: Options
+    takes_self: bool  # True if the first argument is the object that callers write before the dot
+
+    @property
+    def streamed(self) -> dict[str, Streamed]:
+        """The parameters whose arguments are streamed, by name."""
+        raise NotImplementedError
+
+    @property
+    def plugins(self) -> tuple[Any, ...]:
+        """The plugins of this function alone, each an `api.plugin.Plugin`."""
+        raise NotImplementedError
+
+    if not TYPE_CHECKING:
+
+        def __and__(self, _other: object) -> NoReturn:
+            pending(self)
+
+
+class AsyncVerbs:
+    """The base class of `Pool`, with the methods that plugins use. Their other options are those of `Pool`."""
+
+    async def run(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> R:
+        """Run a call on one node, and return its result."""
+        raise NotImplementedError
+
+    def submit(self, call: Call[R], /, *, on: int | Literal["head"] | None = None) -> Job[R]:
+        """Submit a call as `run` does, without waiting."""
+        raise NotImplementedError
+
+    async def broadcast(self, call: Call[R], /) -> list[R]:
+        """Run a call on every ready node at the same time."""
+        raise NotImplementedError
+
+    async def put(self, value: T, /) -> Ref[T]:
+        """Copy a value into the pool."""
+        raise NotImplementedError
+
+
+class SyncVerbs:
+    """The base class of `SyncPool`, whose methods wait."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PendingCall(Pending):
     """The immutable base class of all pending calls."""
 
-    function: Decorated[...]
+    function: Callee
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: Options
@@ -73,7 +123,9 @@ class PendingCall(Pending):
         """Return the call's arguments, with placeholders in place of streamed arguments (``Iterator[T]``, ...)."""
         if not self.function.streamed:
             return Detached(self.args, self.kwargs, ())
-        return detached(self.function, self.args, self.kwargs, with_setup=self.options.setup is not None)
+        callee = self.function
+        setup = self.options.setup is not None
+        return detached(callee.function, callee.streamed, self.args, self.kwargs, with_setup=setup)
 
     @property
     def code(self) -> str:
@@ -96,32 +148,32 @@ class Call(PendingCall, Generic[R_co]):
     __slots__ = ()
 
     @overload
-    def __rshift__(self, pool: Pool, /) -> Coroutine[Any, Any, R_co]: ...
+    def __rshift__(self, pool: AsyncVerbs, /) -> Coroutine[Any, Any, R_co]: ...
     @overload
-    def __rshift__(self: Call[Ref[T]], pool: SyncPool, /) -> SyncRef[T]: ...
+    def __rshift__(self: Call[Ref[T]], pool: SyncVerbs, /) -> SyncRef[T]: ...
     @overload
-    def __rshift__(self, pool: SyncPool, /) -> R_co: ...
-    def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
+    def __rshift__(self, pool: SyncVerbs, /) -> R_co: ...
+    def __rshift__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Run the call on one node."""
         return _runner(self, ">>", pool).run(self)
 
     @overload
-    def __matmul__(self, pool: Pool, /) -> Coroutine[Any, Any, list[R_co]]: ...
+    def __matmul__(self, pool: AsyncVerbs, /) -> Coroutine[Any, Any, list[R_co]]: ...
     @overload
-    def __matmul__(self: Call[Ref[T]], pool: SyncPool, /) -> list[SyncRef[T]]: ...
+    def __matmul__(self: Call[Ref[T]], pool: SyncVerbs, /) -> list[SyncRef[T]]: ...
     @overload
-    def __matmul__(self, pool: SyncPool, /) -> list[R_co]: ...
-    def __matmul__(self, pool: Pool | SyncPool, /) -> Any:
+    def __matmul__(self, pool: SyncVerbs, /) -> list[R_co]: ...
+    def __matmul__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Run the call on every node, and return the results by rank."""
         return _runner(self, "@", pool).broadcast(self)
 
     @overload
-    def __gt__(self, pool: Pool, /) -> Job[R_co]: ...
+    def __gt__(self, pool: AsyncVerbs, /) -> Job[R_co]: ...
     @overload
-    def __gt__(self: Call[Ref[T]], pool: SyncPool, /) -> Future[SyncRef[T]]: ...
+    def __gt__(self: Call[Ref[T]], pool: SyncVerbs, /) -> Future[SyncRef[T]]: ...
     @overload
-    def __gt__(self, pool: SyncPool, /) -> Future[R_co]: ...
-    def __gt__(self, pool: Pool | SyncPool, /) -> Any:
+    def __gt__(self, pool: SyncVerbs, /) -> Future[R_co]: ...
+    def __gt__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Submit the call without waiting."""
         return _runner(self, ">", pool).submit(self)
 
@@ -151,10 +203,10 @@ class StreamCall(PendingCall, Generic[T]):
     __slots__ = ()
 
     @overload
-    def __matmul__(self, pool: Pool, /) -> Coroutine[Any, Any, list[AsyncGenerator[T, None]]]: ...
+    def __matmul__(self, pool: AsyncVerbs, /) -> Coroutine[Any, Any, list[AsyncGenerator[T, None]]]: ...
     @overload
-    def __matmul__(self, pool: SyncPool, /) -> list[Iterator[T]]: ...
-    def __matmul__(self, pool: Pool | SyncPool, /) -> Any:
+    def __matmul__(self, pool: SyncVerbs, /) -> list[Iterator[T]]: ...
+    def __matmul__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Run the generator on every node, and return one iterator for each rank."""
         return _runner(self, "@", pool).broadcast(self)
 
@@ -177,10 +229,10 @@ class StreamCall(PendingCall, Generic[T]):
         return _joined(self, other)
 
     @overload
-    def __rshift__(self, pool: Pool, /) -> AsyncIterator[T]: ...
+    def __rshift__(self, pool: AsyncVerbs, /) -> AsyncIterator[T]: ...
     @overload
-    def __rshift__(self, pool: SyncPool, /) -> Iterator[T]: ...
-    def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
+    def __rshift__(self, pool: SyncVerbs, /) -> Iterator[T]: ...
+    def __rshift__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Run the generator on one node, and iterate over its values."""
         return _runner(self, ">>", pool).stream(self)
 
@@ -220,18 +272,18 @@ class Group(GroupedCalls[Any], Generic[*Ts]):
     __slots__ = ()
 
     @overload
-    def __rshift__(self, pool: Pool, /) -> Coroutine[Any, Any, tuple[*Ts]]: ...
+    def __rshift__(self, pool: AsyncVerbs, /) -> Coroutine[Any, Any, tuple[*Ts]]: ...
     @overload
-    def __rshift__(self, pool: SyncPool, /) -> tuple[*Ts]: ...
-    def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
+    def __rshift__(self, pool: SyncVerbs, /) -> tuple[*Ts]: ...
+    def __rshift__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Run all calls."""
         return _runner(self, ">>", pool).run_group(self)
 
     @overload
-    def __gt__(self, pool: Pool, /) -> Job[tuple[*Ts]]: ...
+    def __gt__(self, pool: AsyncVerbs, /) -> Job[tuple[*Ts]]: ...
     @overload
-    def __gt__(self, pool: SyncPool, /) -> Future[tuple[*Ts]]: ...
-    def __gt__(self, pool: Pool | SyncPool, /) -> Any:
+    def __gt__(self, pool: SyncVerbs, /) -> Future[tuple[*Ts]]: ...
+    def __gt__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Submit all calls without waiting."""
         return _runner(self, ">", pool).submit_group(self)
 
@@ -259,18 +311,18 @@ class MixedGroup(GroupedCalls[Any], Generic[A, S]):
     __slots__ = ()
 
     @overload
-    def __rshift__(self, pool: Pool, /) -> Coroutine[Any, Any, A]: ...
+    def __rshift__(self, pool: AsyncVerbs, /) -> Coroutine[Any, Any, A]: ...
     @overload
-    def __rshift__(self, pool: SyncPool, /) -> S: ...
-    def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
+    def __rshift__(self, pool: SyncVerbs, /) -> S: ...
+    def __rshift__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Run all calls."""
         return _runner(self, ">>", pool).run_group(self)
 
     @overload
-    def __gt__(self, pool: Pool, /) -> Job[A]: ...
+    def __gt__(self, pool: AsyncVerbs, /) -> Job[A]: ...
     @overload
-    def __gt__(self, pool: SyncPool, /) -> Future[S]: ...
-    def __gt__(self, pool: Pool | SyncPool, /) -> Any:
+    def __gt__(self, pool: SyncVerbs, /) -> Future[S]: ...
+    def __gt__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Submit all calls without waiting."""
         return _runner(self, ">", pool).submit_group(self)
 
@@ -294,28 +346,16 @@ class GroupStream(GroupedCalls[T]):
     __slots__ = ()
 
     @overload
-    def __rshift__(self, pool: Pool, /) -> AsyncIterator[T]: ...
+    def __rshift__(self, pool: AsyncVerbs, /) -> AsyncIterator[T]: ...
     @overload
-    def __rshift__(self, pool: SyncPool, /) -> Iterator[T]: ...
-    def __rshift__(self, pool: Pool | SyncPool, /) -> Any:
+    def __rshift__(self, pool: SyncVerbs, /) -> Iterator[T]: ...
+    def __rshift__(self, pool: AsyncVerbs | SyncVerbs, /) -> Any:
         """Run all calls, and iterate over the results in the order in which they are ready."""
         return _runner(self, ">>", pool).stream_group(self)
 
 
 def grouped(calls: tuple[AnyCall, ...]) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]:
     return (MixedGroup if any(isinstance(each, StreamCall) for each in calls) else Group)(calls)
-
-
-class Callee:
-    """The base class of `@compute` functions, which this module cannot import from `api.compute`."""
-
-    __name__: str
-    shown: str  # the function's name in messages; for a method, with the name of its class
-
-    if not TYPE_CHECKING:
-
-        def __and__(self, _other: object) -> NoReturn:
-            pending(self)
 
 
 def pending(value: object) -> Call[Any]:

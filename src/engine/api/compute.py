@@ -26,7 +26,7 @@ from typing import (
     overload,
 )
 
-from ..serialization import function_pickling
+from ..wire import importable
 from .calls import Call, Callee, StreamCall
 from .checks import refuse, shown
 from .errors import NotACall, SpecError
@@ -36,8 +36,8 @@ from .signatures import Streamed, argument_check, called_of, streamed, streamed_
 from .task_options import Options, TaskOptions
 
 if TYPE_CHECKING:
-    from ..client.refs import Ref
     from .plugin import Plugin
+    from .refs import Ref
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -166,7 +166,7 @@ class Decorated(Callee, Generic[P]):
     def __reduce__(self) -> tuple[Any, ...]:
         if self.self_args:
             return _method, (self.plain, *self.self_args)
-        if function_pickling.has_name(self):
+        if importable.has_name(self):
             return _by_name, (self.__module__, self.__qualname__, replace(self.options, setup=None))
         return _decorate, (self.function, self.options)
 
@@ -478,7 +478,7 @@ def _method(function: Decorated[...], instance: object) -> Decorated[...]:
 
 
 def _by_name(module: str, qualname: str, options: Options) -> Decorated[...]:
-    function: Decorated[...] = function_pickling.imported(module, qualname).plain
+    function: Decorated[...] = importable.imported(module, qualname).plain
     # pickles of functions with a name have no setup; the imported function has it, since `with_` cannot change it
     options = replace(options, setup=function.options.setup)
     return function if function.options == options else function.remade(function.function, options)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from .compute import Decorated
     from .signatures import Streamed
 
 
@@ -23,7 +22,14 @@ class Detached(NamedTuple):
     inputs: tuple[Iterable[Any] | AsyncIterable[Any], ...]
 
 
-def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, Any], *, with_setup: bool) -> Detached:
+def detached(
+    function: Callable[..., Any],
+    streamed: Mapping[str, Streamed],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    with_setup: bool,
+) -> Detached:
     """Replace streamed arguments by placeholders. The task iterates over a placeholder to get the items.
 
     If ``with_setup`` is True, the function's first parameter is for the setup's result, and ``args`` do not include it.
@@ -39,8 +45,8 @@ def detached(function: Decorated[...], args: tuple[Any, ...], kwargs: dict[str, 
         return (AsyncInput if how.asynchronous else Input)(len(inputs) - 1)
 
     setup_args = (None,) if with_setup else ()
-    bound = inspect.signature(function.function).bind(*setup_args, *args, **kwargs)
-    for name, how in function.streamed.items():
+    bound = inspect.signature(function).bind(*setup_args, *args, **kwargs)
+    for name, how in streamed.items():
         if name not in bound.arguments:
             continue
         match bound.signature.parameters[name].kind:

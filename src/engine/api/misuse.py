@@ -5,8 +5,8 @@ operator.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from ...providers.option_names import OF_POOL, SAME, closest
 from .calls import Callee, pending
@@ -17,8 +17,6 @@ from .pending_base import called_with
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from types import FrameType
-
-C = TypeVar("C", bound=Callable[..., Any])
 
 ENDED = "The pool has ended with its block: open another one."
 CALLED_OFF = "The pool was closed while it was being opened: open another one."
@@ -123,24 +121,6 @@ def check_loop(own: AbstractEventLoop, *, synchronous: bool) -> None:
         f"{problem}. Open it by `with Pool(...) as pool` to use it from any thread and loop, or hand the work to its "
         "own: asyncio.run_coroutine_threadsafe(pool.run(call), loop).result()."
     )
-
-
-def awaited_as(code: str) -> Callable[[C], C]:
-    """Make the coroutines of a method show how to run them, in their `repr` and in Python's warning about a forgotten
-    await.
-
-    Python takes both texts from the qualified name of the coroutine function, so this costs nothing per call. The
-    method stays a coroutine function that returns a native coroutine, as task groups require.
-
-    Args:
-        code: The line to write, as "await pool.run(call)".
-    """
-
-    def named(verb: C) -> C:
-        verb.__qualname__ += f" (to run it, in an async def or a notebook's cell: {code})"
-        return verb
-
-    return named
 
 
 _OPTIONS_OF_VERBS = {"run": ("on", "keep"), "submit": ("on", "keep"), "map": ("limit", "ordered", "errors")}

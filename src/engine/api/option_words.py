@@ -11,15 +11,18 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ...providers.registry import PROVIDERS
 
-if TYPE_CHECKING:
-    from .language import Form, Language
+
+class Forms(Protocol):
+    """A `language.Language`."""
+
+    def form_of(self, key: str, *, is_provider: bool = False) -> str: ...
 
 
-def rewritten(text: str, language: Language) -> str:
+def rewritten(text: str, language: Forms) -> str:
     """Return a message with its options in another language than Python."""
     parts, at = [], 0
     for match in _CALLS.finditer(text):
@@ -123,11 +126,11 @@ _SUBJECT = re.compile(r":| (?:takes|must|is|has|waits|would) ")
 Pairs = list[tuple[str, ast.expr]]
 
 
-def _rewritten(call: ast.Call, language: Language, before: str, after: str, *, is_value: bool) -> str:
+def _rewritten(call: ast.Call, language: Forms, before: str, after: str, *, is_value: bool) -> str:
     """Rewrite one call. ``is_value``: the message also names the option of the call, as in ``provider=Local()``."""
     name = ast.unparse(call.func)
     path, pairs = _path(name), _pairs(name, call)
-    forms: list[Form]
+    forms: list[str]
     if name == "Pool" and pairs:
         forms = [language.form_of(key, is_provider=False) for key, _ in pairs]
     else:
@@ -161,7 +164,7 @@ def _pairs(name: str, call: ast.Call) -> Pairs:
     return pairs + [(each.arg, each.value) for each in call.keywords if each.arg]
 
 
-def _subject(path: str, form: Form) -> str:
+def _subject(path: str, form: str) -> str:
     if form != "options":
         return path
     return _SHORT.get(path, f"--image {path[6:]}" if path.startswith("image.") else f"--set {path}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .errors import NotACall
 from .shortened import short
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 _for_a_task: ContextVar[bool] = ContextVar("outrider_for_a_task", default=False)
 
@@ -74,6 +76,24 @@ class Pending:
                     f"{self.code} has not run, and a task gets values: await it first, x = {self._awaited()}"
                 )
             return super().__reduce_ex__(protocol)
+
+
+def awaited_as(code: str) -> Callable[[C], C]:
+    """Make the coroutines of a method show how to run them, in their `repr` and in Python's warning about a forgotten
+    await.
+
+    Python takes both texts from the qualified name of the coroutine function, so this costs nothing per call. The
+    method stays a coroutine function that returns a native coroutine, as task groups require.
+
+    Args:
+        code: The line to write, as "await pool.run(call)".
+    """
+
+    def named(verb: C) -> C:
+        verb.__qualname__ += f" (to run it, in an async def or a notebook's cell: {code})"
+        return verb
+
+    return named
 
 
 def called_with(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...actors.interfaces import NodeFacts, NodeId
-    from ..pool import Pool
+    from .calls import AsyncVerbs
     from .instance import InstanceInfo
 
 H_co = TypeVar("H_co", covariant=True)
@@ -170,7 +170,9 @@ class PluginContext(Protocol):
     """The argument of a plugin's part in the client: access to the pool, on the pool's event loop."""
 
     @property
-    def pool(self) -> Pool: ...
+    def pool(self) -> AsyncVerbs:
+        """The pool, a `Pool`."""
+        ...
 
     @property
     def core(self) -> Any:

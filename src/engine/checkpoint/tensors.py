@@ -6,22 +6,39 @@ import hashlib
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from ..api.errors import SerializationError
 from .records import Damaged, Entry, Part, Piece, dotted, places
 
-if TYPE_CHECKING:
-    from .snapshot import CopyMemory, Snapshot
-
 DCP_METADATA = ".metadata"
 _PLAIN = torch.Tensor, torch.nn.Parameter
 
 
+class EntriesOf(Protocol):
+    """The parts of a `snapshot.Snapshot` to which tensors are added."""
+
+    entries: list[Entry]
+    writers: dict[int, bool]
+    streams: set[Any]
+    copies: list[tuple[memoryview, Any, Any]]
+
+    def add(self, entry: Entry, content: Any) -> int: ...
+
+
+class MemoryOf(Protocol):
+    """The parts of a `snapshot.CopyMemory` that copies of tensors use."""
+
+    kept: dict[int, Any]
+    known: dict[int, Any]
+
+    def block(self, index: int, size_bytes: int) -> memoryview | None: ...
+
+
 def add_tensor(
-    source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: CopyMemory
+    source: Any, path: list[str | int] | None, snapshot: EntriesOf, memory: MemoryOf
 ) -> tuple[Any, ...] | None:  # the persistent id for the pickle
     """Add a tensor to a snapshot, outside of its pickle. None: put it into the pickle, as for sparse tensors and
     subclasses.
@@ -59,7 +76,7 @@ def add_tensor(
 
 
 def _added_again(
-    source: Any, path: list[str | int] | None, snapshot: Snapshot, memory: CopyMemory
+    source: Any, path: list[str | int] | None, snapshot: EntriesOf, memory: MemoryOf
 ) -> tuple[Any, ...] | None:
     """Add a tensor with the facts about the tensor at the same place in the previous snapshot.
 
@@ -81,7 +98,7 @@ def _added_again(
     return index, kind is torch.nn.Parameter, source.requires_grad
 
 
-def _copied(source: Any, snapshot: Snapshot, memory: CopyMemory) -> tuple[Any, memoryview | None]:
+def _copied(source: Any, snapshot: EntriesOf, memory: MemoryOf) -> tuple[Any, memoryview | None]:
     """Copy a tensor to main memory, or plan the copy.
 
     Returns:

@@ -16,8 +16,8 @@ from ..serialization.frozen_items import FrozenItem, is_fixed_value
 if TYPE_CHECKING:
     from ..api.task_options import Options
     from ..serialization.frozen_items import ItemPickler
-    from ..serialization.payload import Payload
-    from .open_pool import OpenPool
+    from ..serialization.task_payload import Payload
+    from .job_intake import JobIntake
 
 Arrival = tuple[Any, Callable[[], None] | None]  # the type `Arrival` of `client_streams.Freezer`
 
@@ -55,7 +55,7 @@ class Refused:
 class ItemFreezer:
     """Implements `Freezer` for the items of a map."""
 
-    def __init__(self, core: OpenPool, call_of: Callable[[list[Any]], Call[Any]]) -> None:
+    def __init__(self, core: JobIntake, call_of: Callable[[list[Any]], Call[Any]]) -> None:
         """``call_of`` returns the call of a task that runs these items."""
         self._core, self._call_of = core, call_of
         self._pickler: ItemPickler | None = None
@@ -81,7 +81,7 @@ class ItemFreezer:
 class CallFreezer:
     """Implements `Freezer` for the calls of `as_completed`."""
 
-    def __init__(self, core: OpenPool) -> None:
+    def __init__(self, core: JobIntake) -> None:
         self._core = core
 
     def freeze(self, call: Any) -> Any:

@@ -22,8 +22,8 @@ from .mapping import OF_ITEMS
 
 if TYPE_CHECKING:
     from ..api.task_options import Options
-    from ..serialization.payload import Payload
-    from .open_pool import OpenPool
+    from ..serialization.task_payload import Payload
+    from .job_intake import JobIntake
 
 Calls = Iterable[Call[Any]] | AsyncIterable[Call[Any]]
 TURN = 32  # calls to submit before the event loop gets a turn for other work: about a millisecond
@@ -51,7 +51,7 @@ def checked_calls(calls: Calls, *, may_block: bool) -> Calls | Blocking:
 class CompletedCalls:
     """One run of `Pool.as_completed`."""
 
-    def __init__(self, core: OpenPool, calls: Calls | Blocking, *, limit: int | None, returns_errors: bool) -> None:
+    def __init__(self, core: JobIntake, calls: Calls | Blocking, *, limit: int | None, returns_errors: bool) -> None:
         self._core, self._calls, self._freezer = core, calls, CallFreezer(core)
         self._limit, self._returns_errors = limit, returns_errors
         self._news = asyncio.Event()  # set when a call has ended, or a call can be submitted
@@ -139,7 +139,7 @@ class _NumberedJob(SubmittedJob[Any]):
     __slots__ = ("number", "over")
 
     def __init__(
-        self, core: OpenPool, payload: Payload, options: Options, number: int, over: Callable[[_NumberedJob], None]
+        self, core: JobIntake, payload: Payload, options: Options, number: int, over: Callable[[_NumberedJob], None]
     ) -> None:
         super().__init__(core, payload, options)
         self.number, self.over = number, over

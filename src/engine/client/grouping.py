@@ -17,10 +17,9 @@ from . import streaming
 from .jobs import as_settled
 
 if TYPE_CHECKING:
-    from ..serialization.payload import Payload
-    from .job_intake import PackedCall
+    from ..serialization.task_payload import Payload
+    from .job_intake import JobIntake, PackedCall
     from .jobs import SubmittedJob
-    from .open_pool import OpenPool
 
 
 class PackedCalls:
@@ -30,7 +29,7 @@ class PackedCalls:
     order in which they were added.
     """
 
-    def __init__(self, core: OpenPool) -> None:
+    def __init__(self, core: JobIntake) -> None:
         self._core = core
         self._calls: deque[PackedCall] = deque()
         self._streams: deque[Payload] = deque()
@@ -59,7 +58,7 @@ class PackedCalls:
         self._streams.clear()
 
 
-async def gather(core: OpenPool, calls: Sequence[AnyCall], packed: PackedCalls | None = None) -> tuple[Any, ...]:
+async def gather(core: JobIntake, calls: Sequence[AnyCall], packed: PackedCalls | None = None) -> tuple[Any, ...]:
     """Implement `Pool.gather`. ``packed``: all calls, if they were packed in advance.
 
     Generators are submitted after the other calls: a generator that waits for its caller occupies its slot, and the
@@ -85,7 +84,7 @@ async def gather(core: OpenPool, calls: Sequence[AnyCall], packed: PackedCalls |
         return outcomes
 
 
-def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any, ...]]:
+def submit(core: JobIntake, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any, ...]]:
     """Implement `Pool.submit_group`. All calls are packed when this returns."""
     packed = PackedCalls(core)
     try:
@@ -99,7 +98,7 @@ def submit(core: OpenPool, calls: Sequence[AnyCall]) -> asyncio.Future[tuple[Any
     return group
 
 
-async def stream_group(core: OpenPool, calls: Sequence[AnyCall]) -> AsyncGenerator[Any, None]:
+async def stream_group(core: JobIntake, calls: Sequence[AnyCall]) -> AsyncGenerator[Any, None]:
     """Implement `Pool.stream_group`.
 
     The caller resumes at the first result and may change arguments then, so all calls are copied before.

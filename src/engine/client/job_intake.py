@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...actors.interfaces import Ending, GaveUp, JobId, NodeId, OnLoss, RankWatch, Reason
 from ...actors.kernel import ActorStopped
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from ..api.plugin import Plugin
     from ..api.settings import Settings
     from ..api.task_options import Options
-    from ..observe.observer import Observer, PoolSnapshot
-    from ..serialization.function_pickling import ImportableModules
-    from ..serialization.payload import Blob, Payload
+    from ..observe.observer import Observer
+    from ..observe.pool_view import PoolSnapshot
+    from ..serialization.payload import Blob
+    from ..serialization.task_payload import Payload
     from ..transport.connection import Connector
+    from ..wire.importable import ImportableModules
     from . import jobs
-    from .open_pool import OpenPool
 
 
 class PackedCall(NamedTuple):
@@ -78,12 +79,13 @@ class JobIntake:
             make: Callable[..., Packer] = partial(TracedPacker, traces)
         else:
             make = Packer
-        self.remaking = Remaking(cast("OpenPool", self))
+        self.remaking = Remaking(self)
         self.objects = objects = Objects(lambda: self.packer, self._drop, self.remaking.have)
         plugins, kind = settings.plugins, settings.worker.kind
         self._packer = make(plugins, kind, drop=self._drop, forget=self._forget, objects=objects)
         self._ref: Ref[Any] | None = None  # the pool's actor; None: it does not accept jobs
         self._failure: BaseException | None = None  # the error that ended the pool
+        self.profile_until = 0.0  # `time.monotonic` at the end of the profile in progress
         self._ids = itertools.count(1)
 
     @property
@@ -92,6 +94,10 @@ class JobIntake:
 
     def new_job(self) -> JobId:
         return JobId(next(self._ids))
+
+    def explained(self, ending: Ending) -> Ending:
+        """Return how a call has ended, with the reason for the pool's end where that ended the call."""
+        return ending
 
     def keep_result(self, payload: Payload) -> None:
         """Keep the result of a call on its node; the results of a broadcast stay on the nodes of their ranks."""
@@ -128,7 +134,7 @@ class JobIntake:
 
     def begin(self, packed: PackedCall) -> SubmittedJob[Any]:
         """Submit a packed call as a job."""
-        job: SubmittedJob[Any] = SubmittedJob(cast("OpenPool", self), packed.payload, packed.options)
+        job: SubmittedJob[Any] = SubmittedJob(self, packed.payload, packed.options)
         self.submit(job, packed.on, job)
         return job
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 from ...actors.interfaces import (
     BroadcastSpec,
@@ -36,18 +36,51 @@ from ..api.settings import MOST
 from ..api.tracebacks import cut
 from ..node.freeports import FEW as MOST_PORTS
 from ..serialization.error_translation import unpack, unpack_all
-from ..serialization.payload import LONG_BYTES, Payload, Received
+from ..serialization.payload import LONG_BYTES, Received
+from ..serialization.task_payload import Payload
 from .objects import home_of
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
     from ..api.plugin import Plugin
     from ..api.task_options import OnLossOption, Options
-    from .open_pool import OpenPool
+    from ..observe.observer import Observer
+    from .busy_polling import AnswerPolling
+    from .objects import Objects
 
 R = TypeVar("R")
 _UNASKED = object()
 _keeping_value = Lock()  # one lock for all jobs, because it is held only for a comparison and an assignment
+
+
+class JobOwner(Protocol):
+    """The parts of an open pool that its jobs use, and that the recomputation of lost results uses."""
+
+    loop: asyncio.AbstractEventLoop
+    observer: Observer
+    polling: AnswerPolling
+    objects: Objects
+
+    @property
+    def Job(self) -> type[SubmittedJob[Any]]: ...  # noqa: N802  a class
+
+    def new_job(self) -> JobId: ...
+
+    def hand_over(self, job: SubmittedJob[Any], on: int | None, settle: Callable[[Ending], None]) -> None: ...
+
+    def cancel(self, job: JobId) -> None: ...
+
+    def expire(self, job: JobId, deadline_s: float) -> None: ...
+
+    def explained(self, ending: Ending) -> Ending: ...
+
+    def leave_rank(self, job: JobId, rank: int) -> None: ...
+
+    def broadcast_over(self, job: JobId) -> None: ...
+
+    def keep_result(self, payload: Payload) -> None: ...
+
+    def release(self, payload: Payload) -> None: ...
 
 
 class SubmittedJob(Generic[R]):
@@ -61,7 +94,7 @@ class SubmittedJob(Generic[R]):
 
     __slots__ = ("_core", "_deadline", "_loading", "_settled", "_value", "ending", "future", "id", "options", "payload")
 
-    def __init__(self, core: OpenPool, payload: Payload, options: Options) -> None:
+    def __init__(self, core: JobOwner, payload: Payload, options: Options) -> None:
         self._core, self.payload, self.options = core, payload, options
         self.id = core.new_job()
         if payload.span is not None and core.observer.traces is not None:

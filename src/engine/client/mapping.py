@@ -42,8 +42,8 @@ from .jobs import SubmittedJob
 
 if TYPE_CHECKING:
     from ..api.task_options import Options
-    from ..serialization.payload import Payload
-    from .open_pool import OpenPool
+    from ..serialization.task_payload import Payload
+    from .job_intake import JobIntake
 
 T = TypeVar("T")
 # aimed running time of a task: 20 times the cost of a round trip, and still 250 results per second from each slot
@@ -107,7 +107,7 @@ class MapRun(Generic[T]):
 
     def __init__(
         self,
-        core: OpenPool,
+        core: JobIntake,
         function: Compute[..., T],
         items: MapItems,
         *,
@@ -313,7 +313,7 @@ class _SentChunk(SubmittedJob[list[Any]]):
 
     __slots__ = ("_attempt", "busy_s", "news", "part")
 
-    def __init__(self, core: OpenPool, payload: Payload, options: Options, part: _Part, news: asyncio.Event) -> None:
+    def __init__(self, core: JobIntake, payload: Payload, options: Options, part: _Part, news: asyncio.Event) -> None:
         super().__init__(core, payload, options)
         self.part, self.news = part, news
         self.busy_s: float | None = None

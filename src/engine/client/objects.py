@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...providers.threads import in_thread
 from ..api.errors import TransferError
+from ..api.refs import Ref, Reference
 from ..serialization.error_translation import load_large, load_value
 from ..serialization.payload import Received, map_shared
 from ..serialization.stored_objects import StoredObject, Whereabouts
-from .refs import Ref, Reference
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable

@@ -23,14 +23,14 @@ from ...actors.messages import PoolState, Snapshot, WhenReady
 from ...actors.pool import supervise
 from ...providers.base import Fleet, Warned
 from ...providers.errors import NotGone
-from ..api.errors import BudgetExceeded, CleanupError, PoolClosed, PoolIdle
+from ..api.errors import BudgetExceeded, CleanupError, PoolClosed, PoolIdle, RunStopped
 from ..api.misuse import CALLED_OFF
 from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
 from ..observe.observer import Observer
 from ..observe.surroundings import leaves_record, untracked
-from ..serialization.function_pickling import ImportableModules
 from ..serialization.pool_errors import BlockEnd, not_ready_error, pool_error
+from ..wire.importable import ImportableModules
 from . import preloading
 from .budget import BudgetWatch
 from .cleanup import LastWord, add_cleanup, cleanup_result, collecting_failures, finished, uncancelled_exits
@@ -43,10 +43,11 @@ from .usage import UsageIntake
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref
+    from ..api.calls import AsyncVerbs
     from ..api.settings import Settings
     from ..image.install_plan import Prepared
     from ..observe.record import RecordSink
-    from ..pool import Pool
+    from ..runs.whole_program import WholeProgram
     from ..transport.connection_settings import ConnectionSettings
     from ..transport.plugin_hosts import PluginHosts
     from ..transport.unix_route import Interpose
@@ -64,11 +65,11 @@ _within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=
 class OpenPool(JobIntake):
     """One open pool. Between `start` and `stop`, it accepts jobs and settles them."""
 
-    def __init__(self, settings: Settings, observer: Observer, pool: Pool, opening: Opening) -> None:
+    def __init__(
+        self, settings: Settings, observer: Observer, pool: AsyncVerbs, opening: Opening, program: WholeProgram | None
+    ) -> None:
         super().__init__(settings, observer)
-        self.pool, self._opening = pool, opening
-        if (sync := pool._sync) is not None:
-            self.objects.reference = lambda stored: sync._ref(stored)  # noqa: PLW0108  a bound method would keep it
+        self._pool, self._opening, self._program = pool, opening, program
         self.handles: dict[str, Any] = {}  # name of a plugin -> the object that the plugin offers to users
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines on this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
@@ -77,7 +78,6 @@ class OpenPool(JobIntake):
         self.let_save: Callable[[], Awaitable[None]] | None = None  # called before `outrider stop` ends the pool
         self.fetch_owners: dict[Path, int] = {}  # folder of `Pool.fetch` -> the node whose files are in it
         self.cleanup: CleanupError | None = None  # the error of closing the provider
-        self.profile_until = 0.0  # `time.monotonic` at the end of the profile in progress
         self._budget = BudgetWatch(settings.max_cost, settings.max_lifetime_s, observer)
         self._idle = IdleWatch(
             settings.max_idle_s,
@@ -154,6 +154,13 @@ class OpenPool(JobIntake):
             self._life.cancel()
         await asyncio.wait([self._main])
 
+    async def _stop_from_outside(self) -> str | None:
+        """End the pool for `outrider stop`. Return a text about resources that may be left."""
+        if self.let_save is not None:
+            await self.let_save()
+        await self.halt(RunStopped("The pool was ended from outside, by `outrider stop`."))
+        return None if self.cleanup is None else str(self.cleanup)
+
     @property
     def waits_for_caller(self) -> bool:
         """Return whether the current code runs in the pool's own task, as a plugin's `attach` does, or in a task that
@@ -176,10 +183,7 @@ class OpenPool(JobIntake):
         return self._budget.cost
 
     def explained(self, ending: Ending) -> Ending:
-        """Return how a call has ended.
-
-        If the pool ended during the call because it was idle, the result names this as the reason.
-        """
+        # a call during which the pool ended because it was idle
         if isinstance(ending, GaveUp) and ending.reason is Reason.CLOSED:
             return replace(ending, failure=self._idle.error)
         return ending
@@ -255,7 +259,7 @@ class OpenPool(JobIntake):
             attached.push_async_callback(connector.stop_forwarding)
             for plugin in plugins:
                 if type(plugin).attach is not Plugin.attach:
-                    context = PoolContext(self, plugin.name, hosts, connector)
+                    context = PoolContext(self._pool, self, plugin.name, hosts, connector)
                     self.handles[plugin.name] = await attached.enter_async_context(plugin.attach(context))
             if not self._ready.done():
                 self._ready.set_result(None)
@@ -282,7 +286,11 @@ class OpenPool(JobIntake):
         from .run_requests import requests_to
 
         return recording(
-            self.settings, self._budget.spending, requests_to(self), self.pool._program, self.observer.job_counts
+            self.settings,
+            self._budget.spending,
+            requests_to(self, self._stop_from_outside),
+            self._program,
+            self.observer.job_counts,
         )
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:

@@ -9,25 +9,22 @@ from ...lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId
+    from ..api.calls import AsyncVerbs
     from ..api.plugin import News
-    from ..pool import Pool
     from ..transport.connection import Connector
     from ..transport.plugin_hosts import PluginHosts
-    from .open_pool import OpenPool
+    from .job_intake import JobIntake
 
 
 @dataclass(slots=True)
 class PoolContext:
     """Implements `api.plugin.PluginContext` for one plugin."""
 
-    core: OpenPool
+    pool: AsyncVerbs
+    core: JobIntake
     _plugin: str
     _hosts: PluginHosts
     _connector: Connector
-
-    @property
-    def pool(self) -> Pool:
-        return self.core.pool
 
     @property
     def slots(self) -> int:

@@ -14,7 +14,7 @@ from ..transport.link import FIRST_BESIDE
 if TYPE_CHECKING:
     from ...actors.interfaces import Order
     from ..transport.link import NodeLink
-    from .open_pool import OpenPool
+    from .job_intake import JobIntake
 
 MOST = 1024  # most tasks in one profile
 
@@ -24,7 +24,7 @@ class Busy(Exception):
 
 
 async def take_profile(
-    core: OpenPool, *, steps: int, seconds: float, ranks: Callable[[int], bool] | None
+    core: JobIntake, *, steps: int, seconds: float, ranks: Callable[[int], bool] | None
 ) -> list[ev.ProfileTaken]:
     """Request a profile of all running tasks, or only of these ``ranks`` of broadcasts.
 

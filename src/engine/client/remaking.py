@@ -20,14 +20,14 @@ from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 from ..api.errors import NodeLost, PoolClosed
 from ..api.printable import sentence
-from ..serialization.payload import Blob, Payload, Received
+from ..serialization.payload import Blob, Received
 from ..serialization.stored_objects import StoredObject, Whereabouts
+from ..serialization.task_payload import Payload
 from .lineage import Lineage, Need, Origin
 
 if TYPE_CHECKING:
     from ..api.task_options import Options
-    from .jobs import SubmittedJob
-    from .open_pool import OpenPool
+    from .jobs import JobOwner, SubmittedJob
 
 # sends a job to the pool's actor, with the callback for the job's end
 Send = Callable[[Callable[[Ending], None]], None]
@@ -72,7 +72,7 @@ class Remaking:
     Not thread-safe: only the thread of the pool's loop may use it.
     """
 
-    def __init__(self, core: OpenPool) -> None:
+    def __init__(self, core: JobOwner) -> None:
         self.lineage = Lineage()
         self.waiting: dict[JobId, Waiting] = {}
         self._core = core

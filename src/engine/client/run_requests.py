@@ -5,38 +5,39 @@ The requests arrive through the socket in the run's record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from ..api.errors import RunStopped
 
 PROFILE_S = 600.0  # most seconds of a profile
 STACKS_CHARS = 4 << 20  # most characters of all stacks in a reply; the run's record has the full texts
 
 if TYPE_CHECKING:
     from ..runs.control import Request
-    from .open_pool import OpenPool
+    from .job_intake import JobIntake
 
 
-def requests_to(core: OpenPool) -> Mapping[str, Request]:
-    """Return the handler of each request, by the request's name. `runs/control.py` explains how to add a request."""
-    return {"stop": partial(_stop, core), "stacks": partial(_stacks, core), "profile": partial(_profile, core)}
+def requests_to(core: JobIntake, stop: Callable[[], Awaitable[str | None]]) -> Mapping[str, Request]:
+    """Return the handler of each request, by the request's name. `runs/control.py` explains how to add a request.
+
+    ``stop``: ends the pool, and returns a text about resources that may be left.
+    """
+    return {"stop": partial(_stop, stop), "stacks": partial(_stacks, core), "profile": partial(_profile, core)}
 
 
-async def _stop(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001  it has none
+async def _stop(
+    stop: Callable[[], Awaitable[str | None]],
+    fields: Mapping[str, Any],  # noqa: ARG001  it has none
+) -> Mapping[str, Any]:
     """End the pool, and reply when nothing of it is left.
 
     ``left`` in the reply: a text about resources that may be left.
     """
-    if core.let_save is not None:
-        await core.let_save()
-    await core.halt(RunStopped("The pool was ended from outside, by `outrider stop`."))
-    return {"left": None if core.cleanup is None else str(core.cleanup)}
+    return {"left": await stop()}
 
 
-async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
+async def _stacks(core: JobIntake, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
     """Take the stacks of all running tasks. ``stacks`` in the reply: the fields of each `TaskStack`."""
     from ..node.stack_text import bounded
     from .stacks import stacks
@@ -46,7 +47,7 @@ async def _stacks(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any
     return {"stacks": [asdict(replace(each, text=bounded(each.text, max(200, most)))) for each in taken]}
 
 
-async def _profile(core: OpenPool, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _profile(core: JobIntake, fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Take a profile of running tasks that ends after ``steps`` steps or ``seconds``.
 
     ``ranks``: an array of [first, last], to profile only these ranks; else all tasks are profiled. ``profiles`` in the

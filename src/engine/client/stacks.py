@@ -16,12 +16,12 @@ from ..transport.node_stacks import WITHIN_S
 
 if TYPE_CHECKING:
     from ...actors.interfaces import AttemptSeen, Order
-    from ..serialization.payload import Payload
+    from ..serialization.task_payload import Payload
     from ..transport.link import NodeLink
-    from .open_pool import OpenPool
+    from .job_intake import JobIntake
 
 
-async def stacks(core: OpenPool) -> list[TaskStack]:
+async def stacks(core: JobIntake) -> list[TaskStack]:
     """Return the stacks of each running task and rank, ordered by job and rank. The pool's record has them as files."""
     at = time.time()
     answers = await asyncio.gather(*map(_stacks_of, core.connector.links))

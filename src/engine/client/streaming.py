@@ -19,9 +19,10 @@ from ..serialization.error_translation import error_of, load_large, load_value
 from .jobs import BroadcastJob
 
 if TYPE_CHECKING:
-    from ..serialization.payload import Payload, Received
+    from ..serialization.payload import Received
+    from ..serialization.task_payload import Payload
+    from .job_intake import JobIntake
     from .jobs import SubmittedJob
-    from .open_pool import OpenPool
 
 T = TypeVar("T")
 # an extra first item of a generator, without a value: from this item on, closing the generator runs its clean-up
@@ -29,7 +30,7 @@ _BEGUN: Any = object()
 
 
 async def stream(
-    core: OpenPool,
+    core: JobIntake,
     call: StreamCall[T],
     on: int | Literal["head"] | None,
     *,
@@ -77,7 +78,7 @@ async def begun(values: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
     return values
 
 
-async def broadcast(core: OpenPool, call: StreamCall[T]) -> list[AsyncGenerator[T, None]]:
+async def broadcast(core: JobIntake, call: StreamCall[T]) -> list[AsyncGenerator[T, None]]:
     """Implement `Pool.broadcast` of a generator. Cancelling this call ends every rank."""
     job = StreamingBroadcast(core, for_every_rank(call))
     try:
@@ -94,7 +95,7 @@ class StreamingBroadcast(BroadcastJob[None]):
 
     __slots__ = ("_begun", "_cause", "_endings", "_output")
 
-    def __init__(self, core: OpenPool, call: StreamCall[Any]) -> None:
+    def __init__(self, core: JobIntake, call: StreamCall[Any]) -> None:
         self._output = RankValues()
         super().__init__(core, core.packer.pack_stream(call, self._output), call.options)
         self._begun: asyncio.Future[int] = core.loop.create_future()

@@ -12,10 +12,10 @@ from ..runtime.trace_context import Traced
 from ..serialization.packer import Packer
 
 if TYPE_CHECKING:
-    from ..api.calls import Call, StreamCall
-    from ..api.compute import Decorated
+    from ..api.calls import Call, Callee, StreamCall
     from ..observe.traces import Traces
-    from ..serialization.payload import Blob, Payload
+    from ..serialization.payload import Blob
+    from ..serialization.task_payload import Payload
     from ..wire.messages import Value
 
 
@@ -45,7 +45,7 @@ class TracedPacker(Packer):
         self,
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
         task: str,
-        function: Decorated[Any],
+        function: Callee,
         *,
         by_reference: bool = True,
     ) -> tuple[Value, Blob | None]:

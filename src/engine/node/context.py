@@ -11,11 +11,24 @@ from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
+    from ..wire.messages import Profiled
     from .log_sender import LogSender
     from .notice_page import NoticePage
-    from .profiling import Profiling
+    from .profile_requests import ProfileRequest
     from .stack_file import StackFile
     from .worker_streams import Streams
+
+    class Profiling(Protocol):
+        """The profiles of this process: a `profiling.Profiling`."""
+
+        def begin(self, request: ProfileRequest, task: TaskContext, thread: int) -> Any: ...
+
+        def next_block(self, task: TaskContext) -> int: ...
+
+        def say(self, message: Profiled) -> None: ...
+
 
 # environment variable with the path of the notice page, the node's shared memory for preemption notices
 NOTICE_PAGE = "OUTRIDER_NOTICE_PAGE"

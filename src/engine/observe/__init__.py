@@ -4,6 +4,6 @@
 (console), `notebook`, `log`, `record`, `tracking`. `prints` handles the output of tasks, `descriptions` converts events
 to text, and `traces` creates OpenTelemetry spans.
 
-Public names: `observer.Observer`, `observer.PoolSnapshot`, `log_calls`, `descriptions`, `prints.PrintedLines`.
+Public names: `observer.Observer`, `pool_view.PoolSnapshot`, `log_calls`, `descriptions`, `prints.PrintedLines`.
 Open first: `observer.py`.
 """

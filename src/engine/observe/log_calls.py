@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from ... import _IMPORTER
+from ...importer import PID
 from ..node import context, log_socket
 from ..wire import log_records
 from ..wire.log_records import ARTIFACT_BYTES, Packed
@@ -170,7 +170,7 @@ def _is_child() -> bool:
     Such a process creates no record of its own, because it may end without notice, and there may be many of them.
     """
     multiprocessing = sys.modules.get("multiprocessing")
-    return os.getpid() != _IMPORTER or (multiprocessing is not None and multiprocessing.parent_process() is not None)
+    return os.getpid() != PID or (multiprocessing is not None and multiprocessing.parent_process() is not None)
 
 
 def _sent(path: str, line: bytes, fds: list[int]) -> None:

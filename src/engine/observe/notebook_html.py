@@ -19,7 +19,7 @@ from .progress import Progress, per_second
 
 if TYPE_CHECKING:
     from .newest_metrics import Newest
-    from .observer import PoolSnapshot
+    from .pool_view import PoolSnapshot
 
 # maximum numbers of rows, maps, broadcasts, metrics and unfinished lines that are shown
 ROWS, MAPS, BROADCASTS, METRICS, UNFINISHED = 16, 3, 3, 8, 8

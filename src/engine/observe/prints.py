@@ -13,7 +13,7 @@ from ..api.printable import lines, one_line
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId, Order
-    from ..serialization.payload import Payload
+    from ..serialization.task_payload import Payload
     from ..wire.messages import Output
 
 STREAMS = "stdout", "stderr"

@@ -11,7 +11,8 @@ from ...providers.threads import in_thread
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId, Order
     from ..runs.logged import Origin
-    from ..serialization.payload import Payload, Received
+    from ..serialization.payload import Received
+    from ..serialization.task_payload import Payload
     from ..wire.messages import Logged
     from .newest_metrics import NewestMetrics
     from .record import RecordSink

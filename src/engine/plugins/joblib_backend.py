@@ -23,12 +23,12 @@ from ..api.compute import compute
 from ..api.errors import PoolClosed, SpecError
 from ..client.jobs import SubmittedJob
 from ..serialization import function_pickling
-from ..wire import pickler
+from ..wire import importable, pickler
 from ..wire.values import INLINE_BYTES
 
 if TYPE_CHECKING:
     from ..api.plugin import PluginContext
-    from ..client.open_pool import OpenPool
+    from ..client.job_intake import JobIntake
     from ..serialization.payload import Shared
 
 NAME = "outrider"
@@ -42,7 +42,7 @@ class JoblibPool:
 
     def __init__(self, context: PluginContext) -> None:
         self._context = context
-        self.core: OpenPool = context.core
+        self.core: JobIntake = context.core
         self.loop = asyncio.get_running_loop()
         self.reports = ThreadPoolExecutor(1, thread_name_prefix="outrider-joblib")
         self._thread = threading.get_ident()
@@ -207,7 +207,7 @@ class OutriderBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         chosen = Pickler(file, self._large)
         modules = {getattr(_function(each), "__module__", None) or "" for each, *_ in batch.items}
         with function_pickling.for_nodes(self._chosen().core.node_modules):
-            mine = [name for name in modules if not self._modules.setdefault(name, function_pickling.nodes_have(name))]
+            mine = [name for name in modules if not self._modules.setdefault(name, importable.nodes_have(name))]
             with function_pickling.copying(*mine):
                 chosen.dump(batch)
         return file.getvalue(), chosen.named
@@ -395,7 +395,7 @@ def run_batch(packed: bytes, threads: int | None, *large: Any) -> Any:
         return batch()
 
 
-def _resolved(core: OpenPool, call: Any) -> Any:
+def _resolved(core: JobIntake, call: Any) -> Any:
     """Return the call with its large objects shared; objects that are not on the nodes yet are shared now."""
     packed, threads, *references = call.args
     shared = []

@@ -10,7 +10,7 @@ import shlex
 import sys
 
 from ..api.errors import BroadcastFailed
-from ..serialization.function_pickling import ModulePlace, place_of
+from ..wire.importable import ModulePlace, place_of
 from .program import ProgramFailed
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")

@@ -4,7 +4,7 @@
 a worker runs for a task. `error_translation` turns the end of a task into its value or an error. `stored_objects` keeps
 track of values that stay on the nodes.
 
-Public names: `packer.Packer`, `payload.Payload`, `payload.Blob`, `error_translation.error_of`, `function_pickling`,
-`stored_objects.StoredObject`.
+Public names: `packer.Packer`, `task_payload.Payload`, `payload.Blob`, `error_translation.error_of`,
+`function_pickling`, `stored_objects.StoredObject`.
 Open first: `packer.py`.
 """

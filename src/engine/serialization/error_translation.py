@@ -21,9 +21,10 @@ from ..wire import values
 from ..wire.messages import Cause, Ended, Failed
 from .error_notes import AttemptPlace, located, tell_equal_ones_once
 from .first_failure import Failure, first_of, sign_of, summary
-from .payload import Payload, Received
+from .payload import Received
 from .pickling_errors import how_to_import, task_pickling_error, unloadable_error
 from .pool_errors import no_node_error
+from .task_payload import Payload
 from .versions import package_versions
 
 # verdicts for which a rank failed by itself, and was not only stopped or lost

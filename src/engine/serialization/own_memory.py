@@ -9,15 +9,14 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...lazy_dataclass import dataclass
 
-if TYPE_CHECKING:
-    from .payload import Part
-
 COPY_BYTES = 4 << 20  # bytes that are copied between two updates of the progress
 AT_ONCE_BYTES = 256 * 1024  # smaller values are copied and hashed without a thread, because this takes only 0.2 ms
+
+Part = bytes | bytearray | memoryview | mmap.mmap
 
 
 @dataclass(slots=True, eq=False)

@@ -19,26 +19,26 @@ from ..api.errors import SpecError
 from ..api.pending_base import Pickled, refused_as_arguments
 from ..api.plugin import merged
 from ..api.secrets import SECRET, allow_secrets, secrets_allowed
-from ..wire import values
+from ..wire import importable, values
 from ..wire.captured import Watch
 from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
 from .frozen_items import ItemPickler
-from .payload import Blob, Payload, Shared, pending_references, referred
+from .payload import Blob, Shared, pending_references, referred
 from .pickling_errors import cause_of, pickling_error
 from .script import Scripts
 from .stored_objects import packing
+from .task_payload import Payload
 from .task_sources import ForNodes, Source
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
-    from ..api.calls import Call, StreamCall
-    from ..api.compute import Decorated
+    from ..api.calls import Call, Callee, StreamCall
     from ..api.plugin import Plugin
     from ..api.settings import WorkerKind
+    from ..wire.importable import ImportableModules
     from ..wire.script_modules import Script
     from .client_streams import RankValues, Values
-    from .function_pickling import ImportableModules
     from .stored_objects import StoredObject
 
 
@@ -84,7 +84,7 @@ class Packer:
         # client's blobs.
         self._prefix = os.urandom(4).hex()
 
-    def plugins_of(self, function: Decorated[Any]) -> tuple[Plugin, ...]:
+    def plugins_of(self, function: Callee) -> tuple[Plugin, ...]:
         return merged((*self.outer_plugins, *self._plugins), function.plugins)
 
     def set_outer_plugins(self, plugins: Sequence[Plugin]) -> None:
@@ -151,7 +151,7 @@ class Packer:
 
         These are modules whose import has not ended, and modules that were loaded without an import.
         """
-        return (*function_pickling.being_imported(), *self._scripts.loaded_by_hand)
+        return (*importable.being_imported(), *self._scripts.loaded_by_hand)
 
     @contextmanager
     def _for_nodes(self, copied: Sequence[str]) -> Iterator[bool]:
@@ -212,7 +212,7 @@ class Packer:
             self.release(payload)
             raise
 
-    def item_pickler(self, function: Decorated[Any]) -> ItemPickler:
+    def item_pickler(self, function: Callee) -> ItemPickler:
         """Return the pickler for the items of ``pool.map`` with this function."""
         defined = self._current(function)
         copied = defined.copied or self._copied()
@@ -235,7 +235,7 @@ class Packer:
         self,
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
         task: str,
-        function: Decorated[Any],
+        function: Callee,
         *,
         by_reference: bool = True,
     ) -> tuple[Value, Blob | None]:
@@ -261,7 +261,7 @@ class Packer:
         blob = self._blob(dumped)
         return Value(b"", dumped.sizes, blob.name), blob
 
-    def _current(self, function: Decorated[Any]) -> Defined:
+    def _current(self, function: Callee) -> Defined:
         """Return the current definition of a function, which is its pickle and how to run it.
 
         This takes 1 us if the function has been pickled before and refers to nothing that can be modified in place,
@@ -280,23 +280,23 @@ class Packer:
             return defined
         return self._define(function)
 
-    def _code_of(self, function: Decorated[Any]) -> bytes:
+    def _code_of(self, function: Callee) -> bytes:
         with self._for_nodes(self._copied()):
             return b"".join(filter(None, program.code_of(function, Watch())))
 
-    def _define(self, function: Decorated[Any]) -> Defined:
+    def _define(self, function: Callee) -> Defined:
         """Pickle a function with the current values of the variables to which it refers."""
         plugins = self.plugins_of(function)
         self._check(function, plugins)
         module, watch = function.__module__, Watch()
         code = self._build(function, watch)
         with function_pickling.for_nodes(self.node_modules):
-            copied = None if module == "__main__" or function_pickling.nodes_have(module) else module
+            copied = None if module == "__main__" or importable.nodes_have(module) else module
         flags = RunFlag.FRESH if any(plugin.fresh_process for plugin in plugins) else 0
         self._warn_of(watch, len(code), function.__name__)
         return self.definitions.add(function, code, int(flags), copied, watch)
 
-    def _build(self, function: Decorated[Any], watch: Watch) -> bytes:
+    def _build(self, function: Callee, watch: Watch) -> bytes:
         plugins = *self.outer_plugins, *self._plugins
         with self._for_nodes(self._copied()):
             return program.build(function, plugins, describe=self._described, watch=watch)
@@ -327,7 +327,7 @@ class Packer:
                 stacklevel=6,
             )
 
-    def _flags(self, flags: int, needs: Amounts, function: Decorated[Any]) -> int:
+    def _flags(self, flags: int, needs: Amounts, function: Callee) -> int:
         """Return the flags of a call that requests resources (``needs``). Such a call runs in a new process."""
         for plugin in self.plugins_of(function) if needs.gpus else ():
             if plugin.shares_devices:
@@ -337,7 +337,7 @@ class Packer:
                 )
         return flags | int(RunFlag.FRESH)
 
-    def _check(self, function: Decorated[Any], plugins: Sequence[Plugin]) -> None:
+    def _check(self, function: Callee, plugins: Sequence[Plugin]) -> None:
         for plugin in function.plugins:
             if plugin.has_halves and plugin not in self._plugins:
                 raise SpecError(
@@ -408,19 +408,17 @@ class Definitions:
         """
         self._forget = forget
         self._loop = asyncio.get_running_loop()
-        self._of: weakref.WeakKeyDictionary[Decorated[Any], tuple[Defined, Watch]] = weakref.WeakKeyDictionary()
+        self._of: weakref.WeakKeyDictionary[Callee, tuple[Defined, Watch]] = weakref.WeakKeyDictionary()
         self._alive: weakref.WeakValueDictionary[bytes, Defined] = weakref.WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._of)
 
-    def get(self, function: Decorated[Any]) -> tuple[Defined, Watch] | None:
+    def get(self, function: Callee) -> tuple[Defined, Watch] | None:
         """Return the last definition of a function and the dependencies of its pickle; None if it has no definition."""
         return self._of.get(function)
 
-    def add(
-        self, function: Decorated[Any], code: bytes, flags: int, copied: str | None, watch: Watch | None = None
-    ) -> Defined:
+    def add(self, function: Callee, code: bytes, flags: int, copied: str | None, watch: Watch | None = None) -> Defined:
         digest = hashlib.blake2b(code, digest_size=16).digest()
         defined = self._alive.get(digest)
         if defined is None:

@@ -1,4 +1,4 @@
-"""The data of tasks on their way to the node and back. Only workers and waiting callers unpickle it."""
+"""The bytes of tasks on their way to the node and back. Only workers and waiting callers unpickle them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 from ..api.errors import SpecError
 from ..node import blobs
-from ..wire.messages import Value
 from ..wire.values import ALIGN_BYTES, INLINE_BYTES
-from .own_memory import AT_ONCE_BYTES, Filled, OwnMemory, copy_into, copy_of, huge_buffer, is_fixed
-
-if TYPE_CHECKING:
-    from ...actors.amounts import Amounts
-    from .client_streams import RankValues, Values
-    from .stored_objects import Keeps, StoredObject
-    from .task_sources import Source
+from .own_memory import AT_ONCE_BYTES, Filled, OwnMemory, Part, copy_into, copy_of, huge_buffer, is_fixed
 
 T = TypeVar("T")
 # Maximum number of memory mappings at a time. Before Python 3.13, each mapping keeps a file descriptor open, and a
@@ -49,8 +42,6 @@ EARLY = 64
 # A larger pickle is unpickled in a thread. Unpickling this size takes 2 ms for text or bytes, 50 ms for a list of small
 # objects.
 LONG_BYTES = 4 * 1024 * 1024
-
-Part = bytes | bytearray | memoryview | mmap.mmap
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -379,44 +370,6 @@ def _joined(name: str, buffers: Sequence[memoryview]) -> Blob:
         parts.append(each)
         total += gap + len(each)
     return Blob(name, parts, total)
-
-
-@dataclass(slots=True, eq=False)
-class Payload:
-    """The data of a task (see `actors.interfaces.Task`).
-
-    It is created on submission, and all attempts and ranks share it.
-    """
-
-    name: str  # name of the function, for display
-    function: bytes  # digest of `code`, which identifies the function on nodes
-    code: bytes
-    args: Value
-    blob: Blob | None = None
-    timeout_s: float | None = None
-    flags: int = 0
-    output: Values | RankValues | None = None
-    inputs: tuple[Source, ...] = ()
-    shared: tuple[Shared[Any], ...] = ()  # values of `Shared` to which the arguments refer
-    objects: tuple[StoredObject, ...] = ()  # stored objects to which the arguments refer
-    # if set, the result stays on its node, and this object stores it; None: the result is fetched
-    keep: Keeps | None = None
-    defined: object = None  # a reference to the function's definition, which keeps it alive on nodes
-    needs: Amounts | None = None  # resources of its node that each attempt reserves
-    span: Any = None  # the call's trace span, if the pool has tracing
-
-    @property
-    def borrowed_bytes(self) -> int:
-        """The size of the arguments if some of them are in the caller's memory, else 0. `own` copies them."""
-        return self.blob.size_bytes if self.blob is not None and self.blob.may_change else 0
-
-    def own(self) -> None:
-        """Copy the arguments that are in the caller's memory, so that the caller may change that memory.
-
-        Blocks, as `Blob.own` does.
-        """
-        if self.blob is not None:
-            self.blob.own()
 
 
 class Shared(Generic[T]):

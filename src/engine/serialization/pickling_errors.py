@@ -9,10 +9,10 @@ from contextlib import suppress
 from ..api import errors
 from ..api.printable import plainly, sentence
 from ..api.tracebacks import of_pickling
+from ..wire.importable import import_advice
 from ..wire.messages import Failed
 from ..wire.values import Unpicklable
 from .error_notes import AttemptPlace
-from .function_pickling import import_advice
 
 PICKLING_ADVICE = {  # type name of the object that cannot be pickled -> advice
     "coroutine": "await it first, and give its result",

@@ -33,7 +33,7 @@ from ..wire.values import INLINE_BYTES
 from . import function_pickling
 
 if TYPE_CHECKING:
-    from ..api.compute import Decorated
+    from ..api.calls import Callee
     from ..api.instance import InstanceInfo
     from ..api.plugin import Plugin
     from ..wire.script_modules import Script
@@ -42,7 +42,7 @@ Load = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def build(
-    function: Decorated[...],
+    function: Callee,
     plugins: Sequence[Plugin] = (),
     *,
     describe: Callable[[Watch], Script] | None = None,
@@ -81,7 +81,7 @@ def build(
     return pickle.dumps(program if setup is None else SetUpProgram(*program.__reduce__()[1], setup=setup), 5)
 
 
-def code_of(function: Decorated[...], watch: Watch) -> tuple[bytes, bytes | None]:
+def code_of(function: Callee, watch: Watch) -> tuple[bytes, bytes | None]:
     """Return the pickle of a function, and the pickle of its setup (None if it has no setup)."""
     with allow_secrets():
         return function_pickling.dumps_function(function, watch), _dumped_setup(function.options.setup, watch)

@@ -16,8 +16,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ..wire import captured, pickler
+from ..wire.importable import importable
 from ..wire.script_modules import MAIN, Script
-from .function_pickling import importable
 
 # maximum total size of the pickled names of a script; compression then reduces it to about a fifth
 REST_BYTES = 384 * 1024

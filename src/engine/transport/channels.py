@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from ..api.printable import plain
 from ..node.client_channels import ByteStream
-from ..serialization.own_memory import Filled
-from ..serialization.payload import Part
+from ..serialization.own_memory import Filled, Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
 from .blob_transfers import TransferProgress

@@ -22,7 +22,8 @@ from ...providers.base import Machine
 from ..api.errors import SpecError
 from ..node.notices import sources
 from ..serialization import versions
-from ..serialization.payload import Blob, Part
+from ..serialization.own_memory import Part
+from ..serialization.payload import Blob
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
 from ..wire.session import KEPT_BYTES, Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from ..serialization.payload import Payload
+from ..serialization.task_payload import Payload
 from ..serialization.task_sources import Source
 from ..wire import values
 from ..wire.messages import RunFlag

@@ -27,8 +27,9 @@ from ...actors.interfaces import (
 from ...providers.base import MachineId, PreemptionNotice
 from ..node import limits
 from ..serialization.client_streams import AHEAD
-from ..serialization.payload import Blob, Payload, Received
+from ..serialization.payload import Blob, Received
 from ..serialization.stored_objects import Whereabouts
+from ..serialization.task_payload import Payload
 from ..wire import checkpoint_messages as parts
 from ..wire import messages as wire
 from ..wire import values

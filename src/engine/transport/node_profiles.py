@@ -14,7 +14,8 @@ from .clock_offset import ClockOffset
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId, Order
-    from ..serialization.payload import Payload, Received
+    from ..serialization.payload import Received
+    from ..serialization.task_payload import Payload
 
 # A node must answer within the duration of a profile and this number of seconds more. The node's tasks have 70 s more.
 MARGIN_S = 80.0

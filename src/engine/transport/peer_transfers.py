@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...actors.events import Event, TransferRerouted
 from ..api.printable import plain
@@ -14,7 +14,6 @@ from .distribution import Distribution, Reach
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId
-    from .node_objects import NodeObjects
 
 # smallest object to send from node to node: below this size, to connect takes as long as the transfer
 LEAST_BYTES = 1 << 20
@@ -84,6 +83,22 @@ class PeerEnd:
                 waiting.exception()  # retrieve the error: asyncio would log it
 
 
+class Home(Protocol):
+    """The parts of a node's `NodeObjects` that transfers use."""
+
+    closed: bool
+
+    @property
+    def node(self) -> NodeId: ...
+
+    @property
+    def end(self) -> PeerEnd: ...
+
+    def hold(self, name: str) -> None: ...
+
+    def release(self, name: str) -> None: ...
+
+
 class _Object:
     """An object and the nodes that have or receive it.
 
@@ -93,7 +108,7 @@ class _Object:
     def __init__(self, reach: Reach, key: str) -> None:
         self.way = Distribution(reach)
         self.key = key
-        self.places: dict[NodeId, tuple[NodeObjects, str]] = {}
+        self.places: dict[NodeId, tuple[Home, str]] = {}
         self.digest: asyncio.Task[str] | None = None
         self.settle: Callable[[], Awaitable[str]] | None = None  # returns the SHA-256; None: the key is the SHA-256
 
@@ -114,7 +129,7 @@ class PeerTransfers:
         self._keys: wire.Keys | None = None
         self._apart_reported = False
 
-    def kept(self, key: str, home: NodeObjects, name: str, size_bytes: int) -> None:
+    def kept(self, key: str, home: Home, name: str, size_bytes: int) -> None:
         """Register an object with the node on which it was made, before the object is sent to another node."""
         if key not in self._objects:
             self._objects[key] = new = _Object(self._reach, key)
@@ -144,7 +159,7 @@ class PeerTransfers:
 
     async def bring(
         self,
-        to: NodeObjects,
+        to: Home,
         name: str,
         size_bytes: int,
         key: str,
@@ -179,7 +194,7 @@ class PeerTransfers:
         brought.way.has(to.node)
 
     async def _hop(
-        self, brought: _Object, to: NodeObjects, source: NodeId, arrived: wire.Arrived, size_bytes: int
+        self, brought: _Object, to: Home, source: NodeId, arrived: wire.Arrived, size_bytes: int
     ) -> wire.Arrived:
         """Have a node fetch the missing bytes from another node, which keeps the object meanwhile.
 
@@ -194,7 +209,7 @@ class PeerTransfers:
         finally:
             giver.release(its_name)
 
-    async def copy(self, giver: NodeObjects, its_name: str, to: NodeObjects, name: str, size_bytes: int) -> bool:
+    async def copy(self, giver: Home, its_name: str, to: Home, name: str, size_bytes: int) -> bool:
         """Have a node copy a blob from another node in a single hop, as ``name``. Return whether that succeeded.
 
         The copy is not verified. Neither blob is tracked or held by this class: if the source blob is dropped, the copy
@@ -217,9 +232,9 @@ class PeerTransfers:
 
     async def _pull(
         self,
-        giver: NodeObjects,
+        giver: Home,
         its_name: str,
-        to: NodeObjects,
+        to: Home,
         before: wire.Arrived,
         size_bytes: int,
         *,
@@ -235,9 +250,9 @@ class PeerTransfers:
 
     async def _pulled(
         self,
-        giver: NodeObjects,
+        giver: Home,
         its_name: str,
-        to: NodeObjects,
+        to: Home,
         arrived: wire.Arrived,
         size_bytes: int,
         *,
@@ -282,7 +297,7 @@ class PeerTransfers:
                 end.has_keys = True
                 end.send(self._keys)
 
-    async def _digest_at(self, home: NodeObjects, name: str, size_bytes: int) -> str:
+    async def _digest_at(self, home: Home, name: str, size_bytes: int) -> str:
         """Return the digest of a node's object; "": the node does not have the object, so data from the node is not
         used.
         """

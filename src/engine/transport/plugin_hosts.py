@@ -35,7 +35,7 @@ from .internal_tasks import internal_payload
 from .link import FIRST_BESIDE
 
 if TYPE_CHECKING:
-    from ..serialization.function_pickling import ImportableModules
+    from ..wire.importable import ImportableModules
     from .link import NodeLink
 
 KILL_S = 5.0  # seconds for the tasks of a node to end

@@ -17,7 +17,8 @@ from .task_inputs import InputStream
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeId, Order
-    from ..serialization.payload import Payload, Received
+    from ..serialization.payload import Received
+    from ..serialization.task_payload import Payload
 
 
 class TaskStreams:

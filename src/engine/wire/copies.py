@@ -18,7 +18,22 @@ from . import captured, class_copies, script_modules
 from .script_modules import MAIN
 
 if TYPE_CHECKING:
-    from .pickler import Pickler
+    from typing import Protocol
+
+    from .captured import Watch
+
+    class Copier(Protocol):
+        """The parts of `pickler.Pickler` that reducers use."""
+
+        code: bool
+        watch: Watch | None
+
+        def scope(self, function: FunctionType) -> Any: ...
+
+        def owned(self, value: Any) -> Any: ...
+
+        def cells(self, function: FunctionType) -> tuple[BareCell, ...] | None: ...
+
 
 Reduced = Any  # result of a reducer: a tuple like the result of `object.__reduce__`, or NotImplemented
 MODULE_ATTRIBUTES = "__package__", "__path__", "__file__"
@@ -85,7 +100,7 @@ class Owned:
         return self._make, ()
 
 
-def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+def function_parts(pickler: Copier, function: FunctionType) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
     code, scope = function.__code__, function.__globals__
     names = {name: scope[name] for name in captured.names_of(code) if name in scope}
     contents = tuple(map(captured.contents_of, function.__closure__ or ()))
@@ -106,7 +121,7 @@ def function_parts(pickler: Pickler, function: FunctionType) -> tuple[Any, tuple
     return script_modules.make_function, args, (function.__dict__, slots, contents, names, has_name)
 
 
-def module_parts(pickler: Pickler, module: ModuleType) -> Reduced:
+def module_parts(pickler: Copier, module: ModuleType) -> Reduced:
     """Return how to pickle a module of the program that nodes cannot import, together with all names in the module."""
     name = module.__name__
     if name == MAIN or sys.modules.get(name) is not module or not travels_as_copy(name):
@@ -143,7 +158,7 @@ def is_named(obj: object, module: str | None, qualname: str) -> bool:
 _codes: weakref.WeakKeyDictionary[CodeType, tuple[str, bytes]] = weakref.WeakKeyDictionary()
 
 
-def code_parts(_: Pickler, code: CodeType) -> Reduced:
+def code_parts(_: Copier, code: CodeType) -> Reduced:
     known = _codes.get(code)
     if known is None or known[0] != code.co_filename:  # code objects of different files may be equal
         _codes[code] = known = code.co_filename, marshal.dumps(code)
@@ -156,7 +171,7 @@ def load_code(version: str, data: bytes) -> CodeType:
     return marshal.loads(data)  # type: ignore[no-any-return]  # noqa: S302 - part of a pickle, which is trusted
 
 
-def class_parts(pickler: Pickler, kind: type, reduced: Reduced) -> Reduced:
+def class_parts(pickler: Copier, kind: type, reduced: Reduced) -> Reduced:
     """Change how cloudpickle pickles a class: the receiver creates the class only once per process.
 
     The receiver also puts the class into the module to which the class belongs.

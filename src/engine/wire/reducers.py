@@ -51,10 +51,10 @@ from . import captured, random_streams, script_modules
 from .copies import Reduced, code_parts, function_parts, is_named, module_parts, travels_as_copy
 
 if TYPE_CHECKING:
-    from .pickler import Pickler
+    from .copies import Copier
 
 
-def function_reduced(pickler: Pickler, function: FunctionType) -> Reduced:
+def function_reduced(pickler: Copier, function: FunctionType) -> Reduced:
     """Return how to pickle a function that nodes cannot import."""
     if function.__code__ is _DISPATCHER:
         return _single_dispatch(pickler, function)
@@ -67,7 +67,7 @@ def function_reduced(pickler: Pickler, function: FunctionType) -> Reduced:
 # --- objects created by functools and typing --------------------------------------------------------------------------
 
 
-def _lru_cached(pickler: Pickler, cached: Any) -> Reduced:
+def _lru_cached(pickler: Copier, cached: Any) -> Reduced:
     module, function = getattr(cached, "__module__", None), cached.__wrapped__
     name = getattr(cached, "__qualname__", "")
     if name and is_named(cached, module, name) and not travels_as_copy(module):
@@ -104,14 +104,14 @@ def _set_cached(cached: Any, state: Any) -> None:
     vars(cached).update(state)
 
 
-def _cached_property(_: Pickler, obj: Any) -> Reduced:
+def _cached_property(_: Copier, obj: Any) -> Reduced:
     return functools.cached_property, (obj.func,), (None, {"attrname": obj.attrname, "__doc__": obj.__doc__})
 
 
 _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # a function has it
 
 
-def _single_dispatch(pickler: Pickler, function: Any) -> Reduced:
+def _single_dispatch(pickler: Copier, function: Any) -> Reduced:
     if pickler.watch is not None:
         pickler.watch.may_change = True  # calling `register` may change the dispatcher
     return _make_dispatcher, (), [*function.registry.items()], None, None, _set_dispatcher
@@ -128,7 +128,7 @@ def _set_dispatcher(dispatcher: Any, registry: list[tuple[type, Any]]) -> None:
             functools.update_wrapper(dispatcher, function)
 
 
-def _new_type(_: Pickler, obj: Any) -> Reduced:
+def _new_type(_: Copier, obj: Any) -> Reduced:
     if is_named(obj, obj.__module__, obj.__qualname__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return _make_new_type, (obj.__qualname__, obj.__supertype__, obj.__module__)
@@ -140,14 +140,14 @@ def _make_new_type(name: str, supertype: Any, module: str) -> object:
     return new_type
 
 
-def _parameter(_: Pickler, obj: Any) -> Reduced:
+def _parameter(_: Copier, obj: Any) -> Reduced:
     """Return how to pickle a ParamSpec or a TypeVarTuple."""
     if is_named(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
         return NotImplemented
     return type(obj), (obj.__name__,)
 
 
-def _alias(_: Pickler, obj: Any) -> Reduced:
+def _alias(_: Copier, obj: Any) -> Reduced:
     """Return how to pickle the alias that a ``type`` statement defines."""
     if is_named(obj, obj.__module__, obj.__name__) and not travels_as_copy(obj.__module__):
         return NotImplemented
@@ -187,7 +187,7 @@ def _compile(function: Any, backend: Any, settings: dict[str, Any]) -> object:
 # --- objects of which each process has its own ------------------------------------------------------------------------
 
 
-def _bound_method(_: Pickler, method: Any) -> Reduced:
+def _bound_method(_: Copier, method: Any) -> Reduced:
     return _by_name(method)
 
 
@@ -213,27 +213,27 @@ def named(module: str, name: str) -> Any:
     return value
 
 
-def _environ(_: Pickler, obj: Any) -> Reduced:
+def _environ(_: Copier, obj: Any) -> Reduced:
     for name in ("environ", "environb"):
         if obj is getattr(os, name, None):
             return named, ("os", name)
     return NotImplemented
 
 
-def _context_manager(_: Pickler, obj: Any) -> Reduced:
+def _context_manager(_: Copier, obj: Any) -> Reduced:
     """Return how to pickle a context manager of ``contextlib.contextmanager`` whose ``with`` block has not begun."""
     if inspect.getgeneratorstate(obj.gen) != inspect.GEN_CREATED:
         return NotImplemented
     return type(obj), (obj.func, obj.args, obj.kwds)
 
 
-def _file(_: Pickler, obj: Any) -> Reduced:
+def _file(_: Copier, obj: Any) -> Reduced:
     if obj in (sys.stdout, sys.stderr):
         return NotImplemented
     raise pickle.PicklingError("an open file cannot be sent: give its path, or what it contains")
 
 
-def _weak_reference(_: Pickler, obj: Any) -> Reduced:
+def _weak_reference(_: Copier, obj: Any) -> Reduced:
     return _refer, (obj(),)
 
 
@@ -245,7 +245,7 @@ class _Gone:
     pass
 
 
-def _weak_dictionary(_: Pickler, obj: Any) -> Reduced:
+def _weak_dictionary(_: Copier, obj: Any) -> Reduced:
     return type(obj), (), None, None, iter([*obj.items()])
 
 
@@ -256,12 +256,12 @@ OWN: dict[type, Callable[[], object]] = {
 }
 
 
-def _own(pickler: Pickler, obj: Any) -> Reduced:
+def _own(pickler: Copier, obj: Any) -> Reduced:
     """Return how to pickle an object such as a lock to which a function refers: each process gets a new object."""
     return (OWN[type(obj)], ()) if pickler.code else NotImplemented
 
 
-def _variable(pickler: Pickler, obj: contextvars.ContextVar[Any]) -> Reduced:
+def _variable(pickler: Copier, obj: contextvars.ContextVar[Any]) -> Reduced:
     if not pickler.code:
         return NotImplemented
     try:
@@ -274,7 +274,7 @@ def _make_variable(name: str, default: object) -> object:
     return contextvars.ContextVar(name, default=default)
 
 
-OF_TYPE: dict[type, Callable[[Pickler, Any], Reduced]] = {
+OF_TYPE: dict[type, Callable[[Copier, Any], Reduced]] = {
     CodeType: code_parts,
     type(functools.lru_cache(len)): _lru_cached,
     functools.cached_property: _cached_property,

@@ -8,7 +8,7 @@ import pytest
 
 from outrider.engine.client.arriving import LoneItem, Refused, by_task
 from outrider.engine.serialization.frozen_items import FrozenItem
-from outrider.engine.serialization.payload import Payload
+from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.wire.messages import Value
 from outrider.engine.wire.values import INLINE_BYTES
 

@@ -22,7 +22,8 @@ from outrider.engine.client import jobs
 from outrider.engine.client.jobs import SubmittedJob, broadcast_of, on_loss_of, task_of
 from outrider.engine.node.freeports import FEW
 from outrider.engine.serialization.client_streams import Values
-from outrider.engine.serialization.payload import Payload, Received
+from outrider.engine.serialization.payload import Received
+from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.wire.messages import Value
 
 JOB = JobId(7)

@@ -15,7 +15,8 @@ from outrider.actors.interfaces import Ending, GaveUp, JobId, NodeId, Reason, Se
 from outrider.engine.api.calls import Call
 from outrider.engine.client.jobs import SubmittedJob
 from outrider.engine.client.mapping import MapRun
-from outrider.engine.serialization.payload import Payload, Received
+from outrider.engine.serialization.payload import Received
+from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Value
 

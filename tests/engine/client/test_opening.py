@@ -73,7 +73,7 @@ async def test_a_supervisor_that_no_pool_takes_is_ended_and_leaves_no_directory(
     assert not list((tmp_path / "local").iterdir())
 
 
-@pytest.mark.parametrize("moment", ["open", "_wait"])
+@pytest.mark.parametrize("moment", ["_open_in", "_wait"])
 def test_what_with_has_begun_is_ended_where_an_interrupt_comes_before_it_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

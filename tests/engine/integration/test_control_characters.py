@@ -40,7 +40,8 @@ from outrider.engine.observe.prints import PrintedLines, marked
 from outrider.engine.observe.table import View, summary
 from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.serialization import error_translation, pickling_errors, pool_errors
-from outrider.engine.serialization.payload import Payload, Received
+from outrider.engine.serialization.payload import Received
+from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.serialization.versions import version_mismatch
 from outrider.engine.transport import host_key_rotation, requirement_check, ssh
 from outrider.engine.transport.blob_transfers import TransferProgress

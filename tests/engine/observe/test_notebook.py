@@ -19,8 +19,8 @@ from outrider.actors import events as ev
 from outrider.engine.observe import notebook_html
 from outrider.engine.observe.notebook import CELL_CHARS, CELL_LINES, FAILURES, TAIL, CellOutput, NotebookSink
 from outrider.engine.observe.notebook_html import Story, job_page, pool_page, snapshot_page
-from outrider.engine.observe.observer import NodeState, Observer, PoolSnapshot
-from outrider.engine.observe.pool_view import PoolView
+from outrider.engine.observe.observer import Observer
+from outrider.engine.observe.pool_view import NodeState, PoolSnapshot, PoolView
 from outrider.engine.observe.sink import PoolFacts
 from outrider.engine.observe.surroundings import surroundings
 from outrider.engine.runs.status import Spending

@@ -21,7 +21,7 @@ from outrider.engine.observe.prints import (
     marked,
     origin,
 )
-from outrider.engine.serialization.payload import Payload
+from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.wire.messages import Output, Value
 
 NODE = NodeId(2)

@@ -9,7 +9,8 @@ import pytest
 from outrider.actors.interfaces import AttemptId, JobId, NodeId, Order, Task, TaskId
 from outrider.engine.observe.record import RecordSink
 from outrider.engine.observe.task_logs import FETCHES, TaskLogs
-from outrider.engine.serialization.payload import Payload, Received
+from outrider.engine.serialization.payload import Received
+from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.wire.messages import Logged, Value
 
 pytestmark = pytest.mark.anyio

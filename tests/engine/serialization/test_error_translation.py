@@ -27,9 +27,10 @@ from outrider.engine.serialization.error_translation import (
     gave_up_error,
     unpack_all,
 )
-from outrider.engine.serialization.payload import Payload, Received
+from outrider.engine.serialization.payload import Received
 from outrider.engine.serialization.pickling_errors import pickling_error, unloadable_error
 from outrider.engine.serialization.pool_errors import not_ready_error, pool_error, provider_error
+from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Cause, Ended, Failed, Value
 from outrider.engine.wire.values import Unpicklable

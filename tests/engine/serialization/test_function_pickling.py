@@ -19,7 +19,8 @@ from outrider import compute
 from outrider.engine.serialization import function_pickling, program
 from outrider.engine.serialization.error_notes import AttemptPlace
 from outrider.engine.serialization.error_translation import failed_error
-from outrider.engine.serialization.function_pickling import ImportableModules, import_advice
+from outrider.engine.wire import importable as modules_of_nodes
+from outrider.engine.wire.importable import ImportableModules, import_advice
 from outrider.engine.wire.messages import Failed
 from outrider.engine.wire.values import Unpicklable
 
@@ -140,8 +141,8 @@ def test_advice_names_the_distribution_of_an_editable_install(
 
 
 def test_installed_and_importable_are_what_another_interpreter_finds() -> None:
-    assert function_pickling.importable("outrider.engine.serialization.function_pickling")
-    assert not function_pickling._is_installed(__name__)
+    assert modules_of_nodes.importable("outrider.engine.serialization.function_pickling")
+    assert not modules_of_nodes._is_installed(__name__)
 
 
 @pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
@@ -154,14 +155,14 @@ def test_an_environment_laid_upon_another_has_that_ones_packages(
     (below / f"laid_{folder[:4]}.py").write_text("")
     monkeypatch.syspath_prepend(below)
     importlib.import_module(f"laid_{folder[:4]}")
-    assert function_pickling._is_installed(f"laid_{folder[:4]}")
+    assert modules_of_nodes._is_installed(f"laid_{folder[:4]}")
     assert f"laid_{folder[:4]}" not in ImportableModules([]).own()
 
 
 def test_the_users_own_is_looked_for_once(own: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = ImportableModules([])
     found = modules.own()
-    monkeypatch.setattr(function_pickling, "importable", lambda name: pytest.fail("looked again"))
+    monkeypatch.setattr(modules_of_nodes, "importable", lambda name: pytest.fail("looked again"))
     assert modules.own() is found
 
 
@@ -180,12 +181,12 @@ def test_a_module_that_a_node_lacks_is_advised_on_in_the_tasks_error(own: Module
 
 
 def test_only_what_another_interpreter_would_find_is_importable(importable: ModuleType) -> None:
-    assert function_pickling.importable(importable.__name__)
-    assert function_pickling.importable("json.decoder")
-    assert function_pickling.importable("sys")
-    assert not function_pickling.importable("__main__")
-    assert not function_pickling.importable("never_imported")
-    assert not function_pickling.importable(made_by_hand().__name__)
+    assert modules_of_nodes.importable(importable.__name__)
+    assert modules_of_nodes.importable("json.decoder")
+    assert modules_of_nodes.importable("sys")
+    assert not modules_of_nodes.importable("__main__")
+    assert not modules_of_nodes.importable("never_imported")
+    assert not modules_of_nodes.importable(made_by_hand().__name__)
 
 
 def test_a_module_that_shadows_another_is_not_importable(importable: ModuleType, tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_a_module_that_shadows_another_is_not_importable(importable: ModuleType,
     before = sys.modules.get("json.tool")
     sys.modules["json.tool"] = loaded_from_elsewhere
     try:
-        assert not function_pickling.importable("json.tool")
+        assert not modules_of_nodes.importable("json.tool")
     finally:
         del sys.modules["json.tool"]
         if before is not None:
@@ -262,6 +263,7 @@ def test_what_a_function_holds_and_cannot_be_pickled_is_named() -> None:
 WHILE_IMPORTED = """
 import pickle, sys
 import outrider.engine.serialization.function_pickling as function_pickling
+import outrider.engine.wire.importable as modules_of_nodes
 from outrider import compute
 
 class Thing:
@@ -271,8 +273,8 @@ class Thing:
 def name(thing):
     return type(thing).__name__
 
-importable = [function_pickling.importable(each) for each in (__name__, __package__, "json")]
-names = function_pickling.being_imported()
+importable = [modules_of_nodes.importable(each) for each in (__name__, __package__, "json")]
+names = modules_of_nodes.being_imported()
 code = function_pickling.dumps_function(name)
 by_name = b"_function_of" in code
 """
@@ -292,8 +294,8 @@ def test_functions_of_a_module_that_is_being_imported_are_copied(
         assert inner.importable == [is_installed, is_installed, True]
         assert set(inner.names) == (set() if is_installed else {"opening", "opening.inner"})
         assert inner.by_name == is_installed
-        assert function_pickling.importable("opening.inner"), "now it is imported"
-        assert function_pickling.being_imported() == ()
+        assert modules_of_nodes.importable("opening.inner"), "now it is imported"
+        assert modules_of_nodes.being_imported() == ()
     finally:
         for name in ("opening", "opening.inner"):
             sys.modules.pop(name, None)

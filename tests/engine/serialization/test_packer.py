@@ -20,10 +20,10 @@ from outrider.engine.api.plugin import Plugin
 from outrider.engine.api.settings import WorkerKind
 from outrider.engine.serialization import packer as packing_calls
 from outrider.engine.serialization.client_streams import Values
-from outrider.engine.serialization.function_pickling import ImportableModules
 from outrider.engine.serialization.packer import Packer
 from outrider.engine.serialization.payload import Blob
 from outrider.engine.wire import pickler, values
+from outrider.engine.wire.importable import ImportableModules
 from outrider.engine.wire.messages import RunFlag
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ...api.errors import SpecError
-from .plan import Chaos
+from .options import Chaos
 
 if TYPE_CHECKING:
     from ...pool import Pool

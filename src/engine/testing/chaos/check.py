@@ -9,10 +9,11 @@ from dataclasses import fields, is_dataclass
 from math import inf, isclose, isnan
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...api.errors import SpecError
-from .plan import Chaos, Planned, stepped, timed
+from .options import Chaos
+from .plan import Planned, stepped, timed
 from .report import Report, missed
 
 if TYPE_CHECKING:
@@ -88,12 +89,12 @@ class Disturbance:
             began = time.monotonic()
             got = disturbed.broadcast(call)
             took_s = time.monotonic() - began
-        report = pool.chaos
+        report = cast("Report", pool.chaos)
         assert report.chaos is not None
         if late := missed(stepped(report.chaos), report.strikes):
             raise AssertionError(_not_injected(late, report))
         if not report.strikes:
-            raise AssertionError(_none_injected(report.chaos, took_s))
+            raise AssertionError(_none_injected(cast("Chaos", report.chaos), took_s))
         for rank, (one, other) in enumerate(zip(expected, got, strict=True)):
             if (story := difference(one, other, rtol)) is not None:
                 raise AssertionError(f"rank {rank} gives another answer: {story} ({report.summary()})")
@@ -102,7 +103,7 @@ class Disturbance:
     @property
     def reports(self) -> list[Report]:
         """The reports of all pools that were opened, in the order in which `pool` returned the pools."""
-        return [pool.chaos for pool in self._pools if pool._injector is not None]
+        return [cast("Report", pool.chaos) for pool in self._pools if pool._injector is not None]
 
 
 def _not_injected(late: Sequence[Planned], report: Report) -> str:

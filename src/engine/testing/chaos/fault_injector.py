@@ -19,19 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from ....actors import events as ev
 from ....actors.interfaces import NodeId
+from ...api.chaos import ChaosPlan
 from ...api.errors import SpecError
 from ...client.cleanup import finished
 from . import disk, processes
 from .agent import Agents
 from .faults import Fault, FullDisk, HoldGil, KillRank, Partition, SlowLink
 from .injection import Injection, TargetNode, TargetTask, inject
-from .plan import Chaos, Planned, check_ranks, stepped, timed
+from .plan import Planned, check_ranks, stepped, timed
 from .report import Report, StepCount, Strike
 from .wires import Wires
 
 if TYPE_CHECKING:
     from ...client.open_pool import OpenPool
-    from ...observe.observer import NodeState
+    from ...observe.pool_view import NodeState
 
 HANG_UP_S = 2.0
 
@@ -41,7 +42,7 @@ class FaultInjector:
     `collect`.
     """
 
-    def __init__(self, chaos: Chaos, core: OpenPool) -> None:
+    def __init__(self, chaos: ChaosPlan, core: OpenPool) -> None:
         self.report = Report(chaos)
         self._chaos, self._core = chaos, core
         self._wires = Wires()

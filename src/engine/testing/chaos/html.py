@@ -11,7 +11,7 @@ from ...report.timeline import WORDS, Timeline
 from .timeline import COLOURS, timeline
 
 if TYPE_CHECKING:
-    from .report import Report
+    from ...api.chaos import ChaosReport
 
 LEFT, WIDTH, ROW, BAR = 110, 1000, 26, 18
 
@@ -23,7 +23,7 @@ vertical-align: -2px; margin: 0 .4em 0 1.2em; }
 """
 
 
-def page(report: Report, title: str = "Faults injected into a pool") -> str:
+def page(report: ChaosReport, title: str = "Faults injected into a pool") -> str:
     line = timeline(report)
     return "\n".join([
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{STYLE}</style>",
@@ -72,7 +72,7 @@ def _key(line: Timeline) -> Iterator[str]:
     yield '<b style="color:#c0252d;margin-left:1.4em">&#9660;</b> a fault <b style="margin-left:1.2em">|</b> lost</p>'
 
 
-def _table(report: Report, began_at: float) -> Iterator[str]:
+def _table(report: ChaosReport, began_at: float) -> Iterator[str]:
     for strike in report.strikes:
         cells = (f"{strike.at - began_at:.2f} s", strike.fault, strike.node, strike.rank, strike.step or "")
         yield "<tr>" + "".join(f"<td>{escape(str(cell))}" for cell in cells) + "</tr>"

@@ -11,7 +11,7 @@ from ...report.timeline import WORDS
 from .timeline import COLOURS, timeline
 
 if TYPE_CHECKING:
-    from .report import Report
+    from ...api.chaos import ChaosReport
 
 FAULTS = {
     "kill": "killed", "preempt": "notice", "daemon": "daemon killed", "freeze": "frozen", "partition": "cut off",
@@ -20,7 +20,7 @@ FAULTS = {
 RED, BLACK = "#c0252d", "#222222"
 
 
-def draw(reports: Sequence[Report], path: Path, titles: Sequence[str] = ()) -> None:
+def draw(reports: Sequence[ChaosReport], path: Path, titles: Sequence[str] = ()) -> None:
     """Draw the timelines of ``reports`` one below the other into the file ``path``.
 
     Raises:

@@ -11,7 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from .check import Disturbance
-    from .plan import Chaos
+    from .options import Chaos
     from .report import Report
 
 MARK = (
@@ -66,7 +66,7 @@ def plan_of(node: Any) -> Chaos | None:
     """
     from ...api.checks import check_known
     from ...api.errors import SpecError
-    from .plan import Chaos
+    from .options import Chaos
 
     marks = list(node.iter_markers("preempt"))
     try:

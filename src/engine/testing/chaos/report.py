@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ....actors import events as ev
 from ....lazy_dataclass import dataclass
+from ...api.chaos import ChaosPlan
 from ...api.errors import SpecError
 from .faults import KINDS
-from .plan import Chaos
 
 if TYPE_CHECKING:
-    from ...observe.observer import NodeState
+    from ...observe.pool_view import NodeState
 
 LEFT_OUT = (
     ev.JobFailed,
@@ -104,7 +104,7 @@ class Report:
         began: The time of the first step of each generation, by (job, generation).
     """
 
-    chaos: Chaos | None = None
+    chaos: ChaosPlan | None = None
     began_at: float | None = None  # seconds since the epoch
     ended_at: float | None = None
     initial_nodes: list[InitialNode] = field(default_factory=list)

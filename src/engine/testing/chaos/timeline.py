@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...report.timeline import WORDS, Mark, Rows, Timeline, begin
 
 if TYPE_CHECKING:
-    from .report import Report
+    from ...api.chaos import ChaosReport
 
 COLOURS = {  # the colours differ in lightness, so that colour-blind readers can distinguish them
     "launching": "#d9d9d9",
@@ -21,7 +21,7 @@ COLOURS = {  # the colours differ in lightness, so that colour-blind readers can
 }
 
 
-def timeline(report: Report) -> Timeline:
+def timeline(report: ChaosReport) -> Timeline:
     times = [at for at in (report.began_at, report.ended_at) if at is not None]
     times += [event.at for event in report.events]
     times += [at for strike in report.strikes for at in (strike.at, strike.taken_at)]

@@ -33,10 +33,10 @@ from ....providers.base import (
 )
 from ....providers.errors import NoCapacity, ProviderError
 from .faults import Bad
-from .host import Host
+from .machines import Host
 
 if TYPE_CHECKING:
-    from .simulation import Simulation
+    from .machines import Sim
 
 UNREACHABLE_S = 5.0  # seconds until a call to the provider fails while the client has no network
 TRY_AGAIN_S = 1.0
@@ -61,7 +61,7 @@ class ScriptedCloud:
     name = "scripted"
     local = False
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self.alive: dict[MachineId, Host] = {}
         self.answering: set[MachineId] = set()  # machines of launch calls that have not returned yet
         self.queued: set[MachineId] = set()  # machines for which the pool has received no report that they run
@@ -212,7 +212,7 @@ class ScriptedCloud:
 
 
 class ScriptedFleet:
-    def __init__(self, cloud: ScriptedCloud, sim: Simulation) -> None:
+    def __init__(self, cloud: ScriptedCloud, sim: Sim) -> None:
         self._cloud, self._sim = cloud, sim
         self._events: deque[MachineEvent | ProviderError] = deque()
         # events that the provider creates itself, and delivers even while the client has no network

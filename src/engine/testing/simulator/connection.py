@@ -26,20 +26,20 @@ from ....actors.interfaces import (
 from ....providers.base import Machine, PreemptionNotice
 from ...observe.prints import PrintedLines
 from ...observe.task_logs import TaskLogs
-from ...serialization.payload import Blob, Part, Payload, Received
+from ...serialization.own_memory import Part
+from ...serialization.payload import Blob, Received
+from ...serialization.task_payload import Payload
 from ...transport.blob_transfers import TransferProgress
 from ...transport.link import NodeLink
 from ...wire import codec
 from ...wire import messages as wire
 from ...wire.codec import ProtocolError
 from ...wire.session import Session
-from .daemon import FORGED
+from .machines import FORGED
 from .network import IN, OUT, Circuit
 
 if TYPE_CHECKING:
-    from .daemon import Daemon
-    from .host import Host
-    from .simulation import Simulation
+    from .machines import Daemon, Host, Sim
 
 # the next four constants (seconds) repeat constants of `engine.transport`; a test checks that they are equal
 HEARTBEAT_S = 2.0
@@ -54,7 +54,7 @@ BULK_S = 0.05  # seconds that the transfer of a blob (a large value) takes, besi
 class Connector:
     """Connects a simulated pool to its nodes: an implementation of `actors.interfaces.Connect`."""
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self.links: dict[NodeId, PlayedLink] = {}
         self._opening: dict[NodeId, PlayedConnection] = {}
@@ -114,7 +114,7 @@ class Connector:
 class PlayedLink(NodeLink):
     """The real `NodeLink`, which also reports each task it sends to the referee, the checker of the rules."""
 
-    sim: Simulation
+    sim: Sim
     host: Host
 
     def run(self, order: Order) -> None:
@@ -137,9 +137,7 @@ class PlayedConnection:
 
     beats = False  # if True, nodes with running attempts are pinged even without faults
 
-    def __init__(
-        self, sim: Simulation, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]
-    ) -> None:
+    def __init__(self, sim: Sim, node: NodeId, machine: Machine, reports: Callable[[Sequence[Report]], None]) -> None:
         self._sim, self._node, self._machine = sim, node, machine
         self._host = sim.hosts[machine.id]
         self._reports = reports

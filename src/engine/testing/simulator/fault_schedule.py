@@ -16,7 +16,7 @@ from .network import IN, OUT
 
 if TYPE_CHECKING:
     from ....actors.messages import PoolMessage
-    from .host import Host
+    from .machines import Host
     from .simulation import Simulation
 
 # senders of preemption notices in a storm, of which one is drawn for each notice

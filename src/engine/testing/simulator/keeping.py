@@ -24,15 +24,16 @@ from ...client.job_intake import JobIntake
 from ...client.jobs import SubmittedJob
 from ...client.objects import Objects
 from ...client.remaking import Remaking
-from ...serialization.payload import Blob, Payload, Received
+from ...serialization.payload import Blob, Received
 from ...serialization.stored_objects import StoredObject, Whereabouts
+from ...serialization.task_payload import Payload
 from ...wire.messages import Value
 from .kept_values import Arguments, Result
 from .scenario import Job
 
 if TYPE_CHECKING:
     from ....actors.kernel import Ref as ActorRef
-    from ...client.refs import Ref
+    from ...api.refs import Ref
     from .simulation import Simulation
 
 FREED_S = 10.0  # seconds to wait for the removal of results after the last reference was dropped
@@ -53,7 +54,7 @@ class PlayedIntake(JobIntake):
         self.sim, self.over = sim, over
         self.observer, self.loop = observer, sim.loop
         self.connector: Any = sim.connector
-        self.remaking = Remaking(self)  # type: ignore[arg-type]
+        self.remaking = Remaking(self)
         self.objects = PlayedObjects(lambda: self.packer, self._drop, self.remaking.have)
         self._packer: Any = None
         self._ref: ActorRef[Any] | None = None
@@ -70,9 +71,6 @@ class PlayedIntake(JobIntake):
             self._drop(payload.blob)
             payload.blob = None
 
-    def explained(self, ending: Ending) -> Ending:
-        return ending
-
 
 class PlayedJob(SubmittedJob[Any]):
     """Outrider's real job, which also reports to the referee.
@@ -83,7 +81,7 @@ class PlayedJob(SubmittedJob[Any]):
     __slots__ = ("_again", "_sim", "job")
 
     def __init__(self, core: PlayedIntake, payload: Payload, options: Options, submitted: Job | None = None) -> None:
-        super().__init__(core, payload, options)  # type: ignore[arg-type]
+        super().__init__(core, payload, options)
         self._sim, self._again = core.sim, submitted is None
         if submitted is not None:
             self.job, self.id = submitted, JobId(submitted.id)
@@ -138,7 +136,7 @@ class Keeping:
         objects: list[StoredObject] = []
         inputs = [each for each in dict.fromkeys(job.inputs) if each in self._refs]
         for each in inputs:
-            stored = self._refs[each]._stored
+            stored: Any = self._refs[each]._stored
             if stored.at.small is not None:
                 values.append((Result.of(stored.at.small).value, False))
             else:

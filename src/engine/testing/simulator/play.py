@@ -45,7 +45,8 @@ from ....lazy_dataclass import dataclass
 from ....providers.base import EntryPoints, LaunchRequest
 from ....providers.errors import ProviderError
 from ...client.budget import Budget, Metered
-from ...serialization.payload import Blob, Payload
+from ...serialization.payload import Blob
+from ...serialization.task_payload import Payload
 from ...wire.messages import RunFlag, Value
 from ...wire.values import INLINE_BYTES
 from .clock import Spinning, Stuck, VirtualLoop

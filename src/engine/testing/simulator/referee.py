@@ -36,11 +36,9 @@ from .rules.worlds import WorldRules
 if TYPE_CHECKING:
     from ....providers.base import Machine
     from ...wire.messages import Run
-    from .daemon import Daemon
     from .faults import Fault
-    from .host import Host
+    from .machines import Daemon, Host, Sim
     from .scenario import Job
-    from .simulation import Simulation
 
 
 class Violation(Exception):
@@ -58,7 +56,7 @@ class Violation(Exception):
 
 
 class Referee:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self.jobs = JobRules(sim)
         self.amounts = AmountRules(sim)

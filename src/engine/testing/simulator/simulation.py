@@ -12,8 +12,8 @@ from ...transport.instance_views import InstanceViews
 from ...transport.memory_checkpoints import MemoryCheckpoints
 from .cloud import ScriptedCloud
 from .connection import Connector
+from .machines import Meeting
 from .network import IN, OUT
-from .processes import Meeting
 from .referee import Referee, Violation
 from .scenario import Dice, Job, Scenario
 from .trace import Trace
@@ -21,7 +21,7 @@ from .trace import Trace
 if TYPE_CHECKING:
     from ....providers.base import MachineId
     from .clock import VirtualLoop
-    from .host import Host
+    from .machines import Host
 
 ECHOES_KEPT = 64
 

@@ -26,7 +26,8 @@ from outrider.engine.testing.chaos import disk, processes
 from outrider.engine.testing.chaos.chaos import chaos
 from outrider.engine.testing.chaos.fault_injector import FaultInjector
 from outrider.engine.testing.chaos.faults import Fault, Freeze, FullDisk, HoldGil, Kill, KillRank, Partition
-from outrider.engine.testing.chaos.plan import LEAST, Chaos
+from outrider.engine.testing.chaos.options import Chaos
+from outrider.engine.testing.chaos.plan import LEAST
 from outrider.engine.testing.chaos.processes import Process
 from outrider.engine.testing.chaos.report import InitialNode
 from outrider.engine.testing.chaos.wires import Wires

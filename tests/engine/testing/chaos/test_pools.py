@@ -41,7 +41,8 @@ from outrider.engine.testing.chaos.faults import (
     Preempt,
     SlowLink,
 )
-from outrider.engine.testing.chaos.plan import Chaos, timed
+from outrider.engine.testing.chaos.options import Chaos
+from outrider.engine.testing.chaos.plan import timed
 from outrider.engine.transport import heartbeat
 from outrider.providers.fake import Fake
 

@@ -11,7 +11,7 @@ import pytest
 
 from outrider import SpecError, events
 from outrider.engine.testing.chaos.html import page
-from outrider.engine.testing.chaos.plan import Chaos
+from outrider.engine.testing.chaos.options import Chaos
 from outrider.engine.testing.chaos.report import InitialNode, Report, StepCount, Strike
 from outrider.engine.testing.chaos.timeline import timeline
 

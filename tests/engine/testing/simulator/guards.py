@@ -33,7 +33,7 @@ from outrider.engine.node.port_book import PortBook
 from outrider.engine.node.slots import Attempt, StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.serialization.stored_objects import StoredObject
-from outrider.engine.testing.simulator.daemon import Daemon
+from outrider.engine.testing.simulator.machines import Daemon
 from outrider.engine.transport.node_objects import NodeObjects
 
 Patch = pytest.MonkeyPatch

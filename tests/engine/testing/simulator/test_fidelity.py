@@ -7,7 +7,7 @@ import pytest
 from outrider.engine.client import from_settings
 from outrider.engine.node import freeports
 from outrider.engine.testing.simulator import connection as played
-from outrider.engine.testing.simulator import daemon, play
+from outrider.engine.testing.simulator import machines, play
 from outrider.engine.testing.simulator.clock import VirtualLoop
 from outrider.engine.testing.simulator.scenario import CloudSpec, Scenario
 from outrider.engine.testing.simulator.simulation import Simulation
@@ -27,7 +27,7 @@ def test_connections_have_the_same_patience(real, name):
 
 def test_so_have_pools():
     assert play.RECONNECT_S == from_settings.RECONNECT_S
-    assert (daemon.PORTS_KEPT, daemon.PORTS_FEW) == (freeports.KEPT, freeports.FEW)
+    assert (machines.PORTS_KEPT, machines.PORTS_FEW) == (freeports.KEPT, freeports.FEW)
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from outrider.engine.testing.simulator.connection import PlayedConnection
-from outrider.engine.testing.simulator.daemon import Daemon
 from outrider.engine.testing.simulator.draw import draw
+from outrider.engine.testing.simulator.machines import Daemon
 from outrider.engine.testing.simulator.play import play
 from outrider.engine.testing.simulator.rules.nodes import NodeRules
 from outrider.engine.testing.simulator.scenario import Scenario

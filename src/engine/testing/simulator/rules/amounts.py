@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .....actors.interfaces import Order
-    from ..host import Host
-    from ..simulation import Simulation
+    from ..machines import Host, Sim
 
 
 class AmountRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         # number of a machine -> number of processors that its running attempts hold
         self._held: Counter[int] = Counter()

@@ -12,13 +12,13 @@ from ..cloud import HOURLY_USD
 
 if TYPE_CHECKING:
     from ....client.budget import Budget
-    from ..simulation import Simulation
+    from ..machines import Sim
 
 CENT_USD = 0.01
 
 
 class CostRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self.budget: Budget | None = None  # the costs as the pool counts them; set when the pool opens
         self.changed = False  # whether the pool's count of paid machines changed since the last check

@@ -16,10 +16,7 @@ from .....actors.fleet_controller import UNFIT_NODES
 from .....lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from ..daemon import Daemon
-    from ..host import Host
-    from ..processes import Process
-    from ..simulation import Simulation
+    from ..machines import Daemon, Host, Process, Sim
 
 ENDS_S = 3.0
 TRIES = 4
@@ -46,7 +43,7 @@ class FailedStarts:
 
 
 class ExecutorRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self._rows: WeakKeyDictionary[Daemon, Row] = WeakKeyDictionary()
         self._failed: WeakKeyDictionary[Daemon, FailedStarts] = WeakKeyDictionary()

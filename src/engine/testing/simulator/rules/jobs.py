@@ -27,14 +27,12 @@ from .....actors.interfaces import AttemptId, Ending, GaveUp, NodeId, OnLoss, Or
 from ....serialization.payload import Received
 from ....serialization.stored_objects import StoredObject
 from ....wire.messages import Run
-from ..daemon import FORGED
 from ..kept_values import attempt_of
+from ..machines import FORGED
 
 if TYPE_CHECKING:
-    from ..daemon import Daemon
-    from ..host import Host
+    from ..machines import Daemon, Host, Sim
     from ..scenario import Job
-    from ..simulation import Simulation
 
 QUARANTINE = 4
 OWN_DOING = "it "  # a retry's cause begins with this text if the attempt itself failed, and not its node
@@ -42,7 +40,7 @@ ROUNDING_S = 1e-6
 
 
 class JobRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self.broken = sim.broken
         self.settled: set[int] = set()

@@ -22,13 +22,12 @@ from ..kept_values import combined
 
 if TYPE_CHECKING:
     from ....wire.messages import Run
-    from ..daemon import Daemon
+    from ..machines import Daemon, Sim
     from ..scenario import Job
-    from ..simulation import Simulation
 
 
 class KeptRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self._inputs: dict[int, Sequence[int]] = {}  # job -> jobs whose results are its inputs
         self._held: set[int] = set()  # jobs to whose results the user has a reference

@@ -35,8 +35,7 @@ from .. import faults as f
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..host import Host
-    from ..simulation import Simulation
+    from ..machines import Host, Sim
 
 REPLACED_S = 5.0
 SEEN_S = 10.0
@@ -74,7 +73,7 @@ class Seat:
 
 
 class NodeRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self._broken = sim.broken
         self.wanted = sim.scenario.nodes

@@ -13,11 +13,11 @@ from .....actors.fleet_controller import NodePhase
 
 if TYPE_CHECKING:
     from .....actors.messages import NodeState
-    from ..simulation import Simulation
+    from ..machines import Sim
 
 
 class PortRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
 
     def rested(self, nodes: Iterable[NodeState]) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from .....actors.interfaces import Ending, GaveUp, NodeId, Reason
 
 if TYPE_CHECKING:
-    from ..simulation import Simulation
+    from ..machines import Sim
 
 
 class QueueRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
 
     def called_late(self, node: NodeId) -> None:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from .....providers.base import MachineId
 
 if TYPE_CHECKING:
-    from ..host import Host
-    from ..simulation import Simulation
+    from ..machines import Host, Sim
 
 SLACK_S = 0.001
 
 
 class ScalingRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self._broken = sim.broken
         self.floor = sim.scenario.min

@@ -21,9 +21,8 @@ from .....actors.interfaces import AttemptId, Ending, GaveUp, OnLoss, Reason, Se
 
 if TYPE_CHECKING:
     from .....actors.interfaces import Order
-    from ..host import Host
+    from ..machines import Host, Sim
     from ..scenario import Job
-    from ..simulation import Simulation
 
 SOON_S = 5.0
 AGAIN_S = 31.0  # seconds until the next check: by then the effects of an earlier fault are over
@@ -32,7 +31,7 @@ ROUNDING_S = 1e-6
 
 
 class TimeLimitRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self._submitted_at: dict[int, float] = {}
         self._sent: set[int] = set()  # jobs with at least one attempt that was sent to a node, begun or not

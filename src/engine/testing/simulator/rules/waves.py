@@ -17,7 +17,7 @@ from .....lazy_dataclass import dataclass
 from .....providers.base import Machine, MachineId
 
 if TYPE_CHECKING:
-    from ..simulation import Simulation
+    from ..machines import Sim
 
 GRACE_S = 10.0
 SLACK_S = 0.5
@@ -35,7 +35,7 @@ class Wave:
 
 
 class WaveRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self._wave_of: dict[MachineId, Wave] = {}
 

@@ -19,9 +19,7 @@ from .....actors.interfaces import NodeId, OnLoss, Order, World
 
 if TYPE_CHECKING:
     from ....wire.messages import Run
-    from ..daemon import Daemon
-    from ..host import Host
-    from ..simulation import Simulation
+    from ..machines import Daemon, Host, Sim
 
 ALL_UP_TO = 64  # in worlds of at most so many ranks, all ranks are checked; in larger worlds, a sample
 SLACK_S = 5.0
@@ -29,7 +27,7 @@ RECOVERED_S = 5.0
 
 
 class WorldRules:
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Sim) -> None:
         self._sim = sim
         self._broken = sim.broken
         self.head: Host | None = None  # the head (the machine of rank 0) of the generation that began last

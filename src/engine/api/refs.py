@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from ..api.misuse import awaited_as
-
-if TYPE_CHECKING:
-    from ..serialization.stored_objects import StoredObject
+from .pending_base import awaited_as
 
 T = TypeVar("T")
+
+
+class Stored(Protocol):
+    """A value that is stored on nodes: `serialization.stored_objects.StoredObject`."""
+
+    @property
+    def at(self) -> Any: ...
 
 
 class Reference(Generic[T]):
@@ -17,7 +21,7 @@ class Reference(Generic[T]):
 
     __slots__ = ("_stored", "_within")
 
-    def __init__(self, stored: StoredObject, within: Any) -> None:
+    def __init__(self, stored: Stored, within: Any) -> None:
         """``stored``: the stored object. ``within``: the `Objects` or the pool whose `get` fetches the value."""
         self._stored, self._within = stored, within
 
@@ -27,7 +31,7 @@ class Reference(Generic[T]):
         return self  # type: ignore[return-value]  # what a task gets for it is of that type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._stored.__reduce__()
+        return self._stored.__reduce__()  # type: ignore[return-value]
 
     def __repr__(self) -> str:
         at = self._stored.at
