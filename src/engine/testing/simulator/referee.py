@@ -109,8 +109,6 @@ class Referee:
                 self.nodes.network_silent()
             case ev.GenerationStarted():
                 self.worlds.started(JobId(event.job), event.generation, event.ranks)
-            case ev.GenerationLost():
-                self.jobs.generation_lost(event)
             case ev.Stalled():
                 self.jobs.stalled(event)
             case ev.TaskRetried():

@@ -9,6 +9,7 @@ import pytest
 from outrider.actors import node
 from outrider.actors.autoscaler import Autoscaler
 from outrider.actors.failure_detector import FailureDetector
+from outrider.actors.fencing import Losses
 from outrider.actors.fleet_controller import STEPS, FleetController, NodePhase
 from outrider.actors.generations import Gang
 from outrider.actors.generations import Phase as GangPhase
@@ -81,6 +82,27 @@ def heeds_no_sign_of_life(patch: Patch) -> None:
 
 def restarts_what_has_stalled_for_ever(patch: Patch) -> None:
     patch.setattr(Entry, "may_restart", lambda self: True)
+
+
+def forgets_stalls_after_a_loss(patch: Patch) -> None:
+    lost = Entry.node_lost
+
+    def node_lost(self, *args, **options):
+        self.stalls = 0
+        return lost(self, *args, **options)
+
+    patch.setattr(Entry, "node_lost", node_lost)
+
+
+def forgets_a_broadcast_stall_after_a_loss(patch: Patch) -> None:
+    add = Losses.add
+
+    def forgetful_add(self, *args):
+        self.stalls -= self.stalled
+        self.stalled = False
+        add(self, *args)
+
+    patch.setattr(Losses, "add", forgetful_add)
 
 
 def takes_the_attempt_after_a_loss_for_stalled(patch: Patch) -> None:

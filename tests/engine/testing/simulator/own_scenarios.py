@@ -24,6 +24,22 @@ def lost_before_its_stall_ends_it(seed: int) -> Scenario:
     return Scenario(seed=seed, nodes=1, min=1, max=1, cloud=CloudSpec(kill_s=(5.0, 5.0)), jobs=(job,), faults=(death,))
 
 
+def stall_cut_short_by_a_loss(seed: int) -> Scenario:
+    """A rare case: a task always hangs, and its node is lost while its second stall is ended. No task events."""
+    job = Job(id=1, at_s=0.0, takes_s=0.5, ends="hangs", retries=2, stall_s=3.0, stall_restarts=True)
+    death = f.Death(at_s=0.5, after=("stalled", 2), who=0.0, reported_s=0.2)
+    cloud = CloudSpec(kill_s=(1.0, 1.0))
+    return Scenario(seed=seed, nodes=1, min=1, max=1, announce=False, cloud=cloud, jobs=(job,), faults=(death,))
+
+
+def broadcast_stall_cut_short_by_a_loss(seed: int) -> Scenario:
+    """A rare case: a broadcast always hangs, and one of its nodes is lost while its second stall is ended."""
+    job = Job(id=1, at_s=0.0, takes_s=0.5, ends="hangs", retries=2, ranks=1, stall_s=3.0, stall_restarts=True)
+    death = f.Death(at_s=0.5, after=("stalled", 2), who=0.0, reported_s=0.2)
+    cloud = CloudSpec(kill_s=(1.0, 1.0))
+    return Scenario(seed=seed, nodes=2, min=2, max=2, cloud=cloud, jobs=(job,), faults=(death,))
+
+
 def busy_with_a_spare(seed: int) -> Scenario:
     """What is seldom drawn: a broadcast that loses a node, one that stands by, and tasks that wait for a slot."""
     broadcast = Job(id=1, at_s=30.0, takes_s=60.0, ranks=1)

@@ -40,6 +40,12 @@ def test_what_an_attempt_was_to_be_given_is_freed_when_its_node_is_lost_before(s
     assert played.violation is None, "\n".join(played.trace)
 
 
+def test_loss_of_a_stalled_node_counts_as_no_restart_for_the_stall():
+    """In this seed the pool sends no events about tasks, so no event has the cause of the task's next run."""
+    played = play(draw(6148))
+    assert played.violation is None, "\n".join(played.trace)
+
+
 def test_the_same_seed_is_the_same_run_in_every_process():
     """Whatever the hashes of texts and the addresses of objects are."""
     runs = [

@@ -12,8 +12,9 @@ SIM-7: an attempt begins at most once, and never together with more tasks than i
 SIM-8: a task that crashes its machines crashes at most `QUARANTINE` machines in a row, even with more ``retries``.
 SIM-22: a node's reports about attempts of other nodes have no effect.
 SIM-31: a job is reported as stalled only when all its running attempts have run for ``stall_s`` seconds. A stalled job
-    runs again at most ``retries`` times, and only with ``restart``. If its node is lost before it runs again, the new
-    run counts for the loss and not for the stall.
+    runs again at most ``retries`` times, and only with ``restart``. If a task's node is lost before the task runs
+    again, the new run counts for the loss and not for the stall. A pool without events about tasks does not report why
+    a task runs again; the rule then assumes the loss if the node is lost or has a preemption notice.
 """
 
 from __future__ import annotations
@@ -49,15 +50,17 @@ class JobRules:
         # job -> its running attempts, each with its host
         self.running_of: defaultdict[int, dict[int, Host]] = defaultdict(dict)
         self._sent_to: dict[int, NodeId] = {}
+        self._latest: dict[int, int] = {}  # task -> its attempt that was sent last
         # job -> rank -> all attempts that began, in order
         self._begun: defaultdict[int, dict[int, list[int]]] = defaultdict(dict)
         self._how: dict[int, str] = {}  # attempt -> how it ended: "returned", "raised" or "stopped"
         self._began_at: dict[int, float] = {}
         self._ran_s: dict[int, float] = {}  # attempt -> seconds from its beginning to its end
         self._stalls: Counter[int] = Counter()  # job -> number of reruns because of a stall
-        self._stalled_in: dict[int, int] = {}  # job -> generation in which it last stalled
-        # job -> number of reruns in `_stalls` that turned out to be caused by the loss of a node
+        # task -> number of reruns in `_stalls` that turned out to be caused by the loss of a node
         self._lost_instead: Counter[int] = Counter()
+        # task -> number of reruns in `_stalls` that may be caused by the loss of a node; used if no event has the cause
+        self._maybe_lost_instead: Counter[int] = Counter()
         self._to_be_ended: set[int] = set()  # stalled tasks that will run again but have not been sent again yet
         self._stalled: set[int] = set()  # attempts that are repeated because of a stall
         # job -> number of machines that it crashed in a row, without machines that had a preemption notice
@@ -74,6 +77,9 @@ class JobRules:
     def ordered(self, node: NodeId, order: Order) -> None:
         self._sent_to[order.attempt] = node
         job = self._sim.jobs[order.task.job]
+        if not job.ranks:
+            self._assume_loss(job)
+            self._latest[job.id] = order.attempt
         before = self._begun[job.id].get(order.rank, ())
         for attempt in before:
             where = self._sent_to[attempt]
@@ -123,10 +129,9 @@ class JobRules:
             self.broken("SIM-31", f"job {job.id} is told to have stalled, and attempts {early} have just begun")
         if event.restart:
             self._stalls[job.id] += 1
-            self._stalled_in[job.id] = event.generation
             if not job.ranks:
                 self._to_be_ended.add(job.id)
-            times = self._stalls[job.id] - self._lost_instead[job.id]
+            times = self._stalls[job.id] - self._lost_instead[job.id] - self._maybe_lost_instead[job.id]
             if times > job.retries or not job.stall_restarts:
                 self.broken("SIM-31", f"job {job.id} is run again for its stall {times} times")
             for begun in self._begun[job.id].values():
@@ -138,11 +143,6 @@ class JobRules:
             self._to_be_ended.discard(event.job)
             lost = NodeId(event.node) in self._lost or not event.cause.startswith(OWN_DOING)
             self._lost_instead[event.job] += lost
-
-    def generation_lost(self, event: ev.GenerationLost) -> None:
-        """Count a broadcast's rerun for the loss of a node instead of its stall, if a node was lost after the stall."""
-        if event.nodes and self._stalled_in.get(event.job) == event.generation:
-            self._lost_instead[event.job] += 1
 
     def poisoned(self, host: Host, attempt: int) -> None:
         """Count the machine that this attempt has just crashed for the attempt's job."""
@@ -164,6 +164,16 @@ class JobRules:
     def lost(self, node: NodeId) -> None:
         self._lost.add(node)
         self._excused.add(node)
+
+    def _assume_loss(self, job: Job) -> None:
+        """Handle that a task is sent, perhaps again after a stall whose node is lost or has a preemption notice.
+
+        The new run may then count for the loss of the node. A pool with events about tasks reports the cause, which
+        `retried` handles.
+        """
+        if job.id in self._to_be_ended and not self._sim.scenario.announce:
+            self._to_be_ended.discard(job.id)
+            self._maybe_lost_instead[job.id] += self._sent_to[self._latest[job.id]] in self._excused
 
     def _fenced(self, job: Job, attempt: int, order: Order) -> bool:
         """Return whether ``order`` belongs to a newer generation than the attempt, which it replaces.
