@@ -105,7 +105,7 @@ class PoolActor:
         )
         self._stall_watch = stalls = StallWatch()
         self._broadcasts = broadcasts = Broadcasts(spec, ledger, nodes, dependencies.observe, attempts, stalls=stalls)
-        self._stalled = StalledJobs(stalls, nodes, ledger, broadcasts, dependencies.observe)
+        self._stalled = StalledJobs(stalls, nodes, ledger, dependencies.observe, restart_broadcast=broadcasts.stalled)
         self._machines = Machines(context, dependencies, nodes=nodes, ledger=ledger, broadcasts=broadcasts)
         self._waiters: list[Reply[None]] = []
         self._closers: list[Reply[None]] = []

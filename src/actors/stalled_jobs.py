@@ -4,13 +4,12 @@ stalled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from . import events as ev
-from .broadcasts import Broadcasts
 from .events import Observe
-from .interfaces import AttemptId, Finished, GaveUp, Looked, NodeId, Reason, Report, Returned
+from .interfaces import AttemptId, Finished, GaveUp, JobId, Looked, NodeId, Reason, Report, Returned
 from .ledger import Ledger
 from .membership import Membership
 from .stalls import AskNode, HasStalled, StallWatch
@@ -18,10 +17,17 @@ from .stalls import AskNode, HasStalled, StallWatch
 
 class StalledJobs:
     def __init__(
-        self, watch: StallWatch, nodes: Membership, ledger: Ledger, broadcasts: Broadcasts, observe: Observe
+        self,
+        watch: StallWatch,
+        nodes: Membership,
+        ledger: Ledger,
+        observe: Observe,
+        *,
+        restart_broadcast: Callable[[JobId, str, float], bool],
     ) -> None:
-        self._watch, self._nodes, self._ledger = watch, nodes, ledger
-        self._broadcasts, self._observe = broadcasts, observe
+        """``restart_broadcast``: `Broadcasts.stalled`, which returns whether the broadcast runs again."""
+        self._watch, self._nodes, self._ledger, self._observe = watch, nodes, ledger, observe
+        self._restart_broadcast = restart_broadcast
 
     def received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
         """Handle a node's reports; return whether they may have changed more than the state of the `StallWatch`."""
@@ -76,7 +82,7 @@ class StalledJobs:
         """End the attempts of a stalled job; return whether other attempts follow."""
         why, place = f"no sign of life for {effect.quiet_s:.0f} s", effect.places[0]
         if place.generation:
-            return self._broadcasts.stalled(effect.job, why, now)
+            return self._restart_broadcast(effect.job, why, now)
         entry = self._ledger.entry(place.node, place.attempt)
         if entry is None or entry.task.at_most_once:
             return False
