@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from ..api.language import Form, Language, speaking
 from .failures import guarded, usage_error
 
-VERBS = {  # for each verb, the module and the function that implement it
+VERBS = {  # for each verb, the module (of this room, or with its full name) and the function that implement it
     "config check": ("config_check", "config_check"),
     "exec": ("execute", "execute"),
     "gc": ("gc", "gc"),
@@ -23,7 +23,7 @@ VERBS = {  # for each verb, the module and the function that implement it
     "report": ("report", "report"),
     "run": ("run", "run"),
     "runs": ("runs", "runs"),
-    "sim": ("sim", "sim"),
+    "sim": ("outrider.engine.cli.sim", "sim"),
     "ssh": ("ssh", "ssh"),
     "stacks": ("stacks", "stacks"),
     "stop": ("stop", "stop"),
@@ -44,7 +44,8 @@ config = App(name="config", help="Check the configuration file outrider.toml.")
 app.command(config)
 for verb, (module, function) in VERBS.items():
     of = config if verb.startswith("config ") else app
-    of.command(f"{__package__}.{module}:{function}", name=verb.removeprefix("config "))
+    place = module if "." in module else f"{__package__}.{module}"
+    of.command(f"{place}:{function}", name=verb.removeprefix("config "))
 app.register_install_completion_command()
 
 
