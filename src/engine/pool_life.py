@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ..providers.base import Provider
     from .api.chaos import ChaosPlan, Injection
     from .api.settings import ConsoleOption, Spec
+    from .client.observer import Observer
     from .client.open_pool import OpenPool
-    from .observe.observer import Observer
     from .runs.whole_program import WholeProgram
 
 
@@ -257,12 +257,14 @@ class PoolLife(Runner):
 
     async def _open_core(self, opening: Opening) -> None:
         with at_rest():  # these imports are slow; meanwhile, the provider's processes start
+            from .client.observer import Observer
             from .client.open_pool import OpenPool
-            from .observe.observer import Observer
+            from .observe.sinks import PoolSinks
 
-        observer = Observer(self._console, slots=self._settings.worker.concurrency)
+        sinks = PoolSinks(self._console, self._settings, self._program)
+        observer = Observer(sinks, slots=self._settings.worker.concurrency)
         pool: Any = self
-        self._core = core = OpenPool(self._settings, observer, pool, opening, self._program)
+        self._core = core = OpenPool(self._settings, observer, pool, opening)
         if (sync := self._sync) is not None:
             core.objects.reference = lambda stored: sync._ref(stored)  # noqa: PLW0108  a bound method would keep it
         try:
@@ -322,7 +324,8 @@ class PoolLife(Runner):
 
     def _repr_html_(self) -> str:
         """Return a pool's description as HTML, for notebooks."""
-        from .observe.notebook_html import simple_page, snapshot_page
+        from .api.html import simple_page
+        from .observe.notebook_html import snapshot_page
 
         core = self._core if hasattr(self, "_settings") else None
         if core is None or core.inherited:

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from .api.chaos import ChaosReport
     from .api.plugin import Attaching
     from .api.refs import Ref
+    from .api.snapshot import PoolSnapshot
     from .api.task_stack import TaskStack
     from .client.budget import Cost
     from .client.completed_calls import Calls, CompletedCalls
     from .client.jobs import BroadcastJob, SubmittedJob
     from .client.mapping import ErrorsOption, MapItems, MapOptions, MapRun, OutcomesMapOptions
-    from .observe.pool_view import PoolSnapshot
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from .api.errors import ItemOutcome
     from .api.job import Job
     from .api.plugin import Attaching
+    from .api.snapshot import PoolSnapshot
     from .api.task_stack import TaskStack
     from .client.budget import Cost
     from .client.completed_calls import Calls
     from .client.mapping import ErrorsOption, MapItems, MapOptions, OutcomesMapOptions
-    from .observe.pool_view import PoolSnapshot
     from .pool_verbs import PoolVerbs
     from .serialization.stored_objects import StoredObject
 

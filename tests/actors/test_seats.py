@@ -11,7 +11,8 @@ from outrider.actors import seats as module
 from outrider.actors.interfaces import NodeId
 from outrider.actors.membership import Roster
 from outrider.actors.seats import UNSEATING, Seats
-from outrider.engine.observe.observer import Observer
+from outrider.engine.client.observer import Observer
+from outrider.engine.observe.sinks import PoolSinks
 from outrider.engine.runs.event_reading import event_in
 from outrider.engine.runs.lines import event_line, parsed_events
 from outrider.engine.runs.nodes import nodes_now
@@ -29,7 +30,7 @@ ENDINGS = {
 
 def play(steps, by):
     """Change a roster, and read its events as an observer, a record's reader and a plain reader do."""
-    roster, observer, seats, lines = Roster(), Observer("silent", slots=1), Seats(), []
+    roster, observer, seats, lines = Roster(), Observer(PoolSinks("silent"), slots=1), Seats(), []
     expected = {}
     observer.open()
 

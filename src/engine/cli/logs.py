@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from ..runs.lines import OURS, LogLine, time_text, unix_time
+from ..api.quantities import time_text
+from ..runs.lines import OURS, LogLine, unix_time
 from ..runs.reader import Logs, Printed, Run
 from .exit_codes import DONE, INTERRUPTED
 from .failures import refused

@@ -297,7 +297,7 @@ def _show_rest(console: Console, count: int) -> None:
 
 
 def _show_cost(console: Console, spec: SpecOffers, nodes: int, *, which: str) -> None:
-    from ..observe.descriptions import count
+    from ..api.quantities import count
 
     if 0 < spec.hourly_usd < float("inf"):
         whole = f"{count(nodes, 'node')}{which} would cost {nodes * spec.hourly_usd:.2f} USD per hour"

@@ -13,9 +13,9 @@ from ...providers.local.state import LivingPool, living_pools
 from ...providers.pool_lock import Owner, Place
 from ...providers.private import state_root
 from ..api.settings import is_named
+from ..api.sink import Spending
 from ..runs.names import runs_folder
 from ..runs.reader import Run, read_json, runs_in
-from ..runs.status import Spending
 from .orphans import FoundPool
 
 # a run whose owner cannot be checked counts as alive up to this many seconds after its record's last update

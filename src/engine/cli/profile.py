@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ...actors.events import ProfileTaken
 from ..api.checks import refuse
-from ..profiles.merged import Merged, facts, lines_of, merge, profiles_in
-from ..runs.control import NoAnswer, Refused, ask
+from ..api.sink import Refused
+from ..runs.control import NoAnswer, ask
 from ..runs.reader import Run
 from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag
 from .run_choice import RunWord, chosen_run
+
+if TYPE_CHECKING:
+    from ..profiles.merged import Merged
 
 ANSWER_S = 100.0  # seconds to wait for the reply after the profile's end; nodes have 80 s to send their traces
 MOST_S = 600.0
@@ -63,6 +64,8 @@ def profile(
     as_json:
         Print JSON, for programs.
     """
+    from ..profiles.merged import facts, lines_of, profiles_in
+
     if steps < 0 or not 0 < seconds <= MOST_S:
         refuse(f"a profile has 0 steps or more, and up to {MOST_S:g} seconds: --steps {steps} --seconds {seconds:g}.")
     spans = rank_spans(ranks)
@@ -80,7 +83,9 @@ def profile(
         print(f"outrider: the trace cannot be written into the record ({error.strerror or error})", file=sys.stderr)
         return FAILED
     if output is not None and taken.trace is not None:
-        shutil.copyfile(taken.trace, output)
+        from shutil import copyfile
+
+        copyfile(taken.trace, output)
     print(json.dumps(facts(taken), indent=2) if as_json else "\n".join(lines_of(taken)))
     return DONE if taken.trace is not None else FAILED
 
@@ -93,6 +98,9 @@ def take_profile(run: Run, *, steps: int, seconds: float, ranks: list[tuple[int,
         Refused, NoAnswer: raised by `ask`, as its description says.
         OSError: the trace cannot be written.
     """
+    from ...actors.events import ProfileTaken
+    from ..profiles.merged import merge
+
     answer = ask(run, "profile", within_s=math.ceil(seconds) + ANSWER_S, steps=steps, seconds=seconds, ranks=ranks)
     rows: list[dict[str, Any]] = answer["profiles"]
     if not rows:
@@ -107,6 +115,8 @@ def newest_profile(run: Run) -> Merged:
     Raises:
         Refused: the record has no profile.
     """
+    from ..profiles.merged import merge, profiles_in
+
     profiles = profiles_in(run.directory)
     if not profiles:
         raise Refused(f"the record of {run.id} has no profile")

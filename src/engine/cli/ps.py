@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ...providers.registry import ProviderName
 from ..api.printable import one_line
-from ..observe.descriptions import cents
+from ..api.quantities import cents
 from .exit_codes import DONE, UNKNOWN
 from .flags import AsJson, Flag
 from .pool_search import NO_OTHER_PLACES, SearchOptions, find_pools, open_journal

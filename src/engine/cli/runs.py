@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api.printable import one_line
-from ..observe.descriptions import count
+from ..api.quantities import count
 from ..observe.run_row import COLUMNS, cells
 from ..observe.use import HEAD, use_of
 from ..runs.event_reading import events_in

@@ -6,8 +6,9 @@ import json
 import sys
 from typing import Annotated, Any
 
+from ..api.sink import Refused
 from ..api.task_stack import TaskStack
-from ..runs.control import NoAnswer, Refused, ask
+from ..runs.control import NoAnswer, ask
 from ..runs.reader import Run
 from .exit_codes import DONE, WRONG
 from .flags import AsJson, Flag

@@ -10,7 +10,8 @@ from typing import Any
 
 from ..api.language import worded
 from ..api.printable import plain
-from ..runs.control import NoAnswer, Refused, ask
+from ..api.sink import Refused
+from ..runs.control import NoAnswer, ask
 from ..runs.names import runs_folder
 from ..runs.reader import Run, read_json, run_of, runs_in
 from .exit_codes import NOTHING, SOMETHING, UNKNOWN

@@ -8,23 +8,17 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from secrets import token_urlsafe
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from ..api.checks import refuse
-from ..profiles.merged import verdict
-from ..runs.control import NoAnswer, Refused
 from ..runs.names import runs_folder
 from ..runs.reader import Run
 from .exit_codes import DONE
 from .failures import refused
 from .flags import AsJson
-from .profile import STEPS, STEPS_WITHIN_S, take_profile
 from .report import opened
-from .stacks import take_stacks
-from .stop import stopped
 
 LEAST_TOKEN, MOST_TOKEN = 16, 1024  # shortest and longest token for metrics, in characters
 STOP_S = 600.0  # seconds to wait for the end of all machines when the user stops a run on a page
@@ -101,6 +95,8 @@ def _token_in(path: Path) -> str:
     Raises:
         SpecError: the file cannot be read or created, or has no token.
     """
+    from secrets import token_urlsafe
+
     try:
         with suppress(FileExistsError):
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -116,11 +112,17 @@ def _token_in(path: Path) -> str:
 
 
 def _stop(run: Run) -> str:
+    from .stop import stopped
+
     _, message, _ = stopped(run, run.id, STOP_S)
     return message
 
 
 def _stacks(run: Run) -> str:
+    from ..api.sink import Refused
+    from ..runs.control import NoAnswer
+    from .stacks import take_stacks
+
     try:
         taken = take_stacks(run)
     except (NoAnswer, Refused) as error:
@@ -129,6 +131,11 @@ def _stacks(run: Run) -> str:
 
 
 def _profile(run: Run) -> str:
+    from ..api.sink import Refused
+    from ..profiles.merged import verdict
+    from ..runs.control import NoAnswer
+    from .profile import STEPS, STEPS_WITHIN_S, take_profile
+
     try:
         taken = take_profile(run, steps=STEPS, seconds=STEPS_WITHIN_S)
     except (NoAnswer, Refused) as error:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ...actors.events import GpuSample, NodeSampled
 from ...lazy_dataclass import dataclass
-from ..observe.descriptions import count, seconds, size
+from ..api.quantities import count, seconds, size
 
 SHOWN = 30  # a curve shows at most so many samples
 BESIDE, LEAST_BARS = 68, 8  # columns of the terminal that the curve does not use; smallest number of columns of a curve

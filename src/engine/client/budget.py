@@ -35,8 +35,8 @@ from ...providers.base import (
     MachineStarted,
 )
 from ..api.errors import BudgetExceeded
-from ..observe.descriptions import cents
-from ..runs.status import Spending
+from ..api.quantities import cents
+from ..api.sink import Spending
 from .limits import Watch
 
 MOSTLY = 0.8  # the user is warned when this fraction of ``max_cost`` is spent

@@ -23,7 +23,7 @@ from ..api.checks import refuse, shown
 from ..api.errors import CapacityError, NodeLost, TransferError
 from ..api.printable import plain
 from ..api.settings import placement, work_files
-from ..observe.pool_view import ABOUT_TO_LEAVE
+from ..api.snapshot import ABOUT_TO_LEAVE
 from ..runtime.work_files import FileWriter, Part, below, grouped, parts_of, send_files, take_files
 from ..serialization import program
 from ..serialization.client_streams import Values

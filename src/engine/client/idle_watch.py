@@ -10,7 +10,7 @@ from typing import Never
 from ...actors import events as ev
 from ...actors.idleness import Idle, Idleness
 from ..api.errors import PoolIdle
-from ..observe.descriptions import count, seconds
+from ..api.quantities import count, seconds
 from .budget import Cost, clock
 from .limits import Watch
 

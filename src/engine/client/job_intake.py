@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from ..api.calls import AnyCall
     from ..api.plugin import Plugin
     from ..api.settings import Settings
+    from ..api.snapshot import PoolSnapshot
     from ..api.task_options import Options
-    from ..observe.observer import Observer
-    from ..observe.pool_view import PoolSnapshot
     from ..serialization.payload import Blob
     from ..serialization.task_payload import Payload
     from ..transport.connection import Connector
     from ..wire.importable import ImportableModules
     from . import jobs
+    from .observer import Observer
 
 
 class PackedCall(NamedTuple):
@@ -73,9 +73,9 @@ class JobIntake:
         self.loop = asyncio.get_running_loop()
         self.polling = AnswerPolling(self.loop, observer.unfinished)
         if settings.traces:
-            from .traced_packer import TracedPacker, begun_traces
+            from .traced_packer import TracedPacker
 
-            observer.traces = traces = begun_traces()
+            observer.traces = traces = observer.sinks.traces()
             make: Callable[..., Packer] = partial(TracedPacker, traces)
         else:
             make = Packer

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from ...actors.amounts import Amounts
     from ..api.plugin import Plugin
     from ..api.task_options import OnLossOption, Options
-    from ..observe.observer import Observer
     from .busy_polling import AnswerPolling
     from .objects import Objects
+    from .observer import Observer
 
 R = TypeVar("R")
 _UNASKED = object()
@@ -195,7 +195,7 @@ class SubmittedJob(Generic[R]):
 
     def _repr_html_(self) -> str:
         """Return the job's HTML text for notebooks."""
-        from ..observe.notebook_html import job_page
+        from ..api.html import job_page
 
         return job_page(self.payload.name, int(self.id), _state(self))
 

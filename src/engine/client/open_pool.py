@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -27,8 +27,6 @@ from ..api.errors import BudgetExceeded, CleanupError, PoolClosed, PoolIdle, Run
 from ..api.misuse import CALLED_OFF
 from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
-from ..observe.observer import Observer
-from ..observe.surroundings import leaves_record, untracked
 from ..serialization.pool_errors import BlockEnd, not_ready_error, pool_error
 from ..wire.importable import ImportableModules
 from . import preloading
@@ -38,6 +36,7 @@ from .from_settings import executor_setup, launch_request, new_client_key, plugi
 from .idle_watch import IdleWatch
 from .job_intake import JobIntake, most_nodes
 from .limits import ended_by
+from .observer import Observer
 from .plugin_context import PoolContext
 from .usage import UsageIntake
 
@@ -45,9 +44,8 @@ if TYPE_CHECKING:
     from ...actors.kernel import Ref
     from ..api.calls import AsyncVerbs
     from ..api.settings import Settings
+    from ..api.sink import Request
     from ..image.install_plan import Prepared
-    from ..observe.record import RecordSink
-    from ..runs.whole_program import WholeProgram
     from ..transport.connection_settings import ConnectionSettings
     from ..transport.plugin_hosts import PluginHosts
     from ..transport.unix_route import Interpose
@@ -65,11 +63,9 @@ _within: ContextVar[tuple[object, ...]] = ContextVar("outrider_within", default=
 class OpenPool(JobIntake):
     """One open pool. Between `start` and `stop`, it accepts jobs and settles them."""
 
-    def __init__(
-        self, settings: Settings, observer: Observer, pool: AsyncVerbs, opening: Opening, program: WholeProgram | None
-    ) -> None:
+    def __init__(self, settings: Settings, observer: Observer, pool: AsyncVerbs, opening: Opening) -> None:
         super().__init__(settings, observer)
-        self._pool, self._opening, self._program = pool, opening, program
+        self._pool, self._opening = pool, opening
         self.handles: dict[str, Any] = {}  # name of a plugin -> the object that the plugin offers to users
         self.interpose: Interpose | None = None  # puts a proxy between the client and machines on this computer
         self.id, self.name, self.tag = opening.id, opening.name, opening.tag
@@ -271,27 +267,19 @@ class OpenPool(JobIntake):
     def _open_observer(self) -> None:
         """Open the observer. If the record of this run cannot be made, the pool continues without a record."""
         try:
-            tracked = bool(self.settings.trackers)
-            record = self._record() if leaves_record(self.settings.run, tracked=tracked) else None
+            record = self.observer.sinks.record(self._budget.spending, self._requests, self.observer.job_counts)
         except Exception as error:  # noqa: BLE001  such as no home folder, or a plugin of the user's own
             self.observer.open(spending=self._budget.spending)
             self.observer(ev.RecordFailed(str(error) or type(error).__name__))
         else:
             self.observer.open(record, self._budget.spending)
-            for event in untracked(self.settings.trackers) if record is None else ():
+            for event in self.observer.sinks.untracked() if record is None else ():
                 self.observer(event)
 
-    def _record(self) -> RecordSink:
-        from ..observe.record import recording
+    def _requests(self) -> Mapping[str, Request]:
         from .run_requests import requests_to
 
-        return recording(
-            self.settings,
-            self._budget.spending,
-            requests_to(self, self._stop_from_outside),
-            self._program,
-            self.observer.job_counts,
-        )
+        return requests_to(self, self._stop_from_outside)
 
     def _adoption_record(self, stack: AsyncExitStack) -> AdoptionRecord | None:
         """Return the adoption record.

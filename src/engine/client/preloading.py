@@ -13,6 +13,7 @@ from importlib import import_module
 AFTER_S = 10.0  # seconds from the pool's start to the import, which takes 40 ms in a thread: shorter programs save it
 _PACKAGE = __name__.partition(".engine.")[0]
 ROOMS = (
+    "engine.api.html",
     "engine.client.completed_calls",
     "engine.client.file_transfer",
     "engine.client.grouping",
@@ -23,7 +24,6 @@ ROOMS = (
     "engine.client.streaming",
     "engine.node.stack_text",
     "engine.observe.notebook_html",
-    "engine.runs.logged",
     "engine.serialization.pickling_errors",
     "engine.wire.large_copy",
 )

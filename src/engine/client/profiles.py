@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
-from ..runs.lines import compact_time
+from ..api.quantities import compact_time
 from ..transport.link import FIRST_BESIDE
 
 if TYPE_CHECKING:

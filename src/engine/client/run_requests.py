@@ -14,7 +14,7 @@ PROFILE_S = 600.0  # most seconds of a profile
 STACKS_CHARS = 4 << 20  # most characters of all stacks in a reply; the run's record has the full texts
 
 if TYPE_CHECKING:
-    from ..runs.control import Request
+    from ..api.sink import Request
     from .job_intake import JobIntake
 
 
@@ -53,7 +53,7 @@ async def _profile(core: JobIntake, fields: Mapping[str, Any]) -> Mapping[str, A
     ``ranks``: an array of [first, last], to profile only these ranks; else all tasks are profiled. ``profiles`` in the
     reply: the fields of each `ProfileTaken`.
     """
-    from ..runs.control import Refused
+    from ..api.sink import Refused
     from .profiles import Busy, take_profile
 
     ranks = fields.get("ranks")

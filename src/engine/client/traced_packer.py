@@ -5,7 +5,6 @@ arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.trace_context import Traced
@@ -13,17 +12,10 @@ from ..serialization.packer import Packer
 
 if TYPE_CHECKING:
     from ..api.calls import Call, Callee, StreamCall
-    from ..observe.traces import Traces
+    from ..api.sink import CallTraces
     from ..serialization.payload import Blob
     from ..serialization.task_payload import Payload
     from ..wire.messages import Value
-
-
-def begun_traces() -> Traces:
-    """Return the traces of a pool that is being opened, as children of the current span."""
-    from ..observe.traces import Traces
-
-    return Traces(version("outrider"))
 
 
 class TracedPacker(Packer):
@@ -31,7 +23,7 @@ class TracedPacker(Packer):
 
     _carrier: Mapping[str, str]  # the trace context of the call that is being packed
 
-    def __init__(self, traces: Traces, *packer: Any, **more: Any) -> None:
+    def __init__(self, traces: CallTraces, *packer: Any, **more: Any) -> None:
         super().__init__(*packer, **more)
         self._traces = traces
 

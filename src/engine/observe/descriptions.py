@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ...actors import events as ev
 from ..api.printable import one_line
+from ..api.quantities import cents, clock_time, count, percent, seconds, size
 
 LONG_S = 5.0  # minimum duration of a step of preparing a node, in seconds, for which a line is shown
 REMEMBERED = 50  # maximum number of causes that are remembered, in order not to repeat them
@@ -16,6 +17,7 @@ NEWS = 3  # maximum number of lines about new queue reasons within `QUEUE_S`
 QUEUE_S = 60.0
 # only causes with at least this length are searched for inside other causes; shorter texts may match by chance
 REPEATED_CHARS = 20
+RANKS_NAMED = 4  # maximum number of failed ranks that a line names
 
 
 class Descriptions:
@@ -209,10 +211,6 @@ def pool_use(event: ev.PoolUsed) -> str:
     return f"{count(event.nodes, 'node')} {'has' if event.nodes == 1 else 'have'} used {amounts or 'nothing'}{unknown}"
 
 
-def percent(part: float) -> str:
-    return f"{100 * part:.{1 if part < 0.1 else 0}f} %"
-
-
 def queued(event: ev.NodeQueued) -> str:
     """Return why a node waits: "in the queue: job 4711 pending: Priority, expected 14:20".
 
@@ -222,15 +220,6 @@ def queued(event: ev.NodeQueued) -> str:
     if event.starts_at is None:
         return waits
     return f"{waits}, expected {clock_time(event.starts_at, event.at or time.time())}"
-
-
-def clock_time(at: float, now: float) -> str:
-    """Return a unix time as local time. The date is included if it differs from the date of ``now``."""
-    try:
-        day, today = time.localtime(at), time.localtime(now)
-        return time.strftime("%H:%M" if day[:3] == today[:3] else "%Y-%m-%d %H:%M", day)
-    except (OverflowError, ValueError, OSError):
-        return "at no known time"
 
 
 def _of_job(event: ev.JobEvent) -> str | None:
@@ -247,6 +236,21 @@ def _of_job(event: ev.JobEvent) -> str | None:
             return f"broadcast {event.job} runs again on {ranks}, generation {event.generation}"
         case _:
             return None
+
+
+def failure_line(event: ev.JobFailed) -> str:
+    """Return a failure as a line: ``f #7 failed on node 2: ValueError: bad luck``.
+
+    For a broadcast, it names the ranks.
+    """
+    function, error = one_line(event.function), one_line(event.error)
+    if not event.ranks:
+        return f"{function} #{event.job} failed on node {event.node}: {error}"
+    if len(event.ranks) == 1:
+        return f"{function}: rank {event.ranks[0]} failed on node {event.node}: {error}"
+    named = ", ".join(map(str, event.ranks[:RANKS_NAMED]))
+    more = len(event.ranks) - RANKS_NAMED
+    return f"{function}: ranks {named}{f' and {more} more' if more > 0 else ''} failed: {error}"
 
 
 def _stalled(event: ev.Stalled) -> str:
@@ -286,31 +290,5 @@ def upload(event: ev.UploadProgress) -> str:
     return f"sending {what}: {done} %, {rate}"
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def seconds(duration_s: float, digits: int = 1) -> str:
-    if duration_s < 60:
-        return f"{duration_s:.{digits}f} s"
-    minutes, rest = divmod(int(duration_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def size(amount: float) -> str:
-    """Return a number of bytes as text with a suitable unit, such as "1.5 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000 or unit == "GB":
-            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-        amount /= 1000
-    raise AssertionError("GB is the last")
-
-
 def _line(text: str) -> str:
     return one_line(text) or "unknown cause"
-
-
-def cents(usd: float) -> str:
-    """Return an amount in USD as text: with two decimals or, for less than one cent, with two significant digits."""
-    return f"{usd:.2f}" if usd == 0 or abs(usd) >= 0.01 else f"{usd:.2g}" if abs(usd) >= 1e-4 else "less than 0.0001"

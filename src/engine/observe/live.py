@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from ...actors import events as ev
 from ..api.language import worded
-from .descriptions import Descriptions
-from .failures import failure_line
+from ..api.sink import PoolFacts, Sink
+from .descriptions import Descriptions, failure_line
 from .plain import STDERR, report_unshown, stream_of, write_plain
 from .pool_view import PoolView
 from .prints import marked
-from .sink import PoolFacts, Sink, Writer
+from .sink import Writer
 
 if TYPE_CHECKING:
     from rich.live import Live

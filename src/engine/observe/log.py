@@ -15,8 +15,8 @@ from dataclasses import fields
 
 from ...actors import events as ev
 from ..api.printable import lines
+from ..api.sink import Sink
 from .prints import origin
-from .sink import Sink
 
 _LOGGER = logging.getLogger("outrider")
 _LOGGER.addHandler(logging.NullHandler())  # if a library's logger has no handler, Python prints its warnings to stderr

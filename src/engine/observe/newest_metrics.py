@@ -9,7 +9,7 @@ from ...lazy_named_tuple import NamedTuple
 from ..wire.log_records import Metrics, unpacked
 
 if TYPE_CHECKING:
-    from ..runs.logged import Origin
+    from ..api.sink import Origin
 
 WAITING = 64  # maximum number of unread messages that are kept; if there are more, the oldest are dropped
 NAMES = 100  # maximum number of different metrics

@@ -21,16 +21,15 @@ from typing import Any
 
 from ...actors import events as ev
 from ..api.printable import one_line
-from ..runs.status import Spending
-from .descriptions import Descriptions
-from .failures import failure_line
+from ..api.sink import PoolFacts, Sink, Spending
+from .descriptions import Descriptions, failure_line
 from .log import shows_prints
 from .newest_metrics import NewestMetrics
 from .notebook_html import Story, pool_page
 from .plain import STDERR, UNFINISHED_S, report_unshown, stream_of, write_plain
 from .pool_view import PoolView
 from .prints import marked, origin
-from .sink import PoolFacts, Sink, Writer
+from .sink import Writer
 
 INTERVAL_S = 0.5
 # seconds between two updates while the pool is idle; updates are rare, because notebooks save each of them

@@ -1,34 +1,26 @@
-"""Conversion of pools and jobs to short HTML for notebooks, without scripts and style sheets.
-
-The HTML is readable on a light and on a dark background. Notebooks that are not trusted, and web pages that show saved
-notebooks, remove scripts, CSS classes and images. So the HTML consists of simple elements with the few inline styles
-that are not removed. Text has the notebook's own colour; only the state dots have colours of this module.
-"""
+"""Conversion of pools to short HTML for notebooks, made from the pieces in `api/html.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
 from ...lazy_dataclass import dataclass
+from ..api.html import BAD, COMING, DIM, QUIET, READY, WARNING, dot, line, page, text
 from ..api.printable import one_line
-from .descriptions import cents, count, seconds, upload
+from ..api.quantities import cents, count, seconds
+from .descriptions import upload
 from .pool_view import PoolView, Row, chosen_rows
 from .progress import Progress, per_second
 
 if TYPE_CHECKING:
+    from ..api.snapshot import PoolSnapshot
     from .newest_metrics import Newest
-    from .pool_view import PoolSnapshot
 
 # maximum numbers of rows, maps, broadcasts, metrics and unfinished lines that are shown
 ROWS, MAPS, BROADCASTS, METRICS, UNFINISHED = 16, 3, 3, 8, 8
-CELL_CHARS, LINE_CHARS = 100, 300
-# each colour has a contrast of at least 3:1 on white and on black
-READY, COMING, WARNING, BAD, QUIET = "#1f8f5f", "#2f80c0", "#b7791f", "#d14a2b", "#7a8288"
+CELL_CHARS = 100
 COLOURS = {"ready": READY, "launching": COMING, "preparing": COMING, "standby": QUIET, "queued": QUIET, "lost": BAD}
-JOB_COLOURS = {"under way": COMING, "returned": READY, "failed": BAD}
-_DIM = 'style="opacity:.75"'
 _CELL = "border:0;padding:0 1em 0 0;background:none;white-space:nowrap;text-align:"
 
 
@@ -59,19 +51,19 @@ def pool_page(view: PoolView, story: Story, now: float) -> tuple[str, str]:
     """
     with view.lock:
         headline = _headline(view, story, now)
-        parts = [_line(f"<b>outrider</b> {_text(headline)}")]
+        parts = [line(f"<b>outrider</b> {text(headline)}")]
         if view.phase != "closed":
             parts += _living(view, now)
     if story.metrics is not None:
         parts.append(_metrics(story.metrics))
-    parts += [_line(_text(each)) for each in story.unfinished[:UNFINISHED]]
-    parts += [_line(_text(each), dim=True) for each in story.news]
+    parts += [line(text(each)) for each in story.unfinished[:UNFINISHED]]
+    parts += [line(text(each), dim=True) for each in story.news]
     if story.hidden:
-        parts.append(_line(_text(f"{count(story.hidden, 'more line')} of tasks; the last:"), dim=True))
+        parts.append(line(text(f"{count(story.hidden, 'more line')} of tasks; the last:"), dim=True))
         parts.append(_lines(story.tail))
     if story.record and view.phase == "closed":
-        parts.append(_line(f"<code>outrider report {_text(story.record)}</code>", dim=True))
-    return _page(parts), f"outrider {headline}"
+        parts.append(line(f"<code>outrider report {text(story.record)}</code>", dim=True))
+    return page(parts), f"outrider {headline}"
 
 
 def snapshot_page(pool: PoolSnapshot, described: str, cost: tuple[float, float], record: str) -> str:
@@ -83,28 +75,19 @@ def snapshot_page(pool: PoolSnapshot, described: str, cost: tuple[float, float],
             str(node.node),
             _state(node.state),
             "" if node.rank is None else str(node.rank),
-            _text(node.hostname or node.address or node.machine, CELL_CHARS),
+            text(node.hostname or node.address or node.machine, CELL_CHARS),
             str(node.accelerators or ""),
         )
         for node in nodes
     ]
-    parts = [_line(f"<b>Pool</b> {_text(described)}{f' · {spent}' if spent else ''}")]
+    parts = [line(f"<b>Pool</b> {text(described)}{f' · {spent}' if spent else ''}")]
     if rows:
         parts.append(_table(("node", "state", "rank", "where", "accelerators"), rows, right=(0, 2, 4)))
     if hidden := len(pool.nodes) - len(nodes):
-        parts.append(_line(f"and {hidden:,} more {'node' if hidden == 1 else 'nodes'}", dim=True))
+        parts.append(line(f"and {hidden:,} more {'node' if hidden == 1 else 'nodes'}", dim=True))
     if record:
-        parts.append(_line(f"record: <code>{_text(record)}</code>", dim=True))
-    return _page(parts)
-
-
-def simple_page(what: str, described: str) -> str:
-    return _page([_line(f"<b>{_text(what)}</b> {_text(described)}")])
-
-
-def job_page(function: str, job: int, state: str) -> str:
-    """Return the HTML of a job. ``state``: "under way", "returned", "failed" or "cancelled"."""
-    return _page([_line(f"{_dot(JOB_COLOURS.get(state, QUIET))}<b>job {job}</b> {_text(f'{function}: {state}')}")])
+        parts.append(line(f"record: <code>{text(record)}</code>", dim=True))
+    return page(parts)
 
 
 def _headline(view: PoolView, story: Story, now: float) -> str:
@@ -140,19 +123,19 @@ def _living(view: PoolView, now: float) -> Iterable[str]:
     if cells:
         yield _table(("node", "state", "where", "running", "done"), cells, right=(0, 4))
     if hidden := len(view.rows) - len(rows):
-        yield _line(f"and {hidden:,} more {'node' if hidden == 1 else 'nodes'}", dim=True)
+        yield line(f"and {hidden:,} more {'node' if hidden == 1 else 'nodes'}", dim=True)
     if view.upload is not None:
-        yield _line(_text(upload(view.upload)))
+        yield line(text(upload(view.upload)))
     for job, generation in [*view.generations.items()][:BROADCASTS]:
         ranks = count(len(view.broadcasts.get(job, ())), "rank")
         name = one_line(view.names.get(job, "")) or f"job {job}"
-        yield _line(_text(f"broadcast {name}: {ranks}, generation {generation}"))
+        yield line(text(f"broadcast {name}: {ranks}, generation {generation}"))
     for progress in [*view.maps.values()][:MAPS]:
-        yield _line(_map(progress, now))
+        yield line(_map(progress, now))
 
 
 def _node_cells(row: Row, now: float) -> tuple[str, ...]:
-    where, doing = _text(row.where, CELL_CHARS), _text(_doing(row, now), CELL_CHARS)
+    where, doing = text(row.where, CELL_CHARS), text(_doing(row, now), CELL_CHARS)
     return str(row.node), _state(row.state), where, doing, f"{row.done:,}"
 
 
@@ -186,18 +169,18 @@ def _map(progress: Progress, now: float) -> str:
     bar = ""
     if progress.total:
         bar = f'<progress max="{progress.total}" value="{min(progress.done, progress.total)}"></progress> '
-    return bar + _text(" · ".join(parts))
+    return bar + text(" · ".join(parts))
 
 
 def _metrics(newest: Newest) -> str:
     shown = [*newest.values.items()][:METRICS]
-    parts = [f"<b>{_text(name)}</b> {value:.4g}" for name, value in shown]
+    parts = [f"<b>{text(name)}</b> {value:.4g}" for name, value in shown]
     if more := len(newest.values) - len(shown):
         parts.append(f"{more} more")
     step = "" if newest.step is None else f"step {newest.step:,}"
     rank = "" if newest.origin.rank is None else f"rank {newest.origin.rank}"
     of = ", ".join(filter(None, (step, rank, one_line(newest.origin.function))))
-    return _line(" · ".join(parts) + (f" <span {_DIM}>{_text(of)}</span>" if of else ""))
+    return line(" · ".join(parts) + (f" <span {DIM}>{text(of)}</span>" if of else ""))
 
 
 def _cost(spent: float, hourly: float) -> str:
@@ -207,16 +190,8 @@ def _cost(spent: float, hourly: float) -> str:
     return f"{cents(spent)} USD" + (f", {cents(hourly)} USD/h" if hourly else "")
 
 
-def _page(parts: Iterable[str]) -> str:
-    return f'<div style="line-height:1.5">{"".join(parts)}</div>'
-
-
-def _line(content: str, *, dim: bool = False) -> str:
-    return f"<div {_DIM}>{content}</div>" if dim else f"<div>{content}</div>"
-
-
 def _lines(texts: Sequence[str]) -> str:
-    content = "\n".join(map(_text, texts))
+    content = "\n".join(map(text, texts))
     return f'<pre style="margin:0;background:none">{content}</pre>'
 
 
@@ -235,13 +210,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[i
 
 
 def _state(state: str) -> str:
-    return f"{_dot(COLOURS.get(state, WARNING))}{_text(state)}"
-
-
-def _dot(colour: str) -> str:
-    return f'<span style="color:{colour}">●</span> '
-
-
-def _text(value: str, most: int = LINE_CHARS) -> str:
-    line = one_line(value)
-    return escape(line if len(line) <= most else f"{line[: most - 3]}...")
+    return f"{dot(COLOURS.get(state, WARNING))}{text(state)}"

@@ -10,10 +10,12 @@ from contextlib import suppress
 
 from ...actors import events as ev
 from ..api.language import worded
-from .descriptions import Descriptions, count, seconds, upload
+from ..api.quantities import count, seconds
+from ..api.sink import PoolFacts, Sink
+from .descriptions import Descriptions, upload
 from .log import shows_prints
 from .prints import Printed, UnfinishedLines, marked
-from .sink import PoolFacts, Sink, Writer
+from .sink import Writer
 
 STDOUT, STDERR = 1, 2
 # minimum seconds between two printed states of an unfinished line, so that a progress bar does not fill a file

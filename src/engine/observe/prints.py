@@ -1,99 +1,13 @@
-"""The output of tasks as lines. Chunks of output are joined to lines, and lines are shown with their origin. No I/O."""
+"""Lines that tasks have printed, with their origin, and lines that tasks have begun and not finished. No I/O."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, cast
 
 from ...actors import events as ev
-from ...lazy_named_tuple import NamedTuple
 from ..api.printable import lines, one_line
 
-if TYPE_CHECKING:
-    from ...actors.interfaces import NodeId, Order
-    from ..serialization.task_payload import Payload
-    from ..wire.messages import Output
-
-STREAMS = "stdout", "stderr"
-LINE_BYTES = 64 * 1024  # maximum size of an unfinished line that is kept; longer lines are published in pieces
-
 Printed = ev.TaskOutput | ev.UnfinishedLine
-
-
-class PrintedLines:
-    """Joins the output of a pool's tasks to lines, and publishes the lines as events.
-
-    The beginning of an unfinished line is kept while its attempt runs. For attempts that the client did not send,
-    nothing is kept, so a node cannot use more than 128 KiB of the client's memory per attempt.
-    """
-
-    def __init__(
-        self,
-        publish: Callable[[Printed], object],
-        *,
-        wanted: Callable[[], bool] = lambda: True,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._publish, self._wanted, self._now = publish, wanted, now
-        # (attempt, stream) -> beginning of an unfinished line. If this is empty, callers need not report the ends of
-        # attempts.
-        self.begun: dict[tuple[int, str], bytes] = {}
-
-    def wrote(self, node: NodeId, order: Order | None, output: Output) -> None:
-        """Handle output of an attempt. ``order``: the attempt that printed it; None: that attempt is already over."""
-        if not self._wanted():
-            return
-        source, at = _Source.of(node, order, STREAMS[output.stream == 2]), self._now()
-        if order is None:
-            self._publish(source.whole(output.text, at, output.dropped))
-            return
-        key = order.attempt, source.stream
-        begun = self.begun.pop(key, b"")
-        if output.dropped and begun:
-            self._publish(source.whole(begun, at))
-            begun = b""
-        text, newline, rest = (begun + output.text).rpartition(b"\n")
-        text, rest = text + newline, last_state(rest)
-        if len(rest) > LINE_BYTES:
-            text, rest = text + rest, b""
-        if text or output.dropped:
-            self._publish(source.whole(text, at, output.dropped))
-        if rest:
-            self.begun[key] = rest
-            self._publish(source.unfinished(rest, at))
-
-    def ended(self, node: NodeId, order: Order) -> None:
-        """Handle the end of an attempt: publish its unfinished lines as complete lines."""
-        for stream in STREAMS:
-            if begun := self.begun.pop((order.attempt, stream), b""):
-                erased = not begun.strip()  # a progress bar may overwrite itself with spaces at its end
-                self._publish(_Source.of(node, order, stream).whole(b"" if erased else begun, self._now()))
-
-
-class _Source(NamedTuple):
-    job: int
-    node: int
-    rank: int
-    ranks: int
-    stream: str
-    function: str
-
-    @classmethod
-    def of(cls, node: NodeId, order: Order | None, stream: str) -> _Source:
-        if order is None:
-            return cls(0, node, 0, 1, stream, "")
-        ranks = 1 if order.world is None else order.world.size
-        return cls(order.task.job, node, order.rank, ranks, stream, cast("Payload", order.task.content).name)
-
-    def whole(self, text: bytes, at: float, dropped: int = 0) -> ev.TaskOutput:
-        job, node, rank, ranks, stream, function = self
-        return ev.TaskOutput(job, node, rank, stream, _decoded(text), function, dropped, ranks, at=at)
-
-    def unfinished(self, text: bytes, at: float) -> ev.UnfinishedLine:
-        job, node, rank, ranks, stream, function = self
-        return ev.UnfinishedLine(job, node, rank, stream, _decoded(text), function, ranks, at=at)
 
 
 class UnfinishedLines:
@@ -144,11 +58,6 @@ class _Unfinished:
         self.reported: ev.UnfinishedLine | None = None
 
 
-def last_state(line: bytes) -> bytes:
-    """Return the visible part of a line that was overwritten with carriage returns, as progress bars do."""
-    return line[line.rstrip(b"\r").rfind(b"\r") + 1 :]
-
-
 def marked(event: Printed) -> str:
     """Return the output of a task as text, with the origin at the beginning of each line."""
     mark = f"[{origin(event)}] "
@@ -165,7 +74,3 @@ def origin(event: Printed) -> str:
     if not event.job:  # the job is not known, because the attempt was already over
         return f"node {event.node}"
     return f"node {event.node} · {name or 'task'} #{event.job}"
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode(errors="replace")

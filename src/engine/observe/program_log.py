@@ -10,7 +10,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ..runs.logged import Batch, Origin
+from ..api.sink import Origin
+from ..runs.logged import Batch
 from ..runs.writer import Plan, RunEnd, RunWriter
 from .surroundings import leaves_record
 

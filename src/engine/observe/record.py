@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 from ...actors import events as ev
 from ...providers.threads import in_thread
 from ..api.secrets import Scrubber
-from ..runs.control import ControlSocket, Request
+from ..api.sink import Origin, Request, Sink, Spending
+from ..runs.control import ControlSocket
 from ..runs.description import program_facts, secrets_of, spec_of
-from ..runs.logged import Batch, Origin
+from ..runs.logged import Batch
 from ..runs.names import runs_folder, usual_name
 from ..runs.recorded_calls import RecordedCalls
-from ..runs.status import Calls, Spending
+from ..runs.status import Calls
 from ..runs.whole_program import WholeProgram
 from ..runs.writer import Plan, RunEnd, RunWriter
 from . import program_log
 from .program_log import source
-from .sink import Sink
 from .tracking import Tracking
 
 if TYPE_CHECKING:

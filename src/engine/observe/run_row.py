@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..api.quantities import cents, seconds
 from ..runs.reader import Owned, Run
-from .descriptions import cents, seconds
 
 DEAD = {"dead": "its owner died", "elsewhere": "of another computer", "unknown": "its lock cannot be read"}
 COLUMNS = ("run", "state", "took", "nodes", "USD", "exit")

@@ -1,4 +1,4 @@
-"""The base class of sinks, which show or store events, and the thread that writes to the terminal for a sink.
+"""The thread that writes to the terminal for a sink.
 
 A stopped terminal or a full pipe blocks that thread, but never the event loop.
 """
@@ -8,63 +8,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from ...lazy_named_tuple import NamedTuple
-from ..runs.status import Spending
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ...actors.events import Event
-    from .newest_metrics import NewestMetrics
 
 PATIENCE_S = 0.02
 BACKLOG_CHARS = 16 * 1024 * 1024
-
-
-class Sink(ABC):
-    """A receiver of a pool's events. It is called on the event loop, so it must return quickly.
-
-    Errors that a sink raises are logged and otherwise ignored.
-    """
-
-    tasks = False  # whether the sink wants events of every task; these cost time in the code that runs most often
-    metrics: NewestMetrics | None = None  # receives the log records of tasks, if they are recorded
-
-    def __call__(self, event: Event) -> None:
-        try:
-            self.show(event)
-        except Exception as error:  # noqa: BLE001 - a failing display must not fail the pool
-            logging.getLogger("outrider").debug("%s could not show %r: %r", type(self).__name__, event, error)
-
-    @abstractmethod
-    def show(self, event: Event) -> None: ...
-
-    def lags(self) -> bool:
-        """Return whether output waits for a slow reader.
-
-        The end of the pool should wait for that reader, as `print` would.
-        """
-        return False
-
-    def close(self, error: BaseException | None = None) -> None:  # noqa: B027 - most sinks hold nothing back
-        """Show output that is still waiting, within a limited time. Called after the last event; may be called again.
-
-        ``error``: the error that ended the pool's `with` block.
-        """
-
-
-class PoolFacts(NamedTuple):
-    """Functions that a drawing sink calls. ``spending`` must be called on the event loop, the others in any thread."""
-
-    spending: Callable[[], Spending] = Spending
-    record: Callable[[], Path | None] = lambda: None
-    # returns the error that ended the pool, if the pool's `with` block has not ended yet
-    failure: Callable[[], BaseException | None] = lambda: None
 
 
 class Writer:

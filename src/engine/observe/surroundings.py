@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
-
-from ...actors.events import TrackerBehind
 
 if TYPE_CHECKING:
     from ..api.settings import RunOption
@@ -58,13 +55,3 @@ def leaves_record(run: RunOption, *, tracked: bool = False) -> bool:
 
 def records_are_off() -> bool:
     return os.environ.get(VARIABLE, "").strip().lower() in _OFF
-
-
-def untracked(trackers: Iterable[object]) -> Iterator[TrackerBehind]:
-    """Yield an event for each tracker of a pool that has no record.
-
-    Use this if an environment variable switches records off.
-    """
-    for each in trackers:
-        why = f"there is no record to send, as {VARIABLE}=0 is in the environment"
-        yield TrackerBehind(str(getattr(each, "name", each)), 0, why, "")

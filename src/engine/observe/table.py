@@ -10,7 +10,8 @@ from rich.text import Text
 
 from ...lazy_dataclass import dataclass
 from ..api.printable import one_line
-from .descriptions import count, seconds, upload
+from ..api.quantities import count, seconds
+from .descriptions import upload
 from .pool_view import PoolView, Row, chosen_rows
 from .prints import origin
 from .progress import Progress, per_second

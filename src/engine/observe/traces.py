@@ -21,9 +21,9 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from ...actors import events as ev
 from ...actors.interfaces import Ending, GaveUp, Reason, Settled, Verdict
 from ...lazy_dataclass import dataclass
+from ..api.sink import CallTraces
+from ..client.job_failures import failures
 from ..wire.messages import Failed
-from .failures import failures
-from .sink import Sink
 
 NOT_ERRORS = {
     Verdict.RETURNED.value,
@@ -46,7 +46,7 @@ class Call:
     parts: dict[object, Span] = field(default_factory=dict)
 
 
-class Traces(Sink):
+class Traces(CallTraces):
     """A sink that creates the spans of one pool. Use it only in the thread of the pool's event loop."""
 
     tasks = True

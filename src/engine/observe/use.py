@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ...actors import events as ev
 from ...lazy_named_tuple import NamedTuple
-from .descriptions import percent, pool_use, seconds, size
+from ..api.quantities import percent, seconds, size
+from .descriptions import pool_use
 
 HEAD = ("node", "machine", "CPU efficiency", "memory efficiency", "for")
 

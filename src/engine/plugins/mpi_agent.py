@@ -26,7 +26,6 @@ from ...actors.interfaces import NodeFacts, NodeId
 from ..api.plugin import Heard, Joined, Left, NodeSide, Setup
 from ..node.process import end_tree
 from . import mpi_rsh
-from .mpi_hosts import RSH
 
 if TYPE_CHECKING:
     from ..api.plugin import PluginContext
@@ -53,7 +52,7 @@ def serving(side: NodeSide) -> Iterator[Setup]:
     side.heard = agent.heard
     threading.Thread(target=agent.serve, daemon=True, name="outrider-mpi").start()
     try:
-        yield Setup(env={RSH: str(program)})
+        yield Setup(env={mpi_rsh.RSH: str(program)})
     finally:
         agent.close()
 

@@ -10,12 +10,11 @@ from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .mpi_rsh import RSH
 from .rank_layout import interface
 
 if TYPE_CHECKING:
     from ..api.instance import InstanceInfo
-
-RSH = "OUTRIDER_MPI_RSH"  # variable with the path of the program that replaces ssh; the plugin sets it on the node
 
 
 def launcher_variables() -> Mapping[str, str]:

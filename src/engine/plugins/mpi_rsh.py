@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 
+RSH = "OUTRIDER_MPI_RSH"  # variable with the path of a script that runs this program; the plugin sets it on the node
 ASK, IN, OUT, ERR, EXIT = 0, 1, 2, 3, 4  # an empty IN means the end of stdin
 PIECE_BYTES = 64 * 1024
 FAILED = 255  # ssh's own exit status for "the connection failed"

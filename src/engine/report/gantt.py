@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..observe import descriptions
+from ..api import quantities
 from .markup import text
 from .timeline import SAVED, WORDS, Mark, Row, Span, Timeline, Work, counts, grouped, merged, work_kind
 
@@ -122,7 +122,7 @@ def span_words(span: Span) -> str:
 
 def clock(at_s: float) -> str:
     """Format a time in seconds since the run's beginning."""
-    return descriptions.seconds(at_s, digits=2)
+    return quantities.seconds(at_s, digits=2)
 
 
 def tick_s(seconds: float, most: int = 6) -> float:

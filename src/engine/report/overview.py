@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
-from ..observe.descriptions import cents, count, seconds
+from ..api.quantities import cents, count, seconds
 from .contents import Contents, first_failed
 from .markup import facts_list, fold, line, text
 

@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ...actors import events as ev
-from ..observe.descriptions import count, describe
+from ..api.quantities import count
+from ..observe.descriptions import describe
 from ..observe.use import HEAD, Use
 from ..profiles.merged import PROFILES
 from ..runs.lines import OURS, LogLine

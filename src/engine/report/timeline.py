@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
-from ..observe.descriptions import size
+from ..api.quantities import size
 from ..runs.checkpoints import SavedCheckpoint
 
 WORDS = {

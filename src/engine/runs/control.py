@@ -17,14 +17,16 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...providers.local.sockets import listening, short_name
+from ..api.sink import Refused
 
 if TYPE_CHECKING:
+    from ..api.sink import Request
     from .reader import Run
 
 CONTROL = "control"
@@ -34,12 +36,6 @@ CLOSE_S = 1.0  # at the pool's end: longest wait until open requests have their 
 AGAIN_S = 1.0  # pause before the next connection is accepted, if no file descriptor is free
 MAKING_S = 10.0  # on a busy computer, a record may exist for this long before its socket does
 _PIECE = 64 * 1024
-
-Request = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-
-
-class Refused(Exception):
-    """An error by which the owner of a record refuses a request; the message is the reason."""
 
 
 class NoAnswer(Exception):

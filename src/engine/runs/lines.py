@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import fields
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any
 
 from ...actors import events as ev
 from ...lazy_named_tuple import NamedTuple
+from ..api.quantities import time_text
 
 EVENTS = "events.jsonl"
 LOGS = "logs"
@@ -68,23 +68,12 @@ def log_line(at: float, stream: str, text: str) -> bytes:
     return f"{time_text(at)} {stream} {text}\n".encode(errors="replace")
 
 
-def time_text(at: float) -> str:
-    """Format a unix time as a UTC time with milliseconds."""
-    whole = math.floor(at)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int((at - whole) * 1000):03}Z"
-
-
 def unix_time(text: str) -> float | None:
     """Parse a time that `time_text` formatted; None: the text is not a time, as a person may have edited the file."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-def compact_time(at: float) -> str:
-    """Format a unix time as a UTC time with milliseconds, for file names."""
-    return time_text(at).replace("-", "").replace(":", "")
 
 
 def whole_lines(content: bytes) -> list[bytes]:

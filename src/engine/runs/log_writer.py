@@ -13,10 +13,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from ..api.sink import Origin
 from ..wire.log_records import Artifact, count, unpacked
 from .events_limit import EventsLimit
 from .files import RecordFiles
-from .logged import PARAMS, SLOW, Batch, LoggedPages, Origin
+from .logged import PARAMS, SLOW, Batch, LoggedPages
 from .tensorboard import TensorBoardFiles
 
 BACKLOG_BYTES = 16 * 1024 * 1024  # most bytes of log records that wait for the disk; more log records are only counted

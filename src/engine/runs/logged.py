@@ -12,6 +12,7 @@ from typing import Any
 
 from ...lazy_named_tuple import NamedTuple
 from ..api.printable import one_line
+from ..api.sink import Origin
 from ..wire.log_records import Artifact, Metrics, Params, Saved, Text, unpacked
 from .checkpoints import SAVED
 from .events_limit import EventsLimit
@@ -27,19 +28,6 @@ SLOW = "they came faster than they could be sent or written"
 NO_RECORD = "they are no records, or there is no room for more params"
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _ENCODE = _ENCODER.encode
-
-
-class Origin(NamedTuple):
-    """The task that wrote a log record.
-
-    Empty fields: the pool's program wrote it. ``rank``: None outside of broadcasts.
-    """
-
-    function: str = ""
-    job: int = 0
-    rank: int | None = None
-    node: int | None = None
-    generation: int = 1
 
 
 class Batch(NamedTuple):

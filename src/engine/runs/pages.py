@@ -11,8 +11,9 @@ from ...actors import events as ev
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 from ..api.printable import lines, one_line
+from ..api.quantities import compact_time
 from .events_limit import EventsLimit
-from .lines import EVENTS, LOGS, OURS, STACKS, compact_time, dropped_line, event_line, left_out_line, log_line
+from .lines import EVENTS, LOGS, OURS, STACKS, dropped_line, event_line, left_out_line, log_line
 from .samples import SYSTEM, sample_line
 from .status import RunStatus
 

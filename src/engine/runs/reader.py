@@ -19,9 +19,9 @@ from typing import Any, Literal
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 from ...providers.pool_lock import Lock, Owner
+from ..api.sink import Spending
 from .lines import LOGS, LogLine, parsed_log, whole_lines
 from .names import name_in
-from .status import Spending
 
 # state of the program that writes a record; "elsewhere": on another computer; "unknown": its lock cannot be read
 Owned = Literal["alive", "dead", "elsewhere", "unknown"]

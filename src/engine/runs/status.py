@@ -9,23 +9,7 @@ from ...actors import events as ev
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 
-HOUR_S = 3600.0
 _LEFT = (ev.NodeLost, ev.NodeFailed, ev.NodeDismissed, ev.NodeStandby)
-
-
-@dataclass(frozen=True, slots=True)
-class Spending:
-    """The cost of a run: ``spent`` USD until the time ``at``, and ``hourly`` USD per hour after that.
-
-    ``at``: seconds of any clock, but the same clock in all calls.
-    """
-
-    spent: float = 0.0
-    hourly: float = 0.0
-    at: float = 0.0
-
-    def until(self, now: float) -> float:
-        return self.spent + self.hourly * max(0.0, now - self.at) / HOUR_S
 
 
 class Calls(NamedTuple):

@@ -19,6 +19,7 @@ from typing import Any
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
 from ...providers.pool_lock import Owner
+from ..api.sink import Spending
 from .error_texts import error_texts
 from .events_limit import EventsLimit
 from .files import RecordFiles
@@ -28,7 +29,7 @@ from .log_parts import LogParts
 from .log_writer import LogWriter
 from .pages import Happened, Pages
 from .retention import sweep_at_times
-from .status import Calls, RunStatus, Spending
+from .status import Calls, RunStatus
 
 FLUSH_S = 0.5
 HEARTBEAT_S = 60.0  # seconds between two writes of the status of an idle run, whose cost still grows

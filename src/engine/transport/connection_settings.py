@@ -23,9 +23,8 @@ from .uploads import Uploads
 
 if TYPE_CHECKING:
     from ..image.install_plan import Prepared
-    from ..observe.prints import PrintedLines
-    from ..observe.task_logs import TaskLogs
     from .ssh import PoolKey
+    from .task_output import PrintedLines, TaskLogs
 
 # largest number of bootstraps at the same time; a machine that waits is connected, and its lease is renewed
 BOOTSTRAPS = 50

@@ -46,12 +46,11 @@ from .task_streams import TaskStreams
 from .verdicts import verdict
 
 if TYPE_CHECKING:
-    from ..observe.prints import PrintedLines
-    from ..observe.task_logs import TaskLogs
     from ..wire.session import Session
     from .content_keys import ContentKeys
     from .instance_views import InstanceViews
     from .peer_transfers import PeerTransfers
+    from .task_output import PrintedLines, TaskLogs
 
 # Plain integers: operators of an enumeration cost 1 us.
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)

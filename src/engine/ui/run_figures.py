@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...actors import events as ev
-from ..observe.pool_view import STATES
+from ..api.snapshot import STATES
 from ..runs.event_reading import event_in
 from ..runs.lines import EVENTS, parsed_events
 from ..runs.metrics import METRICS, Logged, metrics_in

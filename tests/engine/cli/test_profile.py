@@ -17,6 +17,7 @@ from outrider import Local, Pool, SpecError, Worker, compute, instance_info, log
 from outrider.engine.cli import profile as command
 from outrider.engine.cli.profile import profile as outrider_profile
 from outrider.engine.node import context
+from outrider.engine.profiles.merged import merge, profiles_in
 
 from .processes import until
 
@@ -88,7 +89,7 @@ def test_all_ranks_are_in_one_trace(folder: Path, capsys: pytest.CaptureFixture[
     one = taken(capsys, steps=0, seconds=0.3, ranks="1", output=folder / "copy.json.gz")
     assert [row["rank"] for row in one["ranks"]] == [1]
     assert (folder / "copy.json.gz").read_bytes() == Path(one["trace"]).read_bytes()
-    while one["name"] not in command.profiles_in(record(folder)):
+    while one["name"] not in profiles_in(record(folder)):
         time.sleep(0.05)  # the record is written each 0.5 s
     assert outrider_profile("steps", last=True) == 0
     assert capsys.readouterr().out.startswith(f"profile {one['name']} of work: 1 rank, ")
@@ -171,12 +172,12 @@ def test_a_task_takes_profiles_of_its_own_blocks(state: Path, capsys: pytest.Cap
         assert "nothing runs" in capsys.readouterr().err
     assert outrider_profile("steps") == 2
     assert "has ended: --last shows the newest profile that its record has" in capsys.readouterr().err
-    found = command.profiles_in(record(state))
+    found = profiles_in(record(state))
     assert [*found] == ["the-loop-1.1.1", "block-1.1.3", "block-1.1.2", "the-loop-2.1.1", "block-2.1.3", "block-2.1.2"]
     assert {each.said for each in found["block-1.1.3"]} == {"another profile of its process is under way"}
     said = taken(capsys, last=True)
     assert said["name"] == "block-2.1.2", "the newest, of a task that failed"
-    first = command.merge(record(state), "the-loop-1.1.1", found["the-loop-1.1.1"])
+    first = merge(record(state), "the-loop-1.1.1", found["the-loop-1.1.1"])
     assert first.table is not None
     assert (first.table.steps, first.steps_by, len(first.table.rows)) == (3, "should_stop", 2)
 

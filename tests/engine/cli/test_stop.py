@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from outrider.engine.api.errors import SpecError
+from outrider.engine.api.sink import Refused
 from outrider.engine.cli import stop as stop_module
 from outrider.engine.cli import wait as wait_module
 from outrider.engine.cli.main import app
-from outrider.engine.runs.control import NoAnswer, Refused
+from outrider.engine.runs.control import NoAnswer
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import Run
 from outrider.engine.runs.status import RunStatus

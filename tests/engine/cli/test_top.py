@@ -22,9 +22,9 @@ import pytest
 from rich.console import Console
 
 from outrider.actors.events import GpuSample, NodeSampled
+from outrider.engine.api.quantities import size
 from outrider.engine.cli.top import View
 from outrider.engine.cli.usage import BARS, NO_BAR, SHOWN, Usage, curve, shown
-from outrider.engine.observe.descriptions import size
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import run_of
 from outrider.engine.runs.samples import SYSTEM, sample_line

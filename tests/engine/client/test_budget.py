@@ -17,8 +17,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from outrider.engine.api.quantities import cents
 from outrider.engine.client.budget import Budget, Cost, Metered
-from outrider.engine.observe.descriptions import cents
 from outrider.providers.base import (
     EntryPoints,
     Fleet,

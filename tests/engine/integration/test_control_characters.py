@@ -31,14 +31,13 @@ from outrider.actors.interfaces import (
 )
 from outrider.engine.api import errors
 from outrider.engine.api.printable import plainly
+from outrider.engine.client.observer import completed
 from outrider.engine.image.commands import CommandResult
 from outrider.engine.image.hints import bootstrap_error
 from outrider.engine.observe.descriptions import describe
-from outrider.engine.observe.observer import completed
 from outrider.engine.observe.pool_view import PoolView
-from outrider.engine.observe.prints import PrintedLines, marked
+from outrider.engine.observe.prints import marked
 from outrider.engine.observe.table import View, summary
-from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.serialization import error_translation, pickling_errors, pool_errors
 from outrider.engine.serialization.payload import Received
 from outrider.engine.serialization.task_payload import Payload
@@ -53,6 +52,7 @@ from outrider.engine.transport.login import JumpFailed, Stop, ssh_refusal
 from outrider.engine.transport.memory_checkpoints import MemoryCheckpoints
 from outrider.engine.transport.ssh import RemoteShell
 from outrider.engine.transport.ssh_route import SSHRoute
+from outrider.engine.transport.task_output import PrintedLines, TaskLogs
 from outrider.engine.wire.messages import LOST, Cause, Ended, Failed, Get, Value
 from outrider.engine.wire.session import Session
 from outrider.providers import errors as providers

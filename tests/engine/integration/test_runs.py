@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from outrider.engine.api.quantities import time_text
 from outrider.engine.cli.main import app
-from outrider.engine.runs.lines import parsed_events, parsed_log, time_text, whole_lines
+from outrider.engine.runs.lines import parsed_events, parsed_log, whole_lines
 from outrider.engine.runs.reader import Run, read_json, runs_in
 from outrider.engine.runs.samples import read_samples
 

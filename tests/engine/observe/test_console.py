@@ -16,10 +16,11 @@ import structlog
 
 from outrider.actors import events as ev
 from outrider.engine.api.settings import ConsoleOption
+from outrider.engine.client.observer import Observer
 from outrider.engine.observe import plain
 from outrider.engine.observe.live import FAILURES, RichSink
-from outrider.engine.observe.observer import Observer, automatic
 from outrider.engine.observe.plain import PlainSink, PrintsSink
+from outrider.engine.observe.sinks import PoolSinks, automatic
 
 from ..terminal import on_a_terminal, screen
 
@@ -38,7 +39,7 @@ def automatic_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 
 def opened(console: ConsoleOption) -> Observer:
-    observer = Observer(console, slots=1)
+    observer = Observer(PoolSinks(console), slots=1)
     observer.open()
     return observer
 
@@ -155,9 +156,10 @@ def test_the_table_lives_below_what_is_printed_and_leaves_a_summary() -> None:
         import sys, time
         from outrider.actors import events as ev
         from outrider.engine.observe import sink
-        from outrider.engine.observe.observer import Observer
+        from outrider.engine.client.observer import Observer
+        from outrider.engine.observe.sinks import PoolSinks
         sink.PATIENCE_S, sink.Writer.close.__defaults__ = 60.0, (60.0,)  # what is printed next comes next
-        observer = Observer("auto", slots=1)
+        observer = Observer(PoolSinks("auto"), slots=1)
         observer.open()
         now = time.time()
         observer(ev.PoolStarting("p1", "local", 1, 1, at=now))

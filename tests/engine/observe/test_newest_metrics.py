@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from outrider.engine.api.sink import Origin
 from outrider.engine.observe.newest_metrics import NAMES, WAITING, NewestMetrics
-from outrider.engine.runs.logged import Origin
 from outrider.engine.wire import log_records
 
 

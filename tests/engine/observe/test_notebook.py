@@ -16,14 +16,16 @@ from typing import Any
 import pytest
 
 from outrider.actors import events as ev
+from outrider.engine.api.html import job_page
+from outrider.engine.api.sink import PoolFacts, Spending
+from outrider.engine.api.snapshot import NodeState, PoolSnapshot
+from outrider.engine.client.observer import Observer
 from outrider.engine.observe import notebook_html
 from outrider.engine.observe.notebook import CELL_CHARS, CELL_LINES, FAILURES, TAIL, CellOutput, NotebookSink
-from outrider.engine.observe.notebook_html import Story, job_page, pool_page, snapshot_page
-from outrider.engine.observe.observer import Observer
-from outrider.engine.observe.pool_view import NodeState, PoolSnapshot, PoolView
-from outrider.engine.observe.sink import PoolFacts
+from outrider.engine.observe.notebook_html import Story, pool_page, snapshot_page
+from outrider.engine.observe.pool_view import PoolView
+from outrider.engine.observe.sinks import PoolSinks
 from outrider.engine.observe.surroundings import surroundings
-from outrider.engine.runs.status import Spending
 
 cell_of_context: ContextVar[str] = ContextVar("cell_of_context")
 
@@ -91,7 +93,7 @@ def view_after(events: list[ev.Event]) -> PoolView:
 
 
 def test_a_notebook_has_one_display_that_is_updated(notebook: Notebook, story: list[ev.Event]) -> None:
-    observer = Observer("auto", slots=1)
+    observer = Observer(PoolSinks("auto"), slots=1)
     observer.open()
     for event in story:
         observer(replace(event, at=event.at or 1e-9))
@@ -105,7 +107,7 @@ def test_a_notebook_has_one_display_that_is_updated(notebook: Notebook, story: l
 
 
 def test_rich_is_the_same_there(notebook: Notebook) -> None:
-    observer = Observer("rich", slots=1)
+    observer = Observer(PoolSinks("rich"), slots=1)
     observer.open()
     assert [type(sink).__name__ for sink in observer._sinks] == ["LogSink", "NotebookSink"]
     observer.close()
@@ -220,7 +222,7 @@ def test_cost_and_record_stay_when_the_pool_has_ended(notebook: Notebook, story:
 def test_a_broken_notebook_neither_fails_the_pool_nor_hides_what_tasks_print(
     notebook: Notebook, story: list[ev.Event], capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
-    observer = Observer("rich", slots=1)
+    observer = Observer(PoolSinks("rich"), slots=1)
     observer.open()
     if place == "display":
         notebook.broken = True

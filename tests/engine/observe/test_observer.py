@@ -10,14 +10,15 @@ import pytest
 from outrider.actors import events as ev
 from outrider.actors.interfaces import GaveUp, NodeId, Reason, Settled, Verdict
 from outrider.actors.late_nodes import Preparing
-from outrider.engine.observe.observer import KEPT, Observer
-from outrider.engine.observe.sink import Sink
+from outrider.engine.api.sink import Sink
+from outrider.engine.client.observer import KEPT, Observer
+from outrider.engine.observe.sinks import PoolSinks
 from outrider.engine.wire.messages import Failed, Output
 
 
 @pytest.fixture
 def observer() -> Observer:
-    observer = Observer("silent", slots=2)
+    observer = Observer(PoolSinks("silent"), slots=2)
     observer.open()
     return observer
 
@@ -79,7 +80,7 @@ def test_the_snapshot_follows_the_nodes(observer: Observer) -> None:
 
 
 def test_single_tasks_are_reported_while_somebody_watches(observer: Observer) -> None:
-    quiet = Observer("silent", slots=1)
+    quiet = Observer(PoolSinks("silent"), slots=1)
     assert not quiet.tasks
     quiet.subscribe()
     assert quiet.tasks

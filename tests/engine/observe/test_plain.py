@@ -7,7 +7,8 @@ import time
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.descriptions import NEWS, QUEUE_S, Descriptions, count, describe, seconds
+from outrider.engine.api.quantities import count, seconds
+from outrider.engine.observe.descriptions import NEWS, QUEUE_S, Descriptions, describe
 from outrider.engine.observe.plain import PlainSink
 
 

@@ -17,13 +17,14 @@ import structlog
 from outrider import Local, Pool, SpecError
 from outrider.actors import events as ev
 from outrider.actors.interfaces import NodeId, Settled, Verdict
+from outrider.engine.api.sink import Spending
+from outrider.engine.client.observer import Observer
 from outrider.engine.observe import record as module
-from outrider.engine.observe.observer import Observer
 from outrider.engine.observe.record import RecordSink, recording
+from outrider.engine.observe.sinks import PoolSinks
 from outrider.engine.observe.surroundings import leaves_record, surroundings
 from outrider.engine.runs.reader import read_json, runs_in
 from outrider.engine.runs.recorded_calls import RecordedCalls
-from outrider.engine.runs.status import Spending
 from outrider.engine.runs.writer import Plan, RunEnd, RunWriter
 from outrider.engine.wire.messages import Failed, Output
 
@@ -63,7 +64,7 @@ async def observer(writer: Kept) -> AsyncIterator[Observer]:
     record = RecordSink(Plan(name="train", folder=Path("/nowhere")), Spending)
     record._writer = writer
     record.calls = RecordedCalls(2)
-    observer = Observer("silent", slots=1)
+    observer = Observer(PoolSinks("silent"), slots=1)
     observer.open(record)
     yield observer
     await observer.aclose()  # else all that later tests of this process log is this record's
@@ -189,7 +190,7 @@ async def test_the_loop_goes_on_while_a_record_waits_for_its_disk(writer: Kept, 
 @pytest.mark.anyio
 async def test_a_record_that_fails_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    observer = Observer("silent", slots=1)
+    observer = Observer(PoolSinks("silent"), slots=1)
     seen = observer.subscribe()
     observer.open(RecordSink(Plan(name="train", folder=tmp_path / "file" / "runs"), Spending))
     event = await anext(seen)
@@ -207,7 +208,7 @@ async def test_a_record_that_fails_at_the_very_end_is_told_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    observer = Observer("silent", slots=1)
+    observer = Observer(PoolSinks("silent"), slots=1)
     observer.open(RecordSink(Plan(name="train", folder=tmp_path / "file" / "runs"), Spending))
     await observer.aclose()
     assert ["record_failed" in record.message for record in caplog.records] == [True]

@@ -8,9 +8,9 @@ import pytest
 
 from outrider.actors.interfaces import AttemptId, JobId, NodeId, Order, Task, TaskId
 from outrider.engine.observe.record import RecordSink
-from outrider.engine.observe.task_logs import FETCHES, TaskLogs
 from outrider.engine.serialization.payload import Received
 from outrider.engine.serialization.task_payload import Payload
+from outrider.engine.transport.task_output import FETCHES, TaskLogs
 from outrider.engine.wire.messages import Logged, Value
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.observe.observer import Observer
+from outrider.engine.api.sink import PoolFacts
+from outrider.engine.client.observer import Observer
 from outrider.engine.observe.plain import PlainSink, blocks_as_print, write_plain
-from outrider.engine.observe.sink import PoolFacts
+from outrider.engine.observe.sinks import PoolSinks
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +82,7 @@ async def test_closing_waits_for_a_slow_reader_while_the_loop_goes_on() -> None:
 
     reader = threading.Thread(target=reads)
     with piped() as pipe:
-        observer = Observer("plain", slots=1)
+        observer = Observer(PoolSinks("plain"), slots=1)
         observer.open()
         talk(observer)
         await observer.aclose(is_ending=is_ending)
@@ -97,7 +98,7 @@ async def test_program_that_ends_does_not_wait_and_says_where_the_lines_are(
     sink = PlainSink(PoolFacts(record=lambda: tmp_path / "talk-1"))
     monkeypatch.setattr(sink._writer, "close", partial(sink._writer.close, 0.01))
     with piped() as pipe:
-        observer = Observer("silent", slots=1)
+        observer = Observer(PoolSinks("silent"), slots=1)
         observer._sinks = [sink]
         talk(observer)
         await observer.aclose(error, is_ending=lambda: error is None)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from outrider.actors import events as ev
+from outrider.engine.api.sink import Origin
 from outrider.engine.runs.lines import EVENTS
-from outrider.engine.runs.logged import Batch, LoggedPages, Origin
+from outrider.engine.runs.logged import Batch, LoggedPages
 from outrider.engine.runs.names import name_in
 from outrider.engine.runs.pages import Happened, Pages
 from outrider.engine.runs.reader import Run, read_json

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from outrider.engine.api.sink import Refused
 from outrider.engine.runs import control
-from outrider.engine.runs.control import CONTROL, ControlSocket, NoAnswer, Refused, ask
+from outrider.engine.runs.control import CONTROL, ControlSocket, NoAnswer, ask
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import Run, runs_in
 from outrider.providers.local.sockets import short_name

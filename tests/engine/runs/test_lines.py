@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.actors import events as ev
+from outrider.engine.api.quantities import time_text
 from outrider.engine.runs.lines import (
     dropped_line,
     event_line,
     log_line,
     parsed_events,
     parsed_log,
-    time_text,
     unix_time,
     whole_lines,
 )

@@ -14,10 +14,11 @@ import msgpack
 import pytest
 
 from outrider.engine.api.secrets import Scrubber
+from outrider.engine.api.sink import Origin
 from outrider.engine.runs import log_writer
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.log_writer import LogWriter
-from outrider.engine.runs.logged import Batch, LoggedPages, Origin
+from outrider.engine.runs.logged import Batch, LoggedPages
 from outrider.engine.runs.metrics import Logged, read_metrics
 from outrider.engine.wire import log_records as records
 

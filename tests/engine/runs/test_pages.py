@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from outrider.actors import events as ev
+from outrider.engine.api.sink import Spending
 from outrider.engine.runs.lines import EVENTS, parsed_events
 from outrider.engine.runs.pages import Happened, Pages
-from outrider.engine.runs.status import RunStatus, Spending
+from outrider.engine.runs.status import RunStatus
 
 
 def pages() -> Pages:

@@ -8,12 +8,11 @@ from unittest.mock import Mock
 import asyncssh
 
 from outrider.engine.image.install_plan import Prepared
-from outrider.engine.observe.prints import PrintedLines
-from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.transport.connection_settings import ConnectionSettings
 from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.plugin_hosts import PluginHosts
 from outrider.engine.transport.requirement_check import Wanted
+from outrider.engine.transport.task_output import PrintedLines, TaskLogs
 
 
 def settings(image: Callable[[], Awaitable[Prepared]] | None = None) -> ConnectionSettings:

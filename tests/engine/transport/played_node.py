@@ -9,8 +9,6 @@ from itertools import repeat
 from typing import Any
 
 from outrider.actors.interfaces import AttemptId, Finished, JobId, NodeId, Order, Report, Task, TaskId
-from outrider.engine.observe.prints import PrintedLines
-from outrider.engine.observe.task_logs import TaskLogs
 from outrider.engine.serialization.own_memory import Part
 from outrider.engine.serialization.payload import Blob
 from outrider.engine.serialization.task_payload import Payload
@@ -18,6 +16,7 @@ from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.memory_checkpoints import MemoryCheckpoints
+from outrider.engine.transport.task_output import PrintedLines, TaskLogs
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import encode
 from outrider.engine.wire.session import Session

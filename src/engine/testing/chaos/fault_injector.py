@@ -31,8 +31,8 @@ from .report import Report, StepCount, Strike
 from .wires import Wires
 
 if TYPE_CHECKING:
+    from ...api.snapshot import NodeState
     from ...client.open_pool import OpenPool
-    from ...observe.pool_view import NodeState
 
 HANG_UP_S = 2.0
 

@@ -18,7 +18,7 @@ from ...api.errors import SpecError
 from .faults import KINDS
 
 if TYPE_CHECKING:
-    from ...observe.pool_view import NodeState
+    from ...api.snapshot import NodeState
 
 LEFT_OUT = (
     ev.JobFailed,

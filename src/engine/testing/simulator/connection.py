@@ -24,13 +24,12 @@ from ....actors.interfaces import (
     Verdict,
 )
 from ....providers.base import Machine, PreemptionNotice
-from ...observe.prints import PrintedLines
-from ...observe.task_logs import TaskLogs
 from ...serialization.own_memory import Part
 from ...serialization.payload import Blob, Received
 from ...serialization.task_payload import Payload
 from ...transport.blob_transfers import TransferProgress
 from ...transport.link import NodeLink
+from ...transport.task_output import PrintedLines, TaskLogs
 from ...wire import codec
 from ...wire import messages as wire
 from ...wire.codec import ProtocolError

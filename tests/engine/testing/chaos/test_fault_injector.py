@@ -20,8 +20,9 @@ from outrider import Local, SpecError
 from outrider.actors import events as ev
 from outrider.actors.interfaces import NodeId
 from outrider.engine.api.settings import Nodes
+from outrider.engine.client.observer import Observer
 from outrider.engine.client.open_pool import OpenPool
-from outrider.engine.observe.observer import Observer
+from outrider.engine.observe.sinks import PoolSinks
 from outrider.engine.testing.chaos import disk, processes
 from outrider.engine.testing.chaos.chaos import chaos
 from outrider.engine.testing.chaos.fault_injector import FaultInjector
@@ -44,7 +45,7 @@ class ActedCore:
 
     def __init__(self, sleepers: list[int], directory: Path) -> None:
         self.settings = SimpleNamespace(provider=Local(work_mib=16), nodes=Nodes.of(NODES))
-        self.observer = Observer("silent", slots=1)
+        self.observer = Observer(PoolSinks("silent"), slots=1)
         self.interpose: Wires | None = None
         self.plugins: tuple[Any, ...] = ()
         self.connector = SimpleNamespace(cut=self._cut)

@@ -1,4 +1,4 @@
-"""Conversion of a job's failures to events and lines. Ranks that failed in the same way share a line."""
+"""Conversion of a job's failures to events. Ranks that failed in the same way share an event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ..api.printable import one_line
 from ..wire.messages import Cause, Ended, Failed
 
 LINE_CHARS = 200
-RANKS_NAMED = 4
 
 
 def failures(job: int, function: str, ending: Ending | Sequence[Ending]) -> list[ev.JobFailed]:
@@ -41,21 +40,6 @@ def item_failure(job: int, function: str, item: int, failed: Failed, node: int) 
     It is used if the item's task also returned results of other items.
     """
     return ev.JobFailed(job, f"item {item} of {function}", _raised(failed), node)
-
-
-def failure_line(event: ev.JobFailed) -> str:
-    """Return a failure as a line: ``f #7 failed on node 2: ValueError: bad luck``.
-
-    For a broadcast, it names the ranks.
-    """
-    function, error = one_line(event.function), one_line(event.error)
-    if not event.ranks:
-        return f"{function} #{event.job} failed on node {event.node}: {error}"
-    if len(event.ranks) == 1:
-        return f"{function}: rank {event.ranks[0]} failed on node {event.node}: {error}"
-    named = ", ".join(map(str, event.ranks[:RANKS_NAMED]))
-    more = len(event.ranks) - RANKS_NAMED
-    return f"{function}: ranks {named}{f' and {more} more' if more > 0 else ''} failed: {error}"
 
 
 def _error(ending: Ending) -> str:

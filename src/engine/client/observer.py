@@ -1,6 +1,6 @@
-"""The connection between the actors, which report a pool's events, and all that shows events to users.
+"""The receiver of a pool's events: completes each event, keeps the pool's current state, and passes the event to sinks.
 
-The observer completes each event, passes it to the sinks (console, log, record), and keeps the pool's current state.
+The actors report the events. The sinks show or store them; the core knows sinks only by the protocol in `api/sink.py`.
 """
 
 from __future__ import annotations
@@ -10,30 +10,24 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...actors import events as ev
 from ...actors.interfaces import GaveUp, Settled, Verdict
 from ...actors.late_nodes import Preparing
 from ...actors.seats import Seats
 from ..api.printable import all_plain
-from ..api.settings import ConsoleOption
-from ..runs.status import Spending
-from .failures import failures, item_failure
-from .pool_view import STATES, NodeState, PoolSnapshot
-from .prints import PrintedLines
-from .sink import PoolFacts
-from .surroundings import in_notebook, surroundings
-from .task_logs import TaskLogs
+from ..api.sink import PoolFacts, Spending
+from ..api.snapshot import STATES, NodeState, PoolSnapshot
+from ..transport.task_output import PrintedLines, TaskLogs
+from .job_failures import failures, item_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ...actors.interfaces import Ending
+    from ..api.sink import CallTraces, RunRecord, Sink, Sinks
     from ..wire.messages import Failed
-    from .record import RecordSink
-    from .sink import Sink
-    from .traces import Traces
 
 KEPT = 10_000  # maximum number of unread events per reader; if there are more, the reader loses the oldest
 LOOK_S = 0.02  # seconds between checks whether the reader of stdout has caught up
@@ -41,14 +35,17 @@ POOL_STATES: dict[type[ev.Event], str] = {ev.PoolReady: "ready", ev.PoolClosing:
 
 
 class Observer:
-    """Receives the events of one pool, and passes them on. Implements the interface `actors.events.Observe`."""
+    """Receives the events of one pool, and passes them on. Implements the interface `actors.events.Observe`.
 
-    def __init__(self, console: ConsoleOption, *, slots: int) -> None:
-        self._console: ConsoleOption = console
+    ``sinks``: opens the sinks of the pool. ``slots``: the number of tasks that a node runs at the same time.
+    """
+
+    def __init__(self, sinks: Sinks, *, slots: int) -> None:
+        self.sinks = sinks
         self._sinks: Sequence[Sink] = ()
         self.listener: Callable[[ev.Event], object] = lambda _: None  # called with each event, except events of jobs
-        self._record: RecordSink | None = None
-        self.traces: Traces | None = None  # OpenTelemetry traces of the pool; must be set before `open`
+        self._record: RunRecord | None = None
+        self.traces: CallTraces | None = None  # OpenTelemetry traces of the pool; must be set before `open`
         # the error that ended the pool; it may be set long before the pool's `with` block ends
         self.failure: BaseException | None = None
         self._recorded: dict[int, str] = {}  # running job whose events are recorded -> name of the function
@@ -75,10 +72,10 @@ class Observer:
         # `tasks`: whether running calls need task events; `jobs`: whether any calls may need job events
         self.tasks = self.jobs = False
 
-    def open(self, record: RecordSink | None = None, spending: Callable[[], Spending] = Spending) -> None:
+    def open(self, record: RunRecord | None = None, spending: Callable[[], Spending] = Spending) -> None:
         """Open the sinks. ``spending``: returns what the pool has cost so far and costs per hour."""
         facts = PoolFacts(spending, record=lambda: self.record_folder, failure=lambda: self.failure)
-        self._sinks = sinks(self._console, facts)
+        self._sinks = self.sinks.shown(facts)
         if self.traces is not None:
             self._sinks = (*self._sinks, self.traces)
         self.logs.newest = next((sink.metrics for sink in self._sinks if sink.metrics is not None), None)
@@ -309,46 +306,6 @@ def _put(reader: asyncio.Queue[ev.Event | None], event: ev.Event | None) -> None
     if reader.qsize() == KEPT:
         reader.get_nowait()
     reader.put_nowait(event)
-
-
-def sinks(console: ConsoleOption, facts: PoolFacts | None = None) -> Sequence[Sink]:
-    """Return a sink for the log, and a sink for ``console``.
-
-    The modules of the sinks are imported only when needed. If a live table is already shown on the terminal, a second
-    pool prints lines above that table. In a notebook, each pool has its own table.
-    """
-    from .log import LogSink
-
-    shown = automatic() if console == "auto" else console
-    if shown == "silent":
-        return [LogSink()]
-    if shown == "rich":
-        if in_notebook():
-            from .notebook import NotebookSink
-
-            return [LogSink(), NotebookSink(facts or PoolFacts())]
-        from .live import RichSink
-
-        if table := RichSink.claim(facts):
-            return [LogSink(), table]
-    from .plain import PlainSink, PrintsSink
-
-    return [LogSink(), PrintsSink(facts) if shown == "prints" else PlainSink(facts)]
-
-
-def automatic() -> Literal["rich", "plain", "prints"]:
-    """Return the kind of console for ``console="auto"``.
-
-    "rich" on a terminal and in a notebook. "prints", which shows only the output of tasks, in applications that have
-    set up logging. "plain" elsewhere.
-    """
-    match surroundings():
-        case "terminal" | "notebook":
-            return "rich"
-        case "pipe":
-            return "plain"
-        case "application":
-            return "prints"
 
 
 E = TypeVar("E", bound=ev.Event)
