@@ -154,7 +154,7 @@ def _errors() -> dict[str, type]:
 
 def _hint(name: str) -> str:
     from .engine.api.foreign_names import MEANING
-    from .providers.option_names import closest
+    from .providers.shared.option_names import closest
 
     if name in MEANING:
         return f": {MEANING[name]}"

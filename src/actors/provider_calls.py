@@ -14,7 +14,7 @@ import anyio
 
 from ..providers.base import Machine, MachineEvent, MachineId
 from ..providers.errors import ProviderError
-from ..providers.watching import Watching
+from ..providers.shared.watching import Watching
 from . import events as ev
 from .interfaces import Dependencies, ReachabilityProbe
 from .kernel import Context

@@ -1,8 +1,9 @@
-"""Sources of machines: the provider protocol, the providers, and the modules that several providers share.
+"""Sources of machines: the provider protocol, and the providers.
 
-`base` has the protocols, `registry` lists the providers by name, and `survey` serves `outrider ps` and `outrider gc`.
-A provider writes to `journal` before it creates anything. `contract` has the checks that every provider must pass.
+`base` has the protocols, `registry` lists the providers by name, and `survey` serves `outrider ps` and `outrider gc`. A
+provider is a folder, or a module like `ssh`. `cloud` is shared by all clouds, `shared` by all providers. `contract` has
+the checks that every provider must pass.
 
-Public names: `base`, `errors`, `registry`, `journal.Journal`, `survey`, `ssh.SSH`, `watching`, `contract`.
+Public names: `base`, `errors`, `registry`, `survey`, `ssh.SSH`, `contract`, `shared`, `cloud`.
 Open first: `base.py`.
 """

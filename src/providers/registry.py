@@ -38,16 +38,16 @@ PROVIDERS: Mapping[str, Registered] = {
         provider="containers.provider:Containers", surveyor="containers.surveyor:ContainerSurveyor"
     ),
     "slurm": Registered(provider="slurm.provider:Slurm", surveyor="slurm.surveyor:SlurmSurveyor"),
-    "aws": Registered(provider="aws.provider:AWS", surveyor="aws.surveyor:AWSSurveyor", rents=True),
-    "gcp": Registered(provider="gcp.provider:GCP", surveyor="gcp.surveyor:GCPSurveyor", rents=True),
+    "aws": Registered(provider="aws.provider:AWS", surveyor="aws.cloud:AWSSurveyor", rents=True),
+    "gcp": Registered(provider="gcp.provider:GCP", surveyor="gcp.cloud:GCPSurveyor", rents=True),
     "lambda": Registered(
-        provider="lambda_labs.provider:Lambda", surveyor="lambda_labs.surveyor:LambdaSurveyor", rents=True
+        provider="lambda_labs.provider:Lambda", surveyor="lambda_labs.cloud:LambdaSurveyor", rents=True
     ),
-    "vast": Registered(provider="vast.provider:Vast", surveyor="vast.surveyor:VastSurveyor", rents=True),
+    "vast": Registered(provider="vast.provider:Vast", surveyor="vast.cloud:VastSurveyor", rents=True),
     "hyperstack": Registered(
-        provider="hyperstack.provider:Hyperstack", surveyor="hyperstack.surveyor:HyperstackSurveyor", rents=True
+        provider="hyperstack.provider:Hyperstack", surveyor="hyperstack.cloud:HyperstackSurveyor", rents=True
     ),
-    "runpod": Registered(provider="runpod.provider:RunPod", surveyor="runpod.surveyor:RunPodSurveyor", rents=True),
+    "runpod": Registered(provider="runpod.provider:RunPod", surveyor="runpod.cloud:RunPodSurveyor", rents=True),
 }
 
 

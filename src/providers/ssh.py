@@ -14,10 +14,9 @@ import anyio
 from ..lazy_dataclass import dataclass
 from .base import Address, EntryPoints, LaunchRequest, Login, Machine, MachineEvent, MachineId, MachineOffer
 from .errors import BadRequest, NoCapacity, UnknownOption
-from .given_paths import StrPath, expanded, no_file
-from .key_files import objection
-from .login_files import known_hosts_of
-from .option_names import checking_options, shown
+from .shared.login_options import key_objection, known_hosts_of
+from .shared.option_names import checking_options, shown
+from .shared.paths import StrPath, expanded, no_file
 
 CONNECT_TIMEOUT_S = 10.0
 LONGEST_S = 1e9  # seconds, the longest timeout that system calls accept
@@ -344,7 +343,7 @@ def _host(name: str | Host, user: str | None, key: StrPath | None, jump: str | N
         raise ValueError(f"SSH(hosts=...): {error}") from None
     if host.key is None:
         host = replace(host, key=key)
-    if host.key is not None and (why := objection(Path(_path(host.key)))):
+    if host.key is not None and (why := key_objection(Path(_path(host.key)))):
         raise ValueError(f"SSH: the key {host.key} of {host} {why}.")
     return replace(host, user=host.user or user, jump=host.jump or jump)
 

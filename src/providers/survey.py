@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..lazy_dataclass import dataclass
-from .resource_ownership import Thing
+from .shared.resource_ownership import Thing
 
 if TYPE_CHECKING:
-    from .journal import Intent, Journal
-    from .pool_lock import Place
+    from .shared.journal import Intent, Journal
+    from .shared.pool_lock import Place
 
 
 @dataclass(frozen=True, slots=True)

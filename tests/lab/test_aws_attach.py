@@ -15,7 +15,7 @@ import pytest
 from bars.site import until
 
 from outrider import Pool, SpecError, compute
-from outrider.providers.journal import Journal
+from outrider.providers.shared.journal import Journal
 
 pytestmark = pytest.mark.anyio
 CLIENT = """

@@ -46,12 +46,12 @@ COMMAND = f"{QUICK}; import sys; from outrider.engine.cli.main import main; sys.
 def lambda_cloud(
     lab: Lab, hypervisor: LabHypervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LambdaCloud]:
-    from outrider.providers.lambda_labs import service
+    from outrider.providers.lambda_labs import api
     from outrider.testing import LambdaCloud
 
     monkeypatch.setenv("LAMBDA_API_KEY", "any")
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(service, "LIMITS", dict.fromkeys(service.LIMITS, (99.0, 99.0)))
+    monkeypatch.setattr(api, "LIMITS", dict.fromkeys(api.LIMITS, (99.0, 99.0)))
     with LambdaCloud(hypervisor=hypervisor, network=str(lab.network.subnet), public_network=None) as cloud:
         yield cloud
 

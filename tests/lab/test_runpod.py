@@ -54,12 +54,12 @@ def containers(lab: Lab) -> Iterator[RentedContainers]:
 def runpod(
     lab: Lab, containers: RentedContainers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunPodCloud]:
-    from outrider.providers.runpod import service
+    from outrider.providers.runpod import api
     from outrider.testing import RunPodCloud
 
     monkeypatch.setenv("RUNPOD_API_KEY", "any")
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(service, "LIMITS", dict.fromkeys(service.LIMITS, (99.0, 99.0)))
+    monkeypatch.setattr(api, "LIMITS", dict.fromkeys(api.LIMITS, (99.0, 99.0)))
     with RunPodCloud(
         hypervisor=containers, network=str(lab.network.subnet), public_network=None, address=lab.address
     ) as cloud:

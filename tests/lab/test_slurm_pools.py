@@ -21,7 +21,7 @@ from outrider import Nodes, Pool, Slurm, compute, preemption, should_stop
 from outrider.errors import OutriderError, TaskKilled
 from outrider.providers import contract
 from outrider.providers.base import LaunchRequest, Machine
-from outrider.providers.slurm import reach
+from outrider.providers.slurm import fleet
 
 if TYPE_CHECKING:
     from cluster import Cluster
@@ -177,7 +177,7 @@ async def test_steps_are_reached_by_the_nodes_own_ssh_where_that_is_asked_for(cl
 @pytest.mark.parametrize("open_to_ssh", [True, False])
 async def test_a_pool_finds_out_whether_its_nodes_let_it_in_by_ssh(cluster, slurm, open_to_ssh, monkeypatch):
     for name in ("PATIENCE_S", "ASK_S"):  # a login takes long where other tests run
-        monkeypatch.setattr(reach, name, 100.0 if open_to_ssh else getattr(reach, name))
+        monkeypatch.setattr(fleet, name, 100.0 if open_to_ssh else getattr(fleet, name))
     made = cluster(nodes=2, ssh_to_nodes=open_to_ssh)
     async with Pool(provider=slurm(made), nodes=2, console="silent") as pool:
         rank_variables = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")

@@ -54,12 +54,12 @@ def containers(lab: Lab) -> Iterator[RentedContainers]:
 def vast_cloud(
     lab: Lab, containers: RentedContainers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[VastCloud]:
-    from outrider.providers.vast import service
+    from outrider.providers.vast import api
     from outrider.testing import VastCloud
 
     monkeypatch.setenv("VAST_API_KEY", "any")
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(service, "LIMITS", dict.fromkeys(service.LIMITS, (99.0, 99.0)))
+    monkeypatch.setattr(api, "LIMITS", dict.fromkeys(api.LIMITS, (99.0, 99.0)))
     subnet = str(lab.network.subnet)
     with VastCloud(hypervisor=containers, network=subnet, public_network=None, address=lab.address) as cloud:
         yield cloud

@@ -40,7 +40,7 @@ from outrider import (
     plugins,
 )
 from outrider.engine.pool_options import PoolOptions
-from outrider.providers.option_names import OF_IMAGE, OF_POOL
+from outrider.providers.shared.option_names import OF_IMAGE, OF_POOL
 from outrider.testing import Chaos
 
 pytestmark = pytest.mark.anyio

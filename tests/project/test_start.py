@@ -64,10 +64,10 @@ DECLARING = (
     "lazy_named_tuple",
     "providers.base",
     "providers.errors",
-    "providers.inherited_files",
+    "providers.shared.inherited_files",
     "providers.local",
-    "providers.option_names",
-    "providers.private",
+    "providers.shared.option_names",
+    "providers.shared.paths",
 )
 RUNNING = (
     *DECLARING,
@@ -108,10 +108,10 @@ RUNNING = (
     "-engine.transport.ssh",
     "-engine.transport.ssh_route",
     "engine.wire",
-    "providers.nvidia_smi",
-    "providers.pool_lock",
-    "providers.threads",
-    "providers.watching",
+    "providers.shared.nvidia_smi",
+    "providers.shared.pool_lock",
+    "providers.shared.threads",
+    "providers.shared.watching",
 )
 LIBRARIES = {"anyio", "cloudpickle", "msgpack", "sniffio", "typing_extensions"}
 LIBRARIES |= {"sitecustomize"}  # which Debian's Python has, and imports before any program

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from outrider.providers import journal, pool_lock, private
-from outrider.providers.journal import Journal
+from outrider.providers.shared import journal, paths, pool_lock
+from outrider.providers.shared.journal import Journal
 
 POOL = "stress"
 PLACE = {"region": "us-east-1"}
-FILES = {journal.__file__, pool_lock.__file__, private.__file__}
+FILES = {journal.__file__, pool_lock.__file__, paths.__file__}
 
 
 def work(state: Path, made: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from outrider import SSH, Image, Slurm
 from outrider.errors import SpecError
-from outrider.providers.given_paths import expanded, no_file, no_folder
-from outrider.providers.private import cache_root, state_root
+from outrider.providers.shared.paths import cache_root, expanded, no_file, no_folder, state_root
 
 
 def test_the_home_of_nobody_stays_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

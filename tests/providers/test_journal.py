@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers import pool_lock
 from outrider.providers.errors import BadRequest, JournalError, ProviderError
-from outrider.providers.journal import Journal, PoolOwned
+from outrider.providers.shared import pool_lock
+from outrider.providers.shared.journal import Journal, PoolOwned
 
 EAST = {"region": "us-east-1", "endpoint": ""}
 WEST = {"region": "us-west-2", "endpoint": ""}
@@ -38,7 +38,7 @@ def book(tmp_path: Path) -> Journal:
 def another_owner(book: Journal, pool: str = "p", *, intent: bool = True) -> Iterator[int]:
     """A process that owns the pool and does nothing, until the block ends."""
     code = (
-        "import sys; from outrider.providers.journal import Journal\n"
+        "import sys; from outrider.providers.shared.journal import Journal\n"
         f"book = Journal.open({str(book.root)!r}); owned = book.own({pool!r}, 'aws', {EAST!r})\n"
         "owned.keep('client_key', 'secret')\n"
         + (f"book.intend({pool!r}, 'instances', 'token', {EAST!r})\n" if intent else "")
@@ -230,7 +230,7 @@ def test_what_the_computers_of_all_owners_were_called_is_kept(book: Journal, mon
 def test_a_forked_child_holds_no_lock(book: Journal) -> None:
     read, write = os.pipe()
     code = (
-        "import os, sys; from outrider.providers.journal import Journal\n"
+        "import os, sys; from outrider.providers.shared.journal import Journal\n"
         f"owned = Journal.open({str(book.root)!r}).own('p', 'aws', {EAST!r})\n"
         "here, there = os.pipe()\n"
         f"if os.fork() == 0: os.write(there, b'.'); os.read({read}, 1); os._exit(0)\n"
@@ -464,7 +464,7 @@ def test_many_threads_lose_nothing(book: Journal) -> None:
 def test_many_processes_start_at_once(tmp_path: Path) -> None:
     """The first ones make the database together, and the last to close it takes its log away."""
     code = (
-        "import sys; from outrider.providers.journal import Journal\n"
+        "import sys; from outrider.providers.shared.journal import Journal\n"
         f"book = Journal.open({str(tmp_path / 'state')!r})\n"
         "with book.own(sys.argv[1], 'aws', {'region': 'r'}):\n"
         "    for n in range(10): book.happened(book.intend(sys.argv[1], 'instances', str(n), {'region': 'r'}), ['i'])"
@@ -477,7 +477,7 @@ def test_many_processes_start_at_once(tmp_path: Path) -> None:
 
 def test_only_one_of_many_gets_a_pool(book: Journal) -> None:
     code = (
-        "import sys; from outrider.providers.journal import Journal, PoolOwned\n"
+        "import sys; from outrider.providers.shared.journal import Journal, PoolOwned\n"
         "try:\n"
         f"    owned = Journal.open({str(book.root)!r}).own('p', 'aws', {EAST!r})\n"
         "except PoolOwned:\n"

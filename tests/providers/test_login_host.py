@@ -11,10 +11,10 @@ import anyio.lowlevel
 import asyncssh
 import pytest
 
-from outrider.providers import login_host
 from outrider.providers.base import Login
 from outrider.providers.errors import BadRequest, HostAway
-from outrider.providers.login_host import LoginHost, Place
+from outrider.providers.shared import login_host
+from outrider.providers.shared.login_host import LoginHost, Place
 
 pytestmark = pytest.mark.anyio
 FULL = asyncssh.ChannelOpenError(4, "too many sessions")  # SSH_OPEN_RESOURCE_SHORTAGE

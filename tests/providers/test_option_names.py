@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outrider import AWS, GCP, SSH, Containers, Host, Hyperstack, Lambda, Local, RunPod, Slurm, Vast
-from outrider.providers.option_names import shown, wrong_kind
+from outrider.providers.shared.option_names import shown, wrong_kind
 
 
 @pytest.mark.parametrize(

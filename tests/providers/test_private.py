@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers import pool_lock
 from outrider.providers.errors import JournalError
-from outrider.providers.journal import Journal
-from outrider.providers.private import NotPrivate, check_private, make_private
+from outrider.providers.shared import pool_lock
+from outrider.providers.shared.journal import Journal
+from outrider.providers.shared.paths import NotPrivate, check_private, make_private
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders to others")

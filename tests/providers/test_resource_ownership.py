@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.journal import Intent
-from outrider.providers.resource_ownership import OURS, Claim, Others, Thing, Whose, whose
+from outrider.providers.shared.journal import Intent
+from outrider.providers.shared.resource_ownership import OURS, Claim, Others, Thing, Whose, whose
 
 CLAIM = Claim.of(
     "p",

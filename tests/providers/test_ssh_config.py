@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from outrider.providers import ssh_config
-from outrider.providers.ssh_config import ConfigMistake, Effective, Query
+from outrider.providers.shared import ssh_config
+from outrider.providers.shared.ssh_config import ConfigMistake, Effective, Query
 
 pytestmark = [
     pytest.mark.anyio,

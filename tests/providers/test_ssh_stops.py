@@ -9,10 +9,10 @@ from typing import Any
 import asyncssh
 import pytest
 
-from outrider.providers import ssh_stops
 from outrider.providers.base import Address, Login
-from outrider.providers.ssh_config import ConfigMistake
-from outrider.providers.ssh_stops import Stop
+from outrider.providers.shared import ssh_stops
+from outrider.providers.shared.ssh_config import ConfigMistake
+from outrider.providers.shared.ssh_stops import Stop
 
 pytestmark = [
     pytest.mark.anyio,

@@ -11,8 +11,8 @@ import threading
 import anyio
 import pytest
 
-from outrider.providers import threads
-from outrider.providers.threads import in_thread
+from outrider.providers.shared import threads
+from outrider.providers.shared.threads import in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +79,7 @@ async def test_a_caller_that_asyncio_cancels_waits_for_the_end_too() -> None:
 
 BLOCKED = """
 import asyncio, threading
-from outrider.providers.threads import in_thread
+from outrider.providers.shared.threads import in_thread
 
 async def main():
     asyncio.ensure_future(in_thread(threading.Event().wait, abandon=True))
@@ -95,7 +95,7 @@ def test_a_call_that_never_ends_does_not_keep_the_program() -> None:
 
 FORKED = """
 import asyncio, os, sys
-from outrider.providers.threads import in_thread
+from outrider.providers.shared.threads import in_thread
 
 asyncio.run(in_thread(os.getpid))
 child = os.fork()

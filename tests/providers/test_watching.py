@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers import watching
 from outrider.providers.base import Warned
 from outrider.providers.errors import NotAuthorized, ProviderError
-from outrider.providers.watching import BLIND_S, LONGEST_S, Watching
+from outrider.providers.shared import watching
+from outrider.providers.shared.watching import BLIND_S, LONGEST_S, Watching
 
 outcomes = st.sampled_from([None, ProviderError("no answer"), NotAuthorized("expired"), KeyError("x"), ValueError("y")])
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Final
 
 from ...lazy_dataclass import dataclass
-from ...providers.option_names import closest
+from ...providers.shared.option_names import closest
 from . import checks
 from .errors import SpecError
 

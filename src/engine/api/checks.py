@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from math import inf, isfinite
 from typing import Any, NoReturn, TypeVar
 
-from ...providers.option_names import checking_options, closest, not_an_option
-from ...providers.option_names import shown as shown  # noqa: PLC0414 - exported
+from ...providers.shared.option_names import checking_options, closest, not_an_option
+from ...providers.shared.option_names import shown as shown  # noqa: PLC0414 - exported
 from .errors import SpecError
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ...providers.option_names import closest
+from ...providers.shared.option_names import closest
 
 _CLOUDS = "machines come from Local, SSH, Containers, Slurm, AWS, GCP and other clouds, or from a provider of your own"
 _PROGRAM = "a pool lives in your program, which you start with Python"

@@ -157,7 +157,7 @@ def _file(name: str, value: object) -> Path | None:
     if value is None:
         return None
     # imported here, because few programs use local paths in their image
-    from ...providers.given_paths import expanded, no_file
+    from ...providers.shared.paths import expanded, no_file
 
     if not isinstance(value, (str, os.PathLike)):
         refuse(f"Image({name}=...) takes the path of a file, not {shown(value)}.")
@@ -181,7 +181,7 @@ def _lock(value: object) -> Path | None:
 
 
 def _lock_in(value: object) -> object:
-    from ...providers.given_paths import expanded, no_file, no_folder
+    from ...providers.shared.paths import expanded, no_file, no_folder
 
     if not isinstance(value, (str, os.PathLike)) or no_folder(folder := expanded(value)):
         return value

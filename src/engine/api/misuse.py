@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from ...providers.option_names import OF_POOL, SAME, closest
+from ...providers.shared.option_names import OF_POOL, SAME, closest
 from .calls import Callee, pending
 from .errors import NotACall, SpecError
 from .foreign_names import OF_POOLS

@@ -15,8 +15,8 @@ from pathlib import Path
 from threading import Event
 from typing import Protocol
 
-from ...providers.given_paths import expanded, half_url
-from ...providers.pool_lock import flush
+from ...providers.shared.paths import expanded, half_url
+from ...providers.shared.pool_lock import flush
 from ..api.checks import shown
 from ..api.errors import CheckpointError, SpecError
 from .records import Piece

@@ -51,7 +51,7 @@ def container_of(about: Mapping[str, Any], node: LivingNode) -> InContainer | No
 
 
 def _host_way(about: Mapping[str, Any], host: str) -> Way:
-    from ...providers.login_host import Place
+    from ...providers.shared.login_host import Place
 
     specs = about.get("spec", {}).get("specs", ())
     providers = [spec["provider"] for spec in specs if isinstance(spec.get("provider"), Mapping)]

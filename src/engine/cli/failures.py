@@ -114,7 +114,7 @@ def _other_spelling(typed: str, verb: str) -> str:
     """
     if verb not in ("run", "offers"):
         return ""
-    from ...providers.option_names import OF_IMAGE, SAME
+    from ...providers.shared.option_names import OF_IMAGE, SAME
     from ..config.tables import POOL_KEYS
 
     option = typed.partition("=")[0].replace("_", "-")

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import anyio
 
 from ...providers.errors import NotGone, ProviderError
-from ...providers.journal import Journal, PoolOwned
+from ...providers.shared.journal import Journal, PoolOwned
 from . import surveys
 from .exit_codes import NOTHING, SOMETHING, UNKNOWN
 from .failures import defect

@@ -12,8 +12,8 @@ from typing import Any
 
 from ...lazy_dataclass import dataclass
 from ...providers.base import Address, Login
-from ...providers.journal import Journal
-from ...providers.private import state_root
+from ...providers.shared.journal import Journal
+from ...providers.shared.paths import state_root
 from ..api.checks import refuse
 from ..client.adoption import machines_kept, machines_left
 from ..runs.lines import EVENTS, parsed_events

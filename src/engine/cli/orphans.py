@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...lazy_dataclass import dataclass
-from ...providers.journal import PoolRecord
-from ...providers.pool_lock import Place
-from ...providers.resource_ownership import Claim, Thing
+from ...providers.shared.journal import PoolRecord
+from ...providers.shared.pool_lock import Place
+from ...providers.shared.resource_ownership import Claim, Thing
 from ...providers.survey import FoundMachine, PlaceAnswer
 
 Standing = Literal["alive", "dead", "elsewhere", "unknown"]

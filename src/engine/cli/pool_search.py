@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from ...lazy_dataclass import dataclass
 from ...providers.errors import ProviderError
-from ...providers.journal import Journal
-from ...providers.pool_lock import Place
+from ...providers.shared.journal import Journal
+from ...providers.shared.pool_lock import Place
 from ...providers.survey import PlaceAnswer
 from ..api.language import worded
 from ..api.printable import plain

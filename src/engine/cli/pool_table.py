@@ -16,7 +16,7 @@ from rich.text import Text
 from ..api.printable import one_line, plain
 
 if TYPE_CHECKING:
-    from ...providers.pool_lock import Place
+    from ...providers.shared.pool_lock import Place
     from ...providers.survey import PlaceAnswer
     from .orphans import FoundPool
 

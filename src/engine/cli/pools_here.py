@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from ...lazy_dataclass import dataclass
 from ...providers.local.state import LivingPool, living_pools
-from ...providers.pool_lock import Owner, Place
-from ...providers.private import state_root
+from ...providers.shared.paths import state_root
+from ...providers.shared.pool_lock import Owner, Place
 from ..api.settings import is_named
 from ..api.sink import Spending
 from ..runs.names import runs_folder

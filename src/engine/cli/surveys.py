@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import anyio
 
 from ...providers.errors import ProviderError
-from ...providers.journal import Intent, PoolRecord
-from ...providers.pool_lock import Place
 from ...providers.registry import surveyors
+from ...providers.shared.journal import Intent, PoolRecord
+from ...providers.shared.pool_lock import Place
 from ...providers.survey import PlaceAnswer, Surveyor
 from ..api.language import worded
 from .failures import defect

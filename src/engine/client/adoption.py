@@ -30,14 +30,14 @@ from ...providers.base import (
     MachineReachable,
 )
 from ...providers.errors import ProviderError
-from ...providers.journal import Journal, Ownership, PoolOwned, PoolRecord
-from ...providers.threads import in_thread
+from ...providers.shared.journal import Journal, Ownership, PoolOwned, PoolRecord
+from ...providers.shared.threads import in_thread
 from ..api.errors import SpecError
 from ..api.settings import Nodes, is_named
 from .from_settings import new_client_key
 
 if TYPE_CHECKING:
-    from ...providers.pool_lock import Owner
+    from ...providers.shared.pool_lock import Owner
     from ..api.settings import Settings
     from ..transport.ssh import PoolKey
 

@@ -18,7 +18,7 @@ import anyio
 
 from ...actors.interfaces import Finished, NodeId, Verdict
 from ...lazy_named_tuple import NamedTuple
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.checks import refuse, shown
 from ..api.errors import CapacityError, NodeLost, TransferError
 from ..api.printable import plain

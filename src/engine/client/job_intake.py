@@ -16,7 +16,7 @@ from ...actors.interfaces import Ending, GaveUp, JobId, NodeId, OnLoss, RankWatc
 from ...actors.kernel import ActorStopped
 from ...actors.messages import Broadcast, Cancel, LeaveRank, Resize, Submit
 from ...lazy_named_tuple import NamedTuple
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.calls import Call, pending
 from ..api.errors import PoolClosed
 from ..api.settings import placement

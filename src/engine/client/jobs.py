@@ -27,7 +27,7 @@ from ...actors.interfaces import (
     Verdict,
 )
 from ...lazy_dataclass import dataclass
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.checks import shown
 from ..api.errors import NotACall, SpecError, TaskStopped
 from ..api.plugin import one_listens

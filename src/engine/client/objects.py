@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.errors import TransferError
 from ..api.refs import Ref, Reference
 from ..serialization.error_translation import load_large, load_value

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ...actors.interfaces import Ending, Settled, Verdict
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api import settings
 from ..api.calls import StreamCall, for_every_rank, pending
 from ..api.errors import NotACall

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from ...lazy_dataclass import dataclass
-from ...providers.option_names import closest
-from ...providers.private import only_one_is_in_group
+from ...providers.shared.option_names import closest
+from ...providers.shared.paths import only_one_is_in_group
 from ..api.checks import check_known, refuse, shown
 from ..api.errors import SpecError
 from ..api.settings import Spec

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...providers.given_paths import expanded, half_url
 from ...providers.registry import PROVIDERS, provider_class
+from ...providers.shared.paths import expanded, half_url
 from ..api.checks import check_known, one_of, refuse, shown
 from ..api.errors import SpecError
 from ..api.image import Image

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...providers.option_names import closest
+from ...providers.shared.option_names import closest
 from ..api.checks import refuse, shown
 from ..api.secrets import Secret
 from ..trackers.base import Tracker

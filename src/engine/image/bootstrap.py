@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Unpack
 
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.errors import BootstrapError
 from ..api.secrets import Scrubber
 from . import hashes, install_plan, probe, wheels

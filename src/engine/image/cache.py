@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ...providers.private import cache_root, make_private
+from ...providers.shared.paths import cache_root, make_private
 from .hints import bootstrap_error
 
 _CHUNK_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ...lazy_dataclass import dataclass
-from ...providers.given_paths import expanded
+from ...providers.shared.paths import expanded
 from ..api.errors import SpecError
 from ..api.image import Image
 from ..api.secrets import revealed

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ...lazy_dataclass import dataclass
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.errors import BootstrapError, SpecError
 from ..api.image import Image
 from ..api.secrets import revealed, revealed_env, secrets_in, shown_forms

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...lazy_dataclass import dataclass
-from ...providers.given_paths import expanded, no_folder
-from ...providers.private import cache_root
-from ...providers.threads import in_thread
+from ...providers.shared.paths import cache_root, expanded, no_folder
+from ...providers.shared.threads import in_thread
 from ..api.errors import SpecError
 from ..api.image import Image
 from ..api.secrets import Scrubber, Secret, revealed

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...lazy_dataclass import dataclass
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.errors import BootstrapError
 from ..api.secrets import Secret, revealed
 from ..node.outrider_archive import packed

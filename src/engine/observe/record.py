@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...actors import events as ev
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.secrets import Scrubber
 from ..api.sink import Origin, Request, Sink, Spending
 from ..runs.control import ControlSocket

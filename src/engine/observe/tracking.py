@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ...actors import events as ev
-from ...providers.threads import in_thread, uninterrupted
+from ...providers.shared.threads import in_thread, uninterrupted
 
 if TYPE_CHECKING:
     from ..trackers.base import Tracker

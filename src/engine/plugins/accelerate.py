@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lazy_dataclass import dataclass
-from ...providers.given_paths import expanded
+from ...providers.shared.paths import expanded
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from .accelerate_variables import refuse, variables_of

@@ -8,7 +8,7 @@ from functools import wraps
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from ...providers.option_names import closest
+from ...providers.shared.option_names import closest
 from ..api.checks import check_known, refuse
 
 if TYPE_CHECKING:

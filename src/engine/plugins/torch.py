@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lazy_dataclass import dataclass
-from ...providers.option_names import closest
+from ...providers.shared.option_names import closest
 from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports

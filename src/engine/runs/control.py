@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...providers.local.sockets import listening, short_name
+from ...providers.shared.sockets import listening, short_name
 from ..api.sink import Refused
 
 if TYPE_CHECKING:

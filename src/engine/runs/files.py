@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...providers.pool_lock import Lock, make_directory
-from ...providers.private import NotPrivate
+from ...providers.shared.paths import NotPrivate
+from ...providers.shared.pool_lock import Lock, make_directory
 from .lines import EVENTS, LOGS
 from .names import new_id
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from ...providers.private import state_root
+from ...providers.shared.paths import state_root
 
 _ID = r"\d{8}-\d{6}-(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)-[0-9a-f]{4}"
 _NO_SCRIPT = {"", "-", "-c", "-m"}  # values of sys.argv[0] if Python does not run a script file

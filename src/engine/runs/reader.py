@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
-from ...providers.pool_lock import Lock, Owner
+from ...providers.shared.pool_lock import Lock, Owner
 from ..api.sink import Spending
 from .lines import LOGS, LogLine, parsed_log, whole_lines
 from .names import name_in

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...lazy_dataclass import dataclass
-from ...providers.pool_lock import Lock
+from ...providers.shared.pool_lock import Lock
 from .names import name_in
 from .reader import run_of
 

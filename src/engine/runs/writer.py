@@ -18,7 +18,7 @@ from typing import Any
 
 from ...actors import events as ev
 from ...lazy_dataclass import dataclass
-from ...providers.pool_lock import Owner
+from ...providers.shared.pool_lock import Owner
 from ..api.sink import Spending
 from .error_texts import error_texts
 from .events_limit import EventsLimit

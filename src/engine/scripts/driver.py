@@ -19,7 +19,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...lazy_dataclass import dataclass
-from ...providers.pool_lock import Lock, Owner
+from ...providers.shared.pool_lock import Lock, Owner
 from ..runs.files import RecordFiles
 from ..runs.names import runs_folder
 from ..runs.reader import run_of

@@ -32,7 +32,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from ...lazy_dataclass import dataclass
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from .frozen_items import FIXED
 from .payload import Received
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...providers.given_paths import expanded
+from ...providers.shared.paths import expanded
 from .base import Away, TrackedRun
 
 _NOTE = "files"

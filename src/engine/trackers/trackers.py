@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ...providers.option_names import closest
+from ...providers.shared.option_names import closest
 from ..api.checks import one_of, refuse
 from .base import Artifact, Away, End, Point, Ranks, Refused, Rejected, Sender, Text, TrackedRun, Tracker
 

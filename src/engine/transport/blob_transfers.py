@@ -10,7 +10,7 @@ import errno
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.printable import plain
 from ..serialization.own_memory import Part
 from ..serialization.payload import Blob, Received, check_size, map_shared

@@ -20,7 +20,7 @@ from typing import Any
 import asyncssh
 
 from ...providers.base import Login, Machine
-from ...providers.local_command import SAID_BYTES, LocalCommand
+from ...providers.shared.local_command import SAID_BYTES, LocalCommand
 from ..api.printable import one_line
 from . import login
 from .login import CONNECT_S

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ...actors import events as ev
 from ...actors.interfaces import ConnectFailed, NodeId
 from ...providers.base import Machine
-from ...providers.inherited_files import keep_here
-from ...providers.local_command import LocalCommand
+from ...providers.shared.inherited_files import keep_here
+from ...providers.shared.local_command import LocalCommand
 from ..api.printable import one_line
 from ..image.commands import CommandResult, CommandRunner
 from ..node.bridge import BEGINS

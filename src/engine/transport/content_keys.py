@@ -14,7 +14,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..serialization.own_memory import AT_ONCE_BYTES
 from ..serialization.payload import KEYED_BYTES, Blob
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import suppress
 
-from ...providers.local_command import LocalCommand
+from ...providers.shared.local_command import LocalCommand
 from ..image.commands import CommandResult
 
 PIECE_BYTES = 256 << 10

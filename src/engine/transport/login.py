@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import asyncssh
 
 from ...actors.interfaces import ConnectFailed
-from ...providers import ssh_stops
 from ...providers.base import Address, Login, Machine
-from ...providers.key_files import passphrase_advice
-from ...providers.ssh_config import ConfigMistake
-from ...providers.ssh_stops import JumpFailed, ProxyCommandFailed, Stop
+from ...providers.shared import ssh_stops
+from ...providers.shared.login_options import passphrase_advice
+from ...providers.shared.ssh_config import ConfigMistake
+from ...providers.shared.ssh_stops import JumpFailed, ProxyCommandFailed, Stop
 from ..api.errors import AuthError, HostKeyError, SpecError
 from ..api.printable import plainly
 from . import unreached

@@ -12,7 +12,7 @@ import mmap
 import time
 from contextlib import suppress
 
-from ...providers.threads import hand
+from ...providers.shared.threads import hand
 from ..serialization.own_memory import huge_buffer
 
 READY_BYTES = 32 << 20  # bytes to allocate ahead of the written bytes

@@ -15,8 +15,8 @@ import asyncssh
 
 from ...lazy_dataclass import dataclass
 from ...providers.base import Login, Machine
-from ...providers.inherited_files import keep_here
-from ...providers.ssh_stops import CIPHERS, Dialling, Stop, dial
+from ...providers.shared.inherited_files import keep_here
+from ...providers.shared.ssh_stops import CIPHERS, Dialling, Stop, dial
 from ..api.printable import plainly
 from ..image.commands import CommandResult
 from . import login

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from ...actors import events as ev
 from ...lazy_named_tuple import NamedTuple
-from ...providers.threads import in_thread
+from ...providers.shared.threads import in_thread
 from ..api.sink import Origin
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from ...providers.base import Machine
-from ...providers.inherited_files import keep_here
+from ...providers.shared.inherited_files import keep_here
 from ..node.client_channels import peer_uid
 from .channels import Channel
 from .route import Route

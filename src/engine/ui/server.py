@@ -14,8 +14,8 @@ from pathlib import Path
 import anyio
 import uvicorn
 
-from ...providers.local.sockets import listening, short_name
-from ...providers.private import make_private
+from ...providers.shared.paths import make_private
+from ...providers.shared.sockets import listening, short_name
 from ..api.checks import refuse
 from .app import Act, Pages, opened
 

@@ -15,15 +15,11 @@ from typing import Any, Literal
 import anyio
 
 from ...lazy_dataclass import dataclass
-from ..cloud.extra import from_extra
-from ..cloud.http import check_url
-from ..cloud.http_failures import date_of
-from ..cloud.pages import every_page
-from ..cloud.retries import Tries
-from ..cloud.token_bucket import Bucket, wait_for_token
+from ..cloud.calls import Bucket, Tries, every_page, from_extra, wait_for_token
+from ..cloud.http import check_url, date_of
 from ..errors import BadRequest, ProviderError
-from ..threads import in_thread
-from . import answers, api_retries
+from ..shared.threads import in_thread
+from . import errors
 from .errors import DENIED, EXPIRED, Failure, translate
 
 Service = Literal["ec2", "pricing", "ssm", "sts"]
@@ -131,7 +127,7 @@ class Api:
             ProviderError: A subclass by what can be done about the failure, with AWS's ``code``.
         """
         token = "ClientToken" in parameters
-        safe = api_retries.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
+        safe = errors.idempotent(_camel(operation), token=token) if idempotent is None else idempotent
         call = _Call(operation, service, parameters, safe=safe, timeout_s=timeout_s)
         started = anyio.current_time()
         with anyio.move_on_after(timeout_s):
@@ -169,7 +165,7 @@ class Api:
                 loader = self._session.get_component("data_loader")
                 await in_thread(loader.load_service_model, service, "service-2")
                 client = await self._open.enter_async_context(self._new_client(service))
-                client.meta.events.register("before-parse", answers.check_root)
+                client.meta.events.register("before-parse", errors.check_root)
                 self._clients[service] = client
             return self._clients[service]
 
@@ -191,21 +187,21 @@ class Api:
         try:
             with anyio.move_on_after(call.try_s):
                 answer = await getattr(client, call.operation)(**call.parameters)
-                answers.check_contents(client.meta.service_model.operation_model(call.action), answer)
+                errors.check_contents(client.meta.service_model.operation_model(call.action), answer)
                 call.answer = answer
                 return None
             return self._failure(call, "TimedOut")
         except ClientError as error:
             return self._answered(call, error.response)
         except Exception as error:  # noqa: BLE001  parsers may raise any exception for malformed answers
-            return self._failure(call, answers.lost_code(error), str(error))
+            return self._failure(call, errors.lost_code(error), str(error))
 
     async def _wait_for_token(self, call: _Call) -> None:
         if call.service == "ec2":  # other services' limits are far above a pool's needs
             await wait_for_token(self._bucket(call))
 
     def _bucket(self, call: _Call) -> Bucket:
-        name, bucket = api_retries.bucket_for(call.action, filtered=bool(call.parameters))
+        name, bucket = errors.bucket_for(call.action, filtered=bool(call.parameters))
         return self._buckets.setdefault(name, bucket)
 
     async def _pause(self, call: _Call, failure: Failure, *, lasted_s: float, lag_s: float) -> float | None:
@@ -219,7 +215,7 @@ class Api:
         if failure.trouble == "throttled" and call.service == "ec2":
             self._bucket(call).throttled(anyio.current_time())
         # Includes calls that set a value which may be set already.
-        reads = api_retries.idempotent(failure.operation, token=False)
+        reads = errors.idempotent(failure.operation, token=False)
         return call.pause_s(failure.trouble, reads=reads, luck=self.luck())
 
     # --- failures -----------------------------------------------------------------------------------------------------
@@ -237,14 +233,14 @@ class Api:
             instance_type=str(call.parameters.get("InstanceType", "")),
             spot=market.get("MarketType") == "spot",
             endpoint_url=self.endpoint_url or "",
-            regions=_regions(self._session) if code in api_retries.UNREACHED else (),
+            regions=_regions(self._session) if code in errors.UNREACHED else (),
         )
 
     def _answered(self, call: _Call, response: Mapping[str, Any]) -> Failure:
         error, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
         code, message = str(error.get("Code", "")), str(error.get("Message", ""))
         if not code.strip("0123456789"):  # the answer had no code, so botocore used the status
-            code = code if api_retries.trouble(code, int(code or 0)) else answers.UNREADABLE
+            code = code if errors.trouble(code, int(code or 0)) else errors.UNREADABLE
         now, theirs = time(), date_of(metadata.get("HTTPHeaders", {}).get("date", ""))
         skew_s = 0.0 if theirs is None else now - theirs
         return self._failure(call, code, message, int(metadata.get("HTTPStatusCode", 0)), skew_s)

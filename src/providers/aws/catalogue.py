@@ -1,22 +1,73 @@
-"""A region's catalogue, read from EC2: its instance types, their zones, and prices."""
+"""A region's catalogue: EC2's instance types, their zones and prices; and `VENDOR`, EC2's names and error codes.
+
+`load` reads types, zones and spot prices from EC2. On-demand prices are from a bundled table, and from AWS's own price
+list if it responds: see decision 20.
+
+The table (``prices.json``) has the prices in us-east-1. For other regions it has a family's price relative to
+us-east-1, which all sizes of the family share. The table has one size of each general-purpose family; the prices of
+other sizes are proportional.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from time import time
 from typing import Any, Final, get_args
 
 from ..base import Architecture, LaunchRequest
-from ..cloud.answer_cache import kept_for
+from ..cloud import caching
+from ..cloud.caching import Price, bundled_table, cheapest_first, kept_for
+from ..cloud.calls import every_page
 from ..cloud.offers import LEAST_VCPUS, SPAN, Catalogue, InstanceType, suitable
-from ..side_by_side import all_of
-from . import prices
-from .api import Api
+from ..cloud.vendor import Vendor
+from ..shared.paths import cache_root
+from ..shared.side_by_side import all_of
+from .api import Api, page_of
+from .errors import OF_VCPUS
 from .tags import batches, where
-from .vendor import VENDOR
+
+
+def regions_with(accelerator: str) -> list[str]:
+    """Return the regions with types that have the accelerator, according to the table; the lowest prices first."""
+    families = bundled_table(__file__)["families"].values()
+    having = [each for each in families if each.get("accelerator", "").lower() == accelerator.lower()]
+    return cheapest_first(price for each in having for price in each["regions"].items())
+
+
+VENDOR = Vendor(
+    name="AWS",
+    service="EC2",
+    # "StateReason" in the EC2 API Reference, and "Troubleshoot instance launch issues" in the EC2 user guide
+    causes={
+        "Server.SpotInstanceTermination": "spot interruption",
+        "Server.SpotInstanceShutdown": "spot interruption",
+        "Server.InsufficientInstanceCapacity": "EC2 had no capacity to start it after all",
+        "Server.InternalError": "EC2 failed to start it",
+        "Server.ScheduledStop": "EC2 retired its host",
+        "Client.InstanceInitiatedShutdown": "powered itself off: its lease ran out or its task shut it down",
+        "Client.InstanceTerminated": "somebody else terminated it",
+        "Client.InternalError": "it could not start; may the account use the key that encrypts its volume?",
+        "Client.UserInitiatedShutdown": "somebody else terminated it",
+        "Client.UserInitiatedHibernate": "somebody else stopped it",
+        "Client.VolumeLimitExceeded": "the account's limit for EBS volumes is reached",
+    },
+    interruptions=frozenset({
+        "Server.SpotInstanceTermination", "Server.SpotInstanceShutdown", "Server.InsufficientInstanceCapacity"
+    }),
+    quotas=OF_VCPUS,
+    # Permanent failures: the type is not sold in that zone to this account, or the owner must request it.
+    lasting=frozenset({"Unsupported", "InstanceTypeNotSupported", "InvalidAvailabilityZone", "OptInRequired"}),
+    general_purpose=("m", "c", "r"),
+    price_advice="allow pricing:GetProducts",
+    usual_zone=lambda region, zone: zone.startswith(region) and len(zone) == len(region) + 1,  # excludes local zones
+    regions_with=regions_with,
+)  # fmt: skip
+
 
 TYPES_S: Final = 600.0  # seconds for which types and their zones are cached
 SPOT_S: Final = 60.0  # seconds for which spot prices are cached; they change a few times a day
@@ -199,7 +250,7 @@ async def spot_prices(api: Api, names: Sequence[str]) -> dict[tuple[str, str], f
 
 @kept_for(TYPES_S, by=_place)
 async def on_demand_prices(api: Api, names: Sequence[str]) -> dict[str, float]:
-    return await prices.on_demand(api, names, now=time(), kept=prices.cache_file(api.region))
+    return await on_demand(api, names, now=time(), kept=cache_file(api.region))
 
 
 def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
@@ -211,7 +262,109 @@ def latest(history: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], float]
 
 def _shortlist(types: Sequence[InstanceType], region: str) -> list[str]:
     """Return the cheapest types on demand. Others are never chosen, so their zones and spot prices are not read."""
-    known = {each.name: prices.bundled(each.name, region) for each in types}
+    known = {each.name: bundled(each.name, region) for each in types}
     unknown = max((price.usd for price in known.values() if price is not None), default=0.0)
     cost = {name: unknown if price is None else price.usd for name, price in known.items()}
     return sorted(sorted(cost, key=lambda name: (cost[name], name))[:TYPES_AT_MOST])
+
+
+PATIENCE_S: Final = 5.0
+TYPES_IN_A_QUESTION: Final = 40  # types per query; a filter's value has at most 1024 characters
+FRACTIONS_OF_LARGE: Final = {"nano": 1 / 16, "micro": 1 / 8, "small": 1 / 4, "medium": 1 / 2, "large": 1.0}
+
+
+async def on_demand(api: Api, types: Collection[str], *, now: float, kept: Path | None = None) -> dict[str, float]:
+    """Return USD per hour of these types in the API's region. Types without a known price are left out.
+
+    Prices older than a month are requested again, and stored in the file ``kept``; prices from the user's own endpoint
+    are not stored. If the price list does not respond in 5 s, or this account may not read it, old prices are used;
+    nothing is raised. ``now``: seconds since 1970.
+    """
+    known = {name: price for name in types if (price := bundled(name, api.region)) is not None}
+    return await caching.current_prices(
+        types,
+        known,
+        partial(_ask, api),
+        now=now,
+        kept=kept if api.endpoint_url is None else None,
+        at_a_time=TYPES_IN_A_QUESTION,
+        patience_s=PATIENCE_S,
+    )
+
+
+def cache_file(region: str) -> Path:
+    """Return the file that caches this region's prices between processes."""
+    return cache_root() / "aws" / f"prices-{region}.json"
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def bundled(type_: str, region: str) -> Price | None:
+    """Return the price in the bundled table; None: not in the table."""
+    table = bundled_table(__file__)
+    family, _, size = type_.partition(".")
+    entry = table["families"].get(family)
+    if entry is None or region not in entry["regions"]:
+        return None
+    usd = entry["sizes"].get(size)
+    if usd is None and "accelerator" not in entry and (times := _times_large(size)) is not None:
+        usd = entry["sizes"]["large"] * times
+    if usd is None:
+        return None
+    return Price(usd * entry["regions"][region], datetime.fromisoformat(table["as_of"]).replace(tzinfo=UTC).timestamp())
+
+
+def _times_large(size: str) -> float | None:
+    match = re.fullmatch(r"(\d*)xlarge", size)
+    return 2.0 * int(match[1] or 1) if match else FRACTIONS_OF_LARGE.get(size)
+
+
+# --- the price list ---------------------------------------------------------------------------------------------------
+
+
+def question(types: Collection[str], region: str) -> dict[str, Any]:
+    """Return the parameters of GetProducts: Linux on shared hardware, without licences, per hour."""
+    wanted = {
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "operation": "RunInstances",
+        "tenancy": "Shared",
+        "capacitystatus": "Used",
+        "preInstalledSw": "NA",
+        "marketoption": "OnDemand",
+    }
+    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
+    filters.append({"Type": "ANY_OF", "Field": "instanceType", "Value": ",".join(types)})
+    return {"ServiceCode": "AmazonEC2", "FormatVersion": "aws_v1", "Filters": filters}
+
+
+def understand(products: Iterable[str], region: str) -> dict[str, float]:
+    """Parse GetProducts' answer, whose items are JSON texts, into USD per hour by type."""
+    prices: dict[str, float] = {}
+    for text in products:
+        product = json.loads(text)
+        attributes = product["product"]["attributes"]
+        if attributes.get("regionCode") == region and attributes.get("tenancy") == "Shared":
+            for usd in _hourly(product):
+                name = attributes["instanceType"]
+                prices[name] = max(usd, prices.get(name, 0.0))
+    return prices
+
+
+def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
+    for term in product["terms"].get("OnDemand", {}).values():
+        for dimension in term["priceDimensions"].values():
+            usd = float(dimension["pricePerUnit"].get("USD", 0))
+            if dimension["unit"] == "Hrs" and usd > 0:
+                yield usd
+
+
+async def _ask(api: Api, types: Sequence[str]) -> dict[str, float]:
+    query = question(types, api.region)
+
+    async def page(token: str) -> tuple[Sequence[str], str]:
+        answer = await api.call("get_products", service="pricing", **query, **page_of(token))
+        return answer.get("PriceList", ()), answer.get("NextToken", "")
+
+    return understand(await every_page(page), api.region)

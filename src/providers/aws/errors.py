@@ -1,17 +1,28 @@
-"""Translation of AWS's error codes into errors with the next step. No I/O; `api` makes the calls."""
+"""The meaning of AWS's responses: whether they answer the call, whether to repeat it, and the error for the user. No
+I/O.
+
+`check_root` and `check_contents` recognize a response that is not the answer to its call. `bucket_for`, `idempotent`
+and `trouble` decide when AWS may be called, and when a call is repeated. `translate` converts AWS's error codes into
+errors with the next step, with the name of the account's quota (`of_type`, `of_code`).
+
+ANSWER-1: a caller gets a whole answer to its own action, or an error; never an empty answer that botocore made up.
+
+Names and codes of quotas: "Amazon EC2 endpoints and quotas", AWS General Reference, and "Spot Instance quotas", EC2
+User Guide.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
+from http.client import MULTIPLE_CHOICES
+from typing import Any, Literal
 
 from ...lazy_dataclass import dataclass
-from ..cloud import failures
-from ..cloud.call_failures import meant, passing, settled, with_reply
-from ..cloud.failures import AGAIN_S, CallRefused, Meanings
-from ..cloud.retries import Trouble
+from ..cloud import calls
+from ..cloud.calls import AGAIN_S, Bucket, CallRefused, Meanings, Trouble, meant, passing, settled, with_reply
 from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded, Unreachable
-from . import api_retries, quotas
 
 CAPACITY_AGAIN_S = 10.0
 # Seconds; AWS refuses signatures with a clock error of 5 minutes: "Signing AWS API requests", IAM User Guide.
@@ -48,7 +59,7 @@ class Failure:
 
     @property
     def trouble(self) -> Trouble | None:
-        return api_retries.trouble(self.code, self.status)
+        return trouble(self.code, self.status)
 
     @property
     def call(self) -> str:
@@ -56,7 +67,7 @@ class Failure:
 
     @property
     def reads(self) -> bool:
-        return self.operation.startswith(api_retries.READS)
+        return self.operation.startswith(READS)
 
     @property
     def words(self) -> str:
@@ -103,7 +114,7 @@ def _access(failure: Failure) -> ProviderError | None:
 def _limit(failure: Failure) -> ProviderError | None:
     if not failure.code.endswith(("LimitExceeded", "CountExceeded")):
         return None
-    quota = quotas.of_code(failure.code, failure.instance_type, spot=failure.spot)
+    quota = of_code(failure.code, failure.instance_type, spot=failure.spot)
     if quota is None:
         reason = f"a quota of the account is used up in {failure.where}: ask for more in Service Quotas"
     else:
@@ -233,9 +244,188 @@ def _unreached(failure: Failure, *, unsure: bool) -> ProviderError | None:
 def redacted(text: str) -> str:
     """Remove texts that may be credentials (AWS repeats a signed request that it refuses), and shorten the rest."""
     text = re.split(r"\s*(?:The Canonical String|Encoded authorization failure)", text)[0]
-    return failures.redacted(re.sub(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", "(key)", text))
+    return calls.redacted(re.sub(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}", "(key)", text))
 
 
 def _first_group(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     return match[1] if match else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A quota, named as in the Service Quotas console and ``aws service-quotas``. ``code``: empty if not listed
+    there.
+    """
+
+    name: str
+    code: str
+    service: Literal["ec2", "vpc", "ebs"] = "ec2"
+
+    def __str__(self) -> str:
+        return f"the quota {self.name!r}" + (f" ({self.service} {self.code})" if self.code else "")
+
+    def console(self, region: str) -> str:
+        """Return where to request an increase: a URL, or AWS Support."""
+        if not self.code:
+            return "AWS Support"
+        place = f"{region}." if region else ""
+        return f"https://{place}console.aws.amazon.com/servicequotas/home/services/{self.service}/quotas/{self.code}"
+
+
+# By the first letters of a type's name, before its generation: the name of the types in two vCPU quotas, and the codes
+# of these quotas, on demand and spot. An empty code: there is no such quota.
+_STANDARD = ("Standard (A, C, D, H, I, M, R, T, Z)", "L-1216C47A", "L-34B43A08")
+_G_AND_VT = ("G and VT", "L-DB2E81BA", "L-3819A6DF")
+_FAMILIES = {
+    "dl": ("DL", "L-6E869C2A", "L-85EED4F7"),
+    "f": ("F", "L-74FC7D96", "L-88CF9481"),
+    "g": _G_AND_VT,
+    "gr": _G_AND_VT,
+    "vt": _G_AND_VT,
+    "hpc": ("HPC", "L-F7808C92", ""),
+    "inf": ("Inf", "L-1945791B", "L-B5D1601B"),
+    "p": ("P", "L-417A185B", "L-7212CCBC"),
+    "trn": ("Trn", "L-2C3B7624", "L-6B0D517C"),
+    "u": ("High Memory", "L-43DA4232", ""),
+    "x": ("X", "L-7295265B", "L-E3A00192"),
+}
+
+_OTHERS = {
+    "AddressLimitExceeded": Quota("EC2-VPC Elastic IPs", "L-0263D0A3"),
+    "MaxIOPSLimitExceeded": Quota("IOPS for Provisioned IOPS SSD volumes", "", "ebs"),
+    "NetworkInterfaceLimitExceeded": Quota("Network interfaces per Region", "L-DF5E4CA3", "vpc"),
+    "PlacementGroupLimitExceeded": Quota("placement groups per Region", ""),
+    "RulesPerSecurityGroupLimitExceeded": Quota("Inbound or outbound rules per security group", "L-0EA8095F", "vpc"),
+    "SecurityGroupLimitExceeded": Quota("VPC security groups per Region", "L-E79EC296", "vpc"),
+    "SecurityGroupsPerInterfaceLimitExceeded": Quota("Security groups per network interface", "L-2AFB9258", "vpc"),
+    "VolumeLimitExceeded": Quota("Storage for General Purpose SSD (gp3) volumes, in TiB", "L-7A658B76", "ebs"),
+}
+OF_VCPUS = frozenset({"InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
+
+
+def of_type(instance_type: str, *, spot: bool) -> Quota | None:
+    """Return the vCPU quota of ``"g5.xlarge"``; None: its family has none for that market, or the type is unknown."""
+    letters = re.match(r"[a-z]+", instance_type)
+    if letters is None:
+        return None
+    known = _FAMILIES.get(letters[0]) or (_STANDARD if letters[0][0] in "acdhimrtz" else ("", "", ""))
+    types, on_demand_code, spot_code = known
+    name = f"All {types} Spot Instance Requests" if spot else f"Running On-Demand {types} instances"
+    code = spot_code if spot else on_demand_code
+    return Quota(name, code) if code else None
+
+
+def of_code(code: str, instance_type: str, *, spot: bool) -> Quota | None:
+    """Return the quota that an EC2 error is about; None: unknown."""
+    if code in OF_VCPUS:
+        return of_type(instance_type, spot=spot or code.startswith("MaxSpot"))
+    return _OTHERS.get(code)
+
+
+THROTTLED = frozenset({
+    "EC2ThrottledException", "PriorRequestNotComplete", "RequestLimitExceeded", "RequestThrottled",
+    "RequestThrottledException", "SlowDown", "Throttling", "ThrottlingException", "ThrottledException",
+    "TooManyRequestsException",
+})  # fmt: skip
+# Class names of exceptions of botocore and this package: without a connection, no request was sent ...
+UNREACHED = frozenset({"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "ConnectionError"})
+# ... or the request was sent, and may have been carried out, but the response is missing.
+LOST = frozenset({"ConnectionClosedError", "HTTPClientError", "IncompleteReadError", "ReadTimeoutError",
+                  "ResponseParserError", "ResponseStreamingError", "TimedOut",
+                  "UnreadableAnswer"})  # fmt: skip
+BROKEN = frozenset({"InternalError", "InternalFailure", "InternalServerError", "RequestTimeout", "ServiceUnavailable",
+                    "ServiceUnavailableException", "Unavailable"})  # fmt: skip
+
+READS = ("Describe", "Get", "Head", "List", "Lookup", "Search", "Simulate", "DecodeAuthorizationMessage")
+_SETS = ("Authorize", "Cancel", "Delete", "Modify", "Revoke", "CreateTags", "StopInstances", "TerminateInstances")
+
+# "Request throttling for the Amazon EC2 API", EC2 Developer Guide: each action has its own bucket.
+NON_MUTATING = (100.0, 20.0)  # (capacity in tokens, tokens refilled per second)
+UNFILTERED = (50.0, 10.0)  # the same actions without filters
+MUTATING = (50.0, 5.0)  # also for the actions that the page calls resource-intensive
+# Outrider calls no other uncategorized actions.
+_UNCATEGORIZED = {"RunInstances": (5.0, 2.0), "TerminateInstances": (100.0, 5.0)}
+_UNFILTERED_ACTIONS = frozenset({"DescribeInstances", "DescribeSecurityGroups", "DescribeVolumes"})
+
+
+def bucket_for(operation: str, *, filtered: bool) -> tuple[str, Bucket]:
+    """Return the bucket for an EC2 action (``"DescribeInstances"``), and the key under which callers share it."""
+    if not filtered and operation in _UNFILTERED_ACTIONS:
+        return f"{operation}, unfiltered", Bucket(*UNFILTERED)
+    size = _UNCATEGORIZED.get(operation) or (NON_MUTATING if operation.startswith(READS) else MUTATING)
+    return operation, Bucket(*size)
+
+
+def idempotent(operation: str, *, token: bool) -> bool:
+    """Return whether the call is idempotent. ``token``: it has a ClientToken, which is an idempotency key."""
+    return token or operation.startswith(READS + _SETS)
+
+
+def trouble(code: str, status: int) -> Trouble | None:
+    """Return the kind of a transient failure; None: a permanent failure."""
+    if code in THROTTLED or status == 429:
+        return "throttled"
+    if code in UNREACHED:
+        return "unreached"
+    if code in LOST:
+        return "lost"
+    # Missing capacity has status 500 or 503 too, but lasts longer than a transient failure.
+    if code in BROKEN or (status >= 500 and "Capacity" not in code):
+        return "broken"
+    return None
+
+
+UNREADABLE = "UnreadableAnswer"
+_ROOT = re.compile(rb"(?:\s|\xef\xbb\xbf|<\?.*?\?>|<!--.*?-->)*<(?:\w+:)?(\w+)", re.DOTALL)
+
+
+class Unreadable(Exception):
+    """The response is not a complete answer to its action."""
+
+
+def check_root(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
+    """Check the root of an XML answer, on botocore's event ``before-parse``.
+
+    botocore's parser accepts any well-formed XML, such as a proxy's page, as an answer without contents.
+
+    Raises:
+        Unreadable: The document does not belong to this action.
+    """
+    if not _is_xml(operation_model) or response_dict["status_code"] >= MULTIPLE_CHOICES:
+        return
+    root = _ROOT.match(response_dict["body"])
+    expected = f"{operation_model.name}Response"
+    if root is None or root[1].decode() != expected:
+        received = "no document" if root is None else f"the document {root[1].decode()}"
+        raise Unreadable(f"{received} instead of {expected}")
+
+
+def check_contents(operation_model: Any, answer: Mapping[str, Any]) -> None:
+    """Check that a parsed answer has contents: for truncated JSON, botocore returns an empty answer.
+
+    AWS never sends an empty answer: each has at least a list, which may be empty.
+
+    Raises:
+        Unreadable: The answer is empty.
+    """
+    shape = operation_model.output_shape
+    if _is_xml(operation_model) or shape is None or not shape.members:
+        return
+    if not any(name in answer for name in shape.members):
+        raise Unreadable("an answer with nothing in it")
+
+
+def lost_code(error: Exception) -> str:
+    """Return the code of a failure without an error answer: the names of botocore's own errors, or else `UNREADABLE`.
+
+    `UNREADABLE` stands for every error while an answer is parsed, such as a truncated date.
+    """
+    from botocore.exceptions import BotoCoreError
+
+    name = type(error).__name__
+    return name if isinstance(error, BotoCoreError) or name in LOST else UNREADABLE
+
+
+def _is_xml(operation_model: Any) -> bool:
+    return operation_model.service_model.metadata.get("protocol") in {"ec2", "query"}

@@ -1,8 +1,14 @@
-"""Launches of a pool on EC2: plans, and the implementation of `providers.cloud.port.Launcher`."""
+"""Launches of a pool on EC2: `EC2Launcher`, an implementation of `providers.cloud.port.Launcher`, and `make_plan`.
+
+`RecordedApi` records each creation in the journal before its request. `Templates` creates a pool's launch templates,
+one per `Shape` (the properties of a machine without its number and zone), and its placement group, on first use.
+
+RECORDED-3: everything that is created has its intent's token among its tags from the first moment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -12,28 +18,28 @@ import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest
-from ..cloud import offers, written
-from ..cloud.cooldowns import Cooldowns
-from ..cloud.failures import AGAIN_S, CallRefused
-from ..cloud.labels import labels_of
-from ..cloud.offers import Offer
+from ..cloud import offers, recorder
+from ..cloud.caching import OncePerKey, Shared
+from ..cloud.calls import AGAIN_S, CallRefused
+from ..cloud.labels import LAUNCH, labels_of, name_of
+from ..cloud.machine_start import LEASE, host_key, user_data
+from ..cloud.offers import Cooldowns, Offer
 from ..cloud.port import Answer, Created, Order, Plan
-from ..cloud.single_flight import OncePerKey, Shared
-from ..cloud.userdata import LEASE
+from ..cloud.recorder import FLEET, Recorder
 from ..errors import BadRequest, ProviderError
-from ..side_by_side import all_of, each_of
-from . import catalogue, images, launch, network
+from ..shared.side_by_side import all_of, each_of
+from . import catalogue, cloud, launch, network, tags
+from .api import Api
+from .catalogue import VENDOR
 from .errors import Failure, translate
 from .launch import LaunchTemplate, Refusal, Shape
-from .recorded import RecordedApi, machines_in
-from .templates import Templates
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from .api import Api
-    from .images import Ami
+    from .launch import Ami
     from .network import Network
+
 
 LAG_S = 15.0  # seconds after which every part of EC2 has seen a new resource
 
@@ -143,7 +149,7 @@ class EC2Launcher:
         )
 
     async def create(self, order: FleetOrder) -> Answer:
-        answer = await self._api.call("create_fleet", timeout_s=written.FLEET_S, **order.body)
+        answer = await self._api.call("create_fleet", timeout_s=recorder.FLEET_S, **order.body)
         order.carried_out = True
         if machines_in(answer) is None:
             answer = await self._read_again(answer["FleetId"], order.token)
@@ -208,7 +214,7 @@ class EC2Launcher:
         for described in answer.get("Fleets") or ():
             ids = machines_in(described)
             if ids is not None:
-                await self._api.recorder.learnt(written.FLEET, token, ids)
+                await self._api.recorder.learnt(recorder.FLEET, token, ids)
                 return dict(described)
         raise CallRefused(f"EC2 does not say which machines {fleet} has", retry_after_s=AGAIN_S, code="TimedOut")
 
@@ -283,7 +289,7 @@ def images_of(provider: AWSOptions, api: Api) -> Callable[[LaunchRequest, Archit
 
     async def find(key: tuple[Architecture | None, bool]) -> Ami:
         architecture, accelerator = key
-        return await images.find(
+        return await launch.find_image(
             api, architecture=architecture, accelerator=accelerator, ami=provider.ami, user=provider.user
         )
 
@@ -292,3 +298,124 @@ def images_of(provider: AWSOptions, api: Api) -> Callable[[LaunchRequest, Archit
 
     once = OncePerKey(find)
     return image_for
+
+
+class Templates:
+    """Launch templates by shape.
+
+    Later launches of a shape reuse its template, and with it the machines' initial host key. Each machine replaces that
+    key at the first contact, because anyone who can read one template's user data can read all of them.
+    """
+
+    def __init__(self, api: RecordedApi, pool: str, labels: Mapping[str, str]) -> None:
+        self._api, self._labels = api, labels
+        self._name = name_of(pool)
+        self._templates = OncePerKey(self._make)
+        self._clusters = OncePerKey(self._make_cluster)
+
+    async def of(self, shape: Shape) -> LaunchTemplate:
+        """Return the template for a shape.
+
+        Raises:
+            ProviderError: The template could not be created.
+        """
+        return await self._templates.get(shape)
+
+    def forget(self, templates: Iterable[LaunchTemplate]) -> None:
+        """Drop cached templates that no longer exist in EC2."""
+        for template in templates:
+            self._templates.forget(template.shape, template)
+
+    async def cluster(self) -> str:
+        """Return the name of the pool's placement group."""
+        return await self._clusters.get(self._name)
+
+    async def _make(self, shape: Shape) -> LaunchTemplate:
+        key, token = host_key(), uuid4().hex
+        script = user_data(
+            VENDOR,
+            host_key=key,
+            client_key=shape.client_key,
+            user=shape.ami.user,
+            lease_s=shape.lease_s,
+            max_lifetime_s=shape.max_lifetime_s,
+        )
+        name = f"{self._name}-{token[:8]}"
+        arguments = launch.template(shape, name=name, token=token, user_data=script, labels=self._labels)
+        created = await self._api.call("create_launch_template", **arguments)
+        return LaunchTemplate(created["LaunchTemplate"]["LaunchTemplateId"], shape, key.public)
+
+    async def _make_cluster(self, name: str) -> str:
+        """Create the pool's placement group; return its name, another one if a stranger's group has ``name``."""
+        if await self._makes_cluster(name) or await self._has_cluster(name):
+            return name
+        other = f"{name}-{uuid4().hex[:8]}"
+        await self._makes_cluster(other)  # if that group exists, an earlier try of this call created it
+        return other
+
+    async def _makes_cluster(self, name: str) -> bool:
+        """Create a placement group; return False if one of that name exists."""
+        try:
+            await self._api.call(
+                "create_placement_group",
+                idempotent=True,  # names are unique in a region: a second group is refused
+                GroupName=name,
+                Strategy="cluster",
+                TagSpecifications=[tags.specification("placement-group", self._labels)],
+            )
+        except ProviderError as error:
+            if error.code != "InvalidPlacementGroup.Duplicate":
+                raise
+            return False
+        return True
+
+    async def _has_cluster(self, name: str) -> bool:
+        """Return whether the group is the pool's: created by a try whose answer was lost, or by an earlier owner."""
+        claim = await self._api.recorder.claim()
+        shown = await cloud.shown_of(self._api, cloud.PLACEMENT_GROUPS, claim.pool)
+        return any(each.id == name and claim.has(each) for each in shown)
+
+
+def machines_in(answer: Mapping[str, Any]) -> list[str] | None:
+    """Return the machines in CreateFleet's answer. None: the answer to a repeated call has only the fleet's id."""
+    if not (answer.get("Instances") or answer.get("Errors")):
+        return None
+    return [machine for group in answer.get("Instances") or () for machine in group.get("InstanceIds") or ()]
+
+
+_MAKES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], list[str] | None]]] = {
+    "create_fleet": (FLEET, machines_in),
+    "create_launch_template": ("launch-template", lambda answer: [answer["LaunchTemplate"]["LaunchTemplateName"]]),
+    "create_placement_group": ("placement-group", lambda answer: [answer["PlacementGroup"]["GroupName"]]),
+    "create_security_group": ("security-group", lambda answer: [answer["GroupId"]]),
+}
+
+
+class RecordedApi(Api):
+    """An `Api` that can create resources only if it has a recorder."""
+
+    recorder: Recorder
+
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        """Call AWS like `Api.call`. A create call is recorded in the journal first, and shielded from cancellation.
+
+        Raises:
+            JournalError: The intent could not be recorded, so nothing was created.
+            ProviderError: As in `Api.call`.
+        """
+        if not operation.startswith("create_"):
+            return await Api.call(self, operation, **parameters)
+        kind, ids_in = _MAKES[operation]
+        token = str(parameters.get("ClientToken") or uuid4().hex)
+        count = (parameters.get("TargetCapacitySpecification") or {}).get("TotalTargetCapacity")
+        # Once this many machines are listed, no others can appear.
+        facts = {} if count is None else {"count": str(count)}
+        arguments = {**parameters, "TagSpecifications": _with_token(parameters.get("TagSpecifications", ()), token)}
+        return await self.recorder.create(kind, token, facts, partial(Api.call, self, operation, **arguments), ids_in)
+
+
+def _with_token(specifications: Iterable[Mapping[str, Any]], token: str) -> list[dict[str, Any]]:
+    label = {"Key": LAUNCH, "Value": token}
+    return [
+        {**each, "Tags": [*(tag for tag in each["Tags"] if tag["Key"] != LAUNCH), label]} for each in specifications
+    ]

@@ -11,11 +11,10 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..cloud import labels as marks
 from ..cloud import teardown
-from ..cloud.addresses import sources
-from ..cloud.failures import CallRefused
-from ..cloud.own_address import own_address
+from ..cloud.addresses import own_address, sources
+from ..cloud.calls import CallRefused
 from ..errors import BadRequest, NoCapacity, ProviderError
-from ..resource_ownership import Claim
+from ..shared.resource_ownership import Claim
 from . import tags
 from .api import Api
 from .errors import Failure, translate

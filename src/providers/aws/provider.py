@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Literal
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest
-from ..cloud.options import set_all
-from ..cloud.options import tags as checked_tags
-from ..cloud.provider import CloudProvider
+from ..cloud.provider import CloudProvider, set_all
+from ..cloud.provider import tags as checked_tags
 from ..errors import UnknownOption
-from ..option_names import checking_options
+from ..shared.option_names import checking_options
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.offers import Cooldowns
     from ..cloud.recorder import Recorder
     from .cloud import EC2Cloud
     from .launcher import EC2Launcher, EC2Plan
@@ -97,7 +96,7 @@ class AWS(CloudProvider["EC2Cloud"]):
     @asynccontextmanager
     async def _reach(self) -> AsyncIterator[EC2Cloud]:
         from .cloud import EC2Cloud
-        from .recorded import RecordedApi
+        from .launcher import RecordedApi
 
         opened = RecordedApi.open(region=self.region, endpoint_url=self.endpoint_url, profile=self.profile)
         async with opened as api:
@@ -112,8 +111,7 @@ class AWS(CloudProvider["EC2Cloud"]):
         return await make_plan(self, cloud.api, request, cooldowns, (), find_network=network, find_image=image)
 
     def _launcher(self, cloud: EC2Cloud, recorder: Recorder, tasks: TaskGroup) -> EC2Launcher:
-        from .launcher import EC2Launcher
-        from .recorded import RecordedApi
+        from .launcher import EC2Launcher, RecordedApi
 
         assert isinstance(cloud.api, RecordedApi)
         cloud.api.recorder = recorder

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..cloud import labels
-from ..resource_ownership import Thing
+from ..shared.resource_ownership import Thing
 
 RESERVED = (labels.RESERVED, "aws:")
 VALUES: Final = 200  # most values of a filter: "DescribeInstances", EC2 API Reference

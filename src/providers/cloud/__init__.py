@@ -2,9 +2,9 @@
 
 Each cloud implements the interfaces in `port`, and describes its names and error codes in a `vendor.Vendor`. `fleet`
 manages a pool's machines, `recorder` writes each creation to the journal before its request, `teardown` deletes
-everything, and `http` calls JSON interfaces. Without I/O: `offers` and `cooldowns` (which machine types to request),
-`instance_inventory`, `failures`, `retries`.
+everything, and `http` calls JSON interfaces. Without I/O: `offers` (which machine types to request), `inventory`.
 
-Public names: `port`, `provider.CloudProvider`, `vendor.Vendor`, `http.HttpApi`, `offers.Offer`, `recorder.Recorder`.
+Public names: `port`, `provider.CloudProvider`, `vendor.Vendor`, `http.HttpApi`, `offers.Offer`, `recorder.Recorder`,
+`account.AccountCloud`, `surveyor.CloudSurveyor`, `machine_start`, `labels`, `calls`.
 Open first: `port.py`, then `fleet.py`.
 """

@@ -1,23 +1,29 @@
-"""`AccountCloud`: the base class for clouds that users open with an account's API key, and that list the machines of
-all regions.
+"""`AccountCloud`: the base class for clouds that users open with an account's API key.
+
+Such a cloud has no other credentials, and lists the machines of all regions. `ApiKeys` finds the key. A pool's place
+(the texts by which the journal finds the pool's cloud again) names the account, so that no program searches for the
+pool's machines with another account's key.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
-from ..errors import ProviderError
-from ..given_paths import StrPath
-from ..resource_ownership import Claim, Others, Thing
-from ..side_by_side import each_of
-from .api_key import ApiKeys
+from ...lazy_dataclass import dataclass
+from ..errors import NotAuthorized, ProviderError
+from ..shared.paths import StrPath
+from ..shared.resource_ownership import Claim, Others, Thing
+from ..shared.side_by_side import each_of
+from ..shared.threads import in_thread
 from .http import HttpApi, Key, Service
-from .instance_inventory import InstanceView
-from .listed import ListedMachine
+from .inventory import InstanceView, ListedMachine
 from .port import Leftover
 from .vendor import Vendor
 
@@ -121,3 +127,71 @@ def place_of(key_file: StrPath | None, endpoint_url: str | None) -> dict[str, st
     """
     options = {"key_file": key_file, "endpoint_url": endpoint_url}
     return {name: os.fspath(value) for name, value in options.items() if value}
+
+
+ANY = "any"  # an account's name in a place that means: the account of the key that is found
+_KEY = re.compile(r"^\s*(?:api_key\s*=\s*)?(\S+)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKeys:
+    """The places in which users of one cloud store their API keys.
+
+    ``provider``: the class with the option ``key_file``, such as ``Lambda``. ``name``: the provider's name in the
+    journal. ``variable``: the environment variable with the key. ``page``: the web page on which users create keys.
+    ``usual``: the file in which the cloud's own client stores the key; empty: the client stores none.
+    """
+
+    provider: str
+    name: str
+    variable: str
+    page: str
+    usual: str = ""
+
+    async def of(self, place: Mapping[str, str]) -> tuple[str, str]:
+        """Return the key to use in a place, and the name of the key's account.
+
+        Raises:
+            NotAuthorized: There is no key, or the key belongs to another account than the place.
+        """
+        key = await in_thread(self.read, place.get("key_file"), os.environ)
+        mine, account = account_of(key), place.get("account", ANY)
+        if account not in (ANY, mine):
+            where = place.get("key_file") or self.variable
+            raise NotAuthorized(
+                f"these machines were made with another key of {self.provider}'s (account {account}) than {where} has "
+                f"now ({mine}): use that one; if it was replaced by a newer one of the same account, "
+                f"--place {self.name}:account={ANY} looks there"
+            )
+        return key, mine
+
+    def read(self, key_file: str | None, environment: Mapping[str, str]) -> str:
+        """Return the key in ``key_file``; without a ``key_file``, the key in the environment variable, or else in the
+        ``usual`` file.
+
+        In a file, the key is alone on a line, or follows ``api_key =``.
+
+        Raises:
+            NotAuthorized: There is no key.
+        """
+        named = environment.get(self.variable, "").strip()
+        if key_file is None and named:
+            return named
+        if key_file is None and not (self.usual and Path(self.usual).expanduser().exists()):
+            reason = f"there is no API key for {self.provider}: make one at {self.page}, and set {self.variable} to it"
+            raise NotAuthorized(reason)
+        file = key_file or self.usual
+        option = f"{self.provider}(key_file={file!r})"
+        try:
+            match = _KEY.search(Path(file).expanduser().read_text("utf-8").strip())
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise NotAuthorized(f"{option} cannot be read ({why}): it has an API key alone") from None
+        if match is None:
+            raise NotAuthorized(f"{option} has no API key: it is a line of its own there")
+        return match[1]
+
+
+def account_of(key: str) -> str:
+    """Return a name for a key's account, for clouds that have no call to request the account: a hash of the key."""
+    return hashlib.sha256(key.encode()).hexdigest()[:8]

@@ -1,32 +1,38 @@
-"""One pool's machines in a cloud."""
+"""One pool's machines in a cloud: `CloudFleet` launches and ends them, and `Poller` polls the cloud for their states.
+
+`open_fleet` opens a fleet for a pool: it takes the ownership of the pool in the journal, runs the fleet's task group,
+and ends everything of the pool when its block ends.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, Never
 
 import anyio
 
 from ..base import LaunchRequest, LaunchSettled, LaunchUnsure, Machine, MachineEvent, MachineId, Warned
 from ..errors import BadRequest, JournalError, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
+from ..shared.journal import Journal
+from ..shared.threads import uninterrupted
+from ..shared.watching import Watching
 from . import teardown
-from .cooldowns import Cooldowns
-from .end_tracker import CONFIRM_S, patience_s
-from .failures import is_lost, most_telling
-from .instance_inventory import InstanceInventory, InventoryChanges
-from .poller import Poller
+from .calls import is_lost, most_telling
+from .inventory import CONFIRM_S, InstanceInventory, InventoryChanges, patience_s, pause_s
+from .offers import Cooldowns
 from .port import Answer, Cloud, Launcher, O, P
-from .written import FLEET, elsewhere, settle, written_of
+from .recorder import FLEET, Recorder, elsewhere, settle, written_of
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from .offers import Offer
-    from .recorder import Recorder
+
 
 LAG_S = 15.0  # seconds after creation by which every part of a cloud knows a resource
 AGAIN_S = 1.0
@@ -434,3 +440,112 @@ class CloudFleet(Generic[P, O]):
                 self._to_end |= batch
                 raise
         self._poller.begun()
+
+
+@asynccontextmanager
+async def open_fleet(
+    pool: str, provider: str, place: Mapping[str, str], make: Callable[[Recorder, TaskGroup], CloudFleet[P, O]]
+) -> AsyncIterator[CloudFleet[P, O]]:
+    """Open the fleet that ``make`` returns. When the block ends, everything of the pool in this place is ended and
+    confirmed, shielded from cancellation.
+
+    Raises:
+        BadRequest: The pool has another owner.
+        JournalError: The journal cannot be written.
+        NotGone: At the end of the block: something may still exist.
+    """
+    journal = await uninterrupted(Journal.open)
+    ownership = await uninterrupted(partial(journal.own, pool, provider, dict(place)))
+    try:
+        async with anyio.create_task_group() as tasks:
+            fleet = make(Recorder(journal, pool, place), tasks)
+            fleet.start()
+            try:
+                yield fleet
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await fleet.close()
+                tasks.cancel_scope.cancel()
+    finally:
+        await uninterrupted(ownership.close)
+
+
+SOON_S = 0.25  # seconds from the beginning of an expected change to the next poll
+
+
+class Poller:
+    """Polls the cloud for a pool's machines as long as there are any, and ends machines that the pool does not use."""
+
+    def __init__(
+        self, cloud: Cloud, pool: str, instances: InstanceInventory, tell: Callable[[InventoryChanges], None]
+    ) -> None:
+        self._cloud, self._pool, self._instances, self._tell = cloud, pool, instances, tell
+        self._next_at = 0.0
+        self._requests = 0  # number of requests since a change was expected
+        self._watching = Watching(f"the machines of {pool}")
+        self._begun = anyio.Event()
+        self._answered = anyio.Event()
+
+    async def run(self) -> Never:
+        while True:
+            await self._due()
+            await self._ask()
+            now = anyio.current_time()
+            self._next_at = now + self._pause_s()
+
+    def begun(self) -> None:
+        """Poll soon, because the pool has begun a change."""
+        self._requests = 0
+        if not self._watching.failures:
+            self._next_at = min(self._next_at, anyio.current_time() + SOON_S)
+        self._begun.set()
+
+    async def answer(self) -> None:
+        """Wait for the next response of the cloud."""
+        await self._answered.wait()
+
+    async def _due(self) -> None:
+        """Wait until the next request is due."""
+        while True:
+            self._begun = anyio.Event()
+            left_s = self._next_at - anyio.current_time()
+            settled = self._instances.forget_lost(anyio.current_time())
+            if settled.settled:
+                self._tell(settled)
+            if self._instances.idle:
+                await self._begun.wait()
+                self._next_at = anyio.current_time() + SOON_S
+            elif left_s <= 0:
+                return
+            else:
+                with anyio.move_on_after(left_s):
+                    await self._begun.wait()
+
+    def _pause_s(self) -> float:
+        return (
+            self._watching.pause_s
+            if self._watching.failures
+            else pause_s(busy=self._instances.busy, requests=self._requests)
+        )
+
+    async def _ask(self) -> None:
+        sent_at = anyio.current_time()
+        try:
+            # also request machines by id: tags appear later than the machines, and somebody may remove the tags
+            views = await self._cloud.describe(self._pool, also=self._instances.machines)
+            news = self._instances.full_answer(views, sent_at, anyio.current_time())
+            self._tell(news)
+            if news.unwanted:
+                ended = await teardown.end(self._cloud, news.unwanted)
+                self._tell(self._instances.partial_answer(ended, anyio.current_time()))
+        except Exception as error:  # noqa: BLE001  WATCH-1: a caller that waits for a change has its own deadline
+            self._warn(self._watching.failed(error, anyio.current_time()))
+            return
+        self._requests += 1
+        self._warn(self._watching.succeeded(anyio.current_time()))
+        self._answered.set()
+        self._answered = anyio.Event()
+
+    def _warn(self, warned: Warned | None) -> None:
+        if warned is not None:
+            self._tell(InventoryChanges(events=[warned]))

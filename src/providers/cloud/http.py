@@ -1,4 +1,8 @@
-"""JSON calls over HTTP to one cloud: its rate limits, retries and errors. Opening an `HttpApi` imports httpx."""
+"""JSON calls over HTTP to one cloud: `HttpApi` with its rate limits, retries and errors.
+
+A `Service` describes the cloud's interface, an `Access` has the credentials. A failed call is an `HttpFailure`, which
+`translate` converts into the error for the caller. Opening an `HttpApi` imports httpx.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +11,57 @@ import os
 import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import field, replace
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from functools import cache
 from time import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import anyio
 
 from ...lazy_dataclass import dataclass
-from ..errors import BadRequest
-from ..threads import in_thread
-from . import retries
-from .extra import from_extra
-from .failures import AGAIN_S, CallRefused, Meanings
-from .http_failures import (
-    MOST_WORDS,
-    TIMED_OUT,
-    UNREADABLE,
-    HttpFailure,
-    code_of,
-    retry_after_s,
-    translate,
-    trouble_of,
-    without,
-    words_of,
+from ..errors import BadRequest, NotAuthorized, ProviderError
+from ..shared.threads import in_thread
+from . import calls
+from .calls import (
+    AGAIN_S,
+    Bucket,
+    CallRefused,
+    Meanings,
+    Trouble,
+    from_extra,
+    meant,
+    passing,
+    redacted,
+    settled,
+    wait_for_token,
+    with_reply,
 )
-from .token_bucket import Bucket, wait_for_token
 
 if TYPE_CHECKING:
     import ssl
 
     import httpx
 
+
 CONNECT_S = 5.0
 CLOSE_S = 5.0
 READS = frozenset({"GET", "HEAD"})
 SAFE = READS | {"PUT", "DELETE"}  # methods that are safe to repeat (idempotent by RFC 9110, 9.2.2)
+
+
+def words_of(body: object) -> tuple[str, str]:
+    """Return code and message of a typical error body, ``{"error": {"code": "x", "message": "y"}}``; empty texts if
+    missing.
+    """
+    error = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(error, Mapping):
+        return "", ""
+    words = [error.get(key) for key in ("message", "suggestion")]
+    return str(error.get("code") or ""), " ".join(each.strip() for each in words if isinstance(each, str))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +91,7 @@ class Service:
     again_after_s: Mapping[str, float] = field(default_factory=dict)
     words_of: Callable[[object], tuple[str, str]] = words_of
     refuses: Callable[[object], bool] = lambda answer: False  # noqa: ARG005
-    troubles: Mapping[str, retries.Trouble] = field(default_factory=dict)
+    troubles: Mapping[str, calls.Trouble] = field(default_factory=dict)
     credentials: str = "check them"
     header: str = "Authorization"
 
@@ -244,7 +261,7 @@ class HttpApi:
 
         Raises:
             ProviderError: The class says what can be done about the failure; the error has the service's ``code``.
-                `failures.is_lost` says whether the call may have been carried out.
+                `calls.is_lost` says whether the call may have been carried out.
         """
         safe = method in SAFE if idempotent is None else idempotent
         call = _Call(method, path, body, params, turn, left_s=timeout_s, safe=safe, timeout_s=timeout_s)
@@ -344,7 +361,7 @@ class HttpApi:
 
 
 @dataclass(slots=True)
-class _Call(retries.Tries):
+class _Call(calls.Tries):
     method: str
     path: str
     body: object
@@ -385,3 +402,136 @@ def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:  # no
     import httpx
 
     return httpx.create_ssl_context()
+
+
+# the code of a failure without a response is one of these, or the name of an exception of httpx
+TIMED_OUT: Final = "TimedOut"
+UNREADABLE: Final = "UnreadableAnswer"
+NO_TRUST: Final = "CertificateError"
+# httpx raises these before it sends anything; after any other exception, the call may have been carried out
+_UNREACHED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol"})
+MOST_WORDS = 1000  # of a body that is not JSON, so many characters are kept for the error's text
+
+
+class FailingService(Protocol):
+    """The parts of an `http.Service` that its errors name."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def meanings(self) -> Meanings: ...
+
+    @property
+    def again_after_s(self) -> Mapping[str, float]: ...
+
+    @property
+    def credentials(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpFailure:
+    """A failed call. ``code``: the service's own error code, or a name for the failure if there is no response.
+
+    ``path``: without the query. ``retry_after_s``: seconds for which the service wants no further calls.
+    """
+
+    code: str
+    message: str = ""
+    method: str = "GET"
+    path: str = ""
+    status: int = 0  # HTTP status; 0: no response
+    retry_after_s: float = 0.0
+    trouble: Trouble | None = None
+
+    @property
+    def call(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def reads(self) -> bool:
+        return self.method == "GET"
+
+    @property
+    def words(self) -> str:
+        return redacted(self.message)
+
+
+def trouble_of(code: str, status: int) -> Trouble | None:
+    """Return the kind of a transient failure; None: the failure is not transient.
+
+    A failure with a response is judged by its status, a failure without one by its code.
+    """
+    if status == 0:
+        return None if code == NO_TRUST else "unreached" if code in _UNREACHED else "lost"
+    if status == 429:
+        return "throttled"
+    if status == 408 or status >= 500:
+        return "broken"
+    return "lost" if code == UNREADABLE else None
+
+
+def code_of(error: Exception) -> str:
+    """Return the code for an exception of httpx."""
+    text = f"{error} {error.__cause__ or ''}"
+    return NO_TRUST if "CERTIFICATE_VERIFY_FAILED" in text else type(error).__name__
+
+
+def retry_after_s(value: str, now: float) -> float:
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date), else 0. ``now``: unix time."""
+    if value.strip().isdigit():
+        return float(value)
+    at = date_of(value)
+    return 0.0 if at is None else max(0.0, at - now)
+
+
+def date_of(value: str) -> float | None:
+    """Return the date in a header (RFC 9110, 5.6.7) in seconds since 1970; None: the value is not a date."""
+    with suppress(ValueError, TypeError):
+        date = parsedate_to_datetime(value)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    return None
+
+
+def translate(service: FailingService, failure: HttpFailure, *, unsure: bool) -> ProviderError:
+    """Return the error for the caller, with the service's own ``code``. Its class says what can be done about it.
+
+    ``unsure``: an earlier try of the same call may have been carried out.
+    """
+    error = (
+        passing(service.name, failure, f"at {service.host}", unsure=unsure)
+        or meant(failure, service.meanings, service.again_after_s)
+        or _by_status(service, failure)
+    )
+    return settled(service.name, failure, error, unsure=unsure)
+
+
+def _by_status(service: FailingService, failure: HttpFailure) -> ProviderError:
+    if failure.code == NO_TRUST:
+        return BadRequest(
+            f"{service.host} shows a certificate that this computer does not trust: check its certificates "
+            f"(SSL_CERT_FILE), and any proxy on the way"
+        )
+    if failure.status == 401:
+        return NotAuthorized(
+            with_reply(failure, f"{service.name} does not accept these credentials: {service.credentials}")
+        )
+    if failure.status == 403:
+        return NotAuthorized(
+            with_reply(failure, f"{service.name} does not allow {failure.call} with these credentials")
+        )
+    if failure.status in {400, 413, 422}:
+        return BadRequest(with_reply(failure, f"{service.name} does not take {failure.call} as it is"))
+    if 300 <= failure.status < 400:
+        return BadRequest(f"{service.host} sends {failure.call} elsewhere: check the address")
+    return CallRefused(with_reply(failure, f"{service.name} refused {failure.call}"))
+
+
+def without(secret: str, text: str) -> str:
+    """Return the text without a header's value, and without the key in the value (the part after "Bearer")."""
+    for each in (secret, secret.rpartition(" ")[2]):
+        text = text.replace(each, "(secret)") if each else text
+    return text

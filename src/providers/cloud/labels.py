@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
 
 from ..errors import BadRequest
-from ..resource_ownership import Thing
+from ..shared.resource_ownership import Thing
 
 POOL = "outrider:pool"
 OWNER = "outrider:owner"  # user@host of the program that created the resource

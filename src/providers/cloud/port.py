@@ -12,10 +12,9 @@ from typing import Any, Protocol, TypeVar
 from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest, Machine
 from ..errors import ProviderError
-from ..resource_ownership import Claim, Others
-from .cooldowns import Cooldowns
-from .instance_inventory import InstanceView
-from .offers import Offer
+from ..shared.resource_ownership import Claim, Others
+from .inventory import InstanceView
+from .offers import Cooldowns, Offer
 from .vendor import Vendor
 
 
@@ -176,7 +175,7 @@ class Launcher(Protocol[P, O]):
         """Make the call, after recording it in the journal. A repeated order never creates its machines twice.
 
         Raises:
-            ProviderError: The call failed; `failures.is_lost` says whether it may have been carried out.
+            ProviderError: The call failed; `calls.is_lost` says whether it may have been carried out.
         """
         ...
 

@@ -1,20 +1,30 @@
-"""`CloudProvider`: the base of the classes by which users configure clouds. Each class has its cloud's options."""
+"""`CloudProvider`, the base of the classes by which users configure clouds, and checks of the options of these classes.
+
+``owner`` is the name of such a class for error texts, such as ``AWS``.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from ..errors import BadRequest
+from ..shared.option_names import shown
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from ..base import EntryPoints, LaunchRequest, MachineOffer
-    from .cooldowns import Cooldowns
     from .fleet import CloudFleet
+    from .offers import Cooldowns
     from .port import Cloud, Launcher, Plan
     from .recorder import Recorder
+
 
 C = TypeVar("C", bound="Cloud")
 
@@ -77,8 +87,7 @@ class CloudProvider(ABC, Generic[C]):
                 it.
             ProviderError: The cloud does not respond, or refuses.
         """
-        from .cooldowns import Cooldowns
-        from .offers import as_machine_offers
+        from .offers import Cooldowns, as_machine_offers
 
         async with self._reach() as cloud:
             plan = await self._first_plan(cloud, request, Cooldowns(cloud.vendor))
@@ -95,8 +104,7 @@ class CloudProvider(ABC, Generic[C]):
             NotAuthorized: There are no credentials.
             JournalError: The journal cannot be written.
         """
-        from .fleet import CloudFleet
-        from .opening import open_fleet
+        from .fleet import CloudFleet, open_fleet
 
         async with self._reach() as cloud:
 
@@ -106,3 +114,116 @@ class CloudProvider(ABC, Generic[C]):
 
             async with open_fleet(pool, self.name, cloud.place, make) as fleet:
                 yield fleet
+
+
+Several = str | Iterable[str]
+
+
+def several(owner: str, option: str, value: Several | None) -> tuple[str, ...] | None:
+    """Check an option that is a list of names.
+
+    Raises:
+        ValueError: The option is empty, or it is a str, which could mean one name or a list of letters.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        raise ValueError(f"{owner}({option}=...) takes a list: write {owner}({option}=[{value!r}])")
+    names = tuple(value) if isinstance(value, Iterable) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"{owner}({option}=...) takes a list of names: leave it out for its default")
+    return tuple(dict.fromkeys(names))
+
+
+_REGIONS = {  # for each cloud: a pattern that matches present and future region names, and an example
+    "AWS": (r"[a-z]{2,4}(-[a-z]+)+-\d+", "us-east-1"),
+    "GCP": (r"[a-z]+-[a-z]+\d+", "us-central1"),
+}
+
+
+def check_region(owner: str, region: str | None, endpoint_url: str | None) -> None:
+    """Refuse a text that cannot be a region of the cloud, such as a zone, or a region of another cloud.
+
+    With an ``endpoint_url``, any region is allowed, because the service is not the cloud's own.
+
+    Raises:
+        ValueError: The text cannot be a region.
+    """
+    form, example = _REGIONS[owner]
+    # variables that may set another endpoint
+    elsewhere = (f"{owner}_ENDPOINT_URL", f"{owner}_ENDPOINT_URL_EC2", f"{owner}_PROFILE")
+    if endpoint_url or any(os.environ.get(name) for name in elsewhere):
+        return
+    if not region or re.fullmatch(form, region):
+        return
+    zone = re.fullmatch(rf"({form})-?[a-z]", region)
+    of_zone = "" if zone is None else f"it looks like a zone: {owner}(region={zone[1]!r}, zones=[{region!r}])"
+    meant = of_zone or f"its regions look like {example}"
+    raise ValueError(f"{owner}(region={region!r}) is no region of {owner}: {meant}")
+
+
+def set_all(provider: Any, options: Mapping[str, object], *, lists: Iterable[str] = ()) -> None:
+    """Set and check the fields of a frozen dataclass, a provider. ``lists``: the names of the fields that are lists of
+    names.
+
+    Raises:
+        ValueError: A field is an empty text, one of the ``lists`` is not a list of names, or the region is impossible.
+    """
+    names = {name: several(type(provider).__name__, name, getattr(provider, name)) for name in lists}
+    for name, value in {**names, **options}.items():
+        object.__setattr__(provider, name, value)
+    for each in fields(provider):
+        if getattr(provider, each.name) == "":
+            raise ValueError(f"{type(provider).__name__}({each.name}=...) is empty: leave it out for its default")
+    if type(provider).__name__ in _REGIONS:
+        check_region(type(provider).__name__, provider.region, provider.endpoint_url)
+
+
+def tags(
+    owner: str,
+    user_tags: Mapping[str, str] | Iterable[tuple[str, str]] | None,
+    *,
+    service: str,
+    reserved: tuple[str, ...],
+    option: str = "tags",
+    key: str = "(?s:.{1,128})",
+    value: str = "(?s:.{0,256})",
+    limits: str = "keys of 1 to 128 characters and values of up to 256",
+) -> tuple[tuple[str, str], ...]:
+    """Check the user's tags.
+
+    ``key``, ``value``: patterns of the tags that the ``service`` accepts. ``limits``: the same rules in words, for the
+    error.
+
+    Raises:
+        ValueError: The service would refuse a tag, or a tag begins with a ``reserved`` prefix.
+    """
+    try:
+        pairs = dict(user_tags or ())
+    except (TypeError, ValueError):
+        raise ValueError(f"{owner}({option}=...) takes names and their values, not {shown(user_tags)}") from None
+    for name, text in pairs.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise ValueError(f"{owner}({option}=...) takes texts, not {shown(name)}: {shown(text)}")
+        if name.lower().startswith(reserved):
+            not_for = f"what begins with {' or '.join(reserved)} is not for users"
+            raise ValueError(f"{owner}({option}=...): {name!r}: {not_for}")
+        if not re.fullmatch(key, name) or not re.fullmatch(value, text):
+            raise ValueError(f"{owner}({option}=...): {name!r}: {text!r}: {service} takes {limits}")
+    return tuple(pairs.items())
+
+
+def check_known(owner: str, what: str, values: Iterable[str], known: Collection[str]) -> None:
+    """Check names in a user's options against the names that the cloud has. ``what``: the kind of name, such as
+    ``"region"``.
+
+    Raises:
+        BadRequest: The cloud has no such name; the error suggests a similar one.
+    """
+    from difflib import get_close_matches
+
+    for each in values:
+        if each not in known:
+            close = get_close_matches(each, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
+            raise BadRequest(f"{owner} has no {what} {each!r}: {hint}")

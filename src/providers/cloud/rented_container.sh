@@ -3,7 +3,7 @@
 #   sh container.sh start    as the container's command
 #   sh container.sh end      ends it: run by the lease, as the program "poweroff"
 #
-# `rented_container.py` writes the variables before this: host_key, client_key, lease_sh, lease_s, grace_s, lifetime_s, port;
+# `machine_start.py` writes the variables before this: host_key, client_key, lease_sh, lease_s, grace_s, lifetime_s, port;
 # and the function end_itself, by which a cloud deletes the container. No init system is there, and perhaps no sshd, which is
 # installed then. The lease is `lease.sh`, and it is the first process: while it is there, nothing else that dies ends the
 # container, and it takes in the children of processes that have died. OUTRIDER_ROOT is for tests.

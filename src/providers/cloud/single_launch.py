@@ -1,26 +1,26 @@
-"""`SingleLauncher`: the base class of launchers at clouds whose calls create one machine each and have no idempotency
-token.
+"""`SingleLauncher`: the base class of launchers at clouds whose calls create one machine, without idempotency tokens.
 
-A launch without a response is never sent again: see `lost_launch`.
+ONCE-1: a launch without a response is never sent again. Its machine is searched for by its label, for as long as lists
+may be outdated. After that, the launch counts as not carried out.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import anyio
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, MachineId
+from ..errors import ProviderError
 from .account import AccountCloud
-from .cooldowns import Cooldowns
-from .lost_launch import look_for
-from .offers import Offer
+from .calls import AGAIN_S, CallRefused
+from .inventory import GRACE_S
+from .offers import Cooldowns, Offer
 from .port import Answer, Created, Order, PlainLauncher, Plan
-from .recorder import Recorder
-from .written import FLEET
+from .recorder import FLEET, Recorder
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
         """Send the create call. Return the machine's id.
 
         Raises:
-            ProviderError: The call failed; `failures.is_lost` says whether it may have been carried out.
+            ProviderError: The call failed; `calls.is_lost` says whether it may have been carried out.
         """
 
     async def _launched(self, order: O) -> Sequence[str]:
@@ -90,3 +90,29 @@ class SingleLauncher(PlainLauncher, ABC, Generic[A, O]):
     async def _look_for(self, order: O) -> Sequence[str]:
         """Find the machine of a launch that got no response, as `lost_launch` describes."""
         return await look_for(self._cloud.vendor.name, order.sent_at, lambda: self._launched(order))
+
+
+async def look_for(service: str, sent_at: float, labelled: Callable[[], Awaitable[Sequence[str]]]) -> Sequence[str]:
+    """Return the ids of the launch's machines.
+
+    ``sent_at``: the time at which the only try of the launch ended. ``labelled``: lists the machines with the launch's
+    label.
+
+    Raises:
+        CallRefused: No machine is listed yet, or the cloud does not respond: the search must go on.
+        ProviderError: No machine can appear any more: the launch was not carried out.
+    """
+    searched_at = anyio.current_time()
+    try:
+        machines = await labelled()
+    except ProviderError as error:
+        raise CallRefused(str(error), retry_after_s=error.retry_after_s or AGAIN_S, code=error.code) from error
+    if machines:
+        return machines
+    if searched_at - sent_at < GRACE_S:
+        problem = f"{service} shows no machine of the launch that had no answer: it is looked for again"
+        raise CallRefused(problem, retry_after_s=AGAIN_S)
+    raise ProviderError(
+        f"{service} has shown no machine of a launch without an answer for {GRACE_S:.0f} s: it was not carried out",
+        retry_after_s=AGAIN_S,
+    )

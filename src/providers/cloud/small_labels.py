@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..resource_ownership import Thing
+from ..shared.resource_ownership import Thing
 from . import labels
 
 POOL, OWNER, LAUNCH = "outrider-pool", "outrider-owner", "outrider-launch"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..journal import Intent, Journal
-from ..pool_lock import Place
-from ..resource_ownership import Thing
+from ..shared.journal import Intent, Journal
+from ..shared.pool_lock import Place
+from ..shared.resource_ownership import Thing
 from ..survey import FoundMachine, PlaceAnswer
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class CloudSurveyor(ABC, Generic[C]):
 
         ``known``: intents in the journal; their machines are found even without tags.
         """
-        from .written import FLEET
+        from .recorder import FLEET
 
         machines = [machine for intent in known if intent.kind == FLEET for machine in intent.ids or ()]
         async with self.reach(place) as cloud:

@@ -15,13 +15,12 @@ import anyio
 
 from ...lazy_dataclass import dataclass
 from ..errors import NotGone, ProviderError
-from ..journal import Intent, Journal
-from ..resource_ownership import Claim, Others, Thing
-from .end_tracker import CONFIRM_S, EndTracker
-from .failures import CallRefused
-from .instance_inventory import InstanceView
+from ..shared.journal import Intent, Journal
+from ..shared.resource_ownership import Claim, Others, Thing
+from .calls import CallRefused
+from .inventory import CONFIRM_S, EndTracker, InstanceView
 from .port import Cloud, Leftover, Removed
-from .written import Written, settle, written_of
+from .recorder import Written, settle, written_of
 
 AGAIN_S = (0.2, 0.4, 0.8, 1.0)  # pauses between requests, in seconds; after the last one, it is repeated
 

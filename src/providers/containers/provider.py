@@ -12,23 +12,20 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, Login, MachineOffer
-from ..cloud.options import set_all, several
-from ..cloud.provider import CloudProvider
+from ..cloud.provider import CloudProvider, set_all, several
 from ..errors import UnknownOption
-from ..given_paths import StrPath
-from ..login_files import as_texts, login_of
-from ..long_options import LongOptions, OptionValue, long_options, words_of
-from ..option_names import checking_options
+from ..shared.login_options import LongOptions, OptionValue, as_texts, login_of, long_options, words_of
+from ..shared.option_names import checking_options
+from ..shared.paths import StrPath
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.offers import Cooldowns
     from ..cloud.port import Plan
     from ..cloud.recorder import Recorder
-    from ..login_host import Place
-    from .cloud import ContainerCloud
-    from .launcher import ContainerLauncher
+    from ..shared.login_host import Place
+    from .cloud import ContainerCloud, ContainerLauncher
 
 Pull = Literal["missing", "always", "never"]
 OURS = {  # options of `docker run` that Outrider sets itself, each with the option of Outrider to use instead
@@ -95,7 +92,7 @@ class Containers(CloudProvider["ContainerCloud"]):
     containers = True  # machines run an image that `Image(container=...)` may name
 
     def __post_init__(self) -> None:
-        from ..login_host import Place
+        from ..shared.login_host import Place
 
         image, network, runtime, names = self.image, self.network, self.runtime, self.hosts
         if image is not None and (not image or image.startswith("-") or any(c.isspace() for c in image)):
@@ -138,7 +135,7 @@ class Containers(CloudProvider["ContainerCloud"]):
         return reach(self)
 
     async def _first_plan(self, cloud: ContainerCloud, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:  # noqa: ARG002
-        from .launcher import plan
+        from .cloud import plan
 
         return plan(self, request, cooldowns)
 
@@ -147,6 +144,6 @@ class Containers(CloudProvider["ContainerCloud"]):
         return MachineOffer(kind=offer.kind, place=offer.place, hourly_usd=0.0)
 
     def _launcher(self, cloud: ContainerCloud, recorder: Recorder, tasks: TaskGroup) -> ContainerLauncher:  # noqa: ARG002
-        from .launcher import ContainerLauncher
+        from .cloud import ContainerLauncher
 
         return ContainerLauncher(self, cloud, recorder)

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 import anyio
 
 from ...lazy_dataclass import dataclass
-from ..cloud.failures import redacted
-from ..cloud.listed import time_of
-from ..command_errors import Meaning, interrupted, meant
+from ..cloud.calls import redacted
+from ..cloud.inventory import time_of
 from ..errors import BadRequest, HostAway, NoCapacity, NotAuthorized, ProviderError
-from ..login_host import AGAIN_S, COMMAND_S, Commands, Ended, Place
-from ..long_options import LongOptions, OptionValue, as_words
-from ..nvidia_smi import QUERY, parse
+from ..shared.login_host import AGAIN_S, COMMAND_S, Commands, Ended, Meaning, Place, interrupted, meant
+from ..shared.login_options import LongOptions, OptionValue, as_words
+from ..shared.nvidia_smi import QUERY, parse
 
 if TYPE_CHECKING:
     from ..base import AcceleratorRequest, LaunchRequest

@@ -10,9 +10,9 @@ from dataclasses import replace
 from ..cloud import labels
 from ..cloud.surveyor import CloudSurveyor
 from ..errors import BadRequest
-from ..login_files import no_way, options_of
-from ..pool_lock import Place
-from ..resource_ownership import Thing
+from ..shared.login_options import no_way, options_of
+from ..shared.pool_lock import Place
+from ..shared.resource_ownership import Thing
 from ..survey import FoundMachine
 from .cloud import ContainerCloud, reach, read
 from .provider import Containers

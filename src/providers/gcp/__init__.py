@@ -1,8 +1,8 @@
 """The provider for Google Compute Engine.
 
-`cloud` and `launcher` implement the two protocols of `providers.cloud.port`, `network` creates firewall rules,
-`catalogue` has types and prices, `api` and `credentials` call Google.
+`cloud` and `launcher` implement the two protocols of `providers.cloud.port`, `catalogue` has types and prices, and
+`api` calls Google.
 
-Public names: `provider.GCP`.
+Public names: `provider.GCP`, `cloud.GCPSurveyor`.
 Open first: `launcher.py`.
 """

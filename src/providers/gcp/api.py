@@ -1,21 +1,35 @@
-"""Calls to Compute Engine in one project and region: `Api`."""
+"""Calls to Compute Engine in one project and region: `Api`, its credentials, and the meanings of its errors.
+
+The library google-auth finds and refreshes the credentials, in a thread. Both failed calls and failed operations
+(launches and deletions that Compute Engine carries out later) become errors with the next step.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 import anyio
 
-from ..cloud.failures import AGAIN_S, CallRefused
-from ..cloud.http import HttpApi, Service
-from ..cloud.pages import every_page
-from ..errors import BadRequest, NoCapacity
-from ..threads import in_thread
-from .credentials import Credentials, find
-from .errors import CAPACITY_AGAIN_S, MEANINGS, THROTTLED, of_operation, words_of
+from ..cloud.calls import (
+    AGAIN_S,
+    CallRefused,
+    Meanings,
+    advised,
+    every_page,
+    from_extra,
+    meaning,
+    most_telling,
+    quoting,
+    redacted,
+)
+from ..cloud.http import Expiring, HttpApi, Service
+from ..errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from ..shared.threads import in_thread
 
 BASE_URL = "https://compute.googleapis.com/compute/v1"
 PAUSES = (0.2, 0.4, 0.8)  # seconds between polls of an operation; the last one repeats
@@ -124,3 +138,173 @@ class Api:
 
 def failures(operation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return (operation.get("error") or {}).get("errors") or ()
+
+
+CAPACITY_AGAIN_S = 15.0
+SUMMARY = "VM_MIN_COUNT_NOT_REACHED"  # the code that reports the failure of a bulkInsert without its reason
+
+# "Troubleshooting VM creation" and "Handle API error responses", Compute Engine's documentation. The first match wins.
+MEANINGS: Meanings = (
+    (NotAuthorized, {
+        "SERVICE_DISABLED|accessNotConfigured":
+            "the project does not use Compute Engine yet: run 'gcloud services enable compute.googleapis.com'",
+        "BILLING_DISABLED|UREQ_PROJECT_BILLING_.*":
+            "the project has no billing account: link one in the console, under Billing",
+        "ACCESS_TOKEN_SCOPE_INSUFFICIENT|insufficientPermissions":
+            "the scope of these credentials is too narrow: on a machine of Google's, give it the scope cloud-platform",
+        "UNAUTHENTICATED|authError|ACCESS_TOKEN_EXPIRED|ACCOUNT_STATE_INVALID|CREDENTIALS_MISSING":
+            "Google Cloud does not accept these credentials: run 'gcloud auth application-default login'",
+        "IAM_PERMISSION_DENIED|PERMISSION_DENIED|PERMISSIONS_ERROR|forbidden|required_permission":
+            "a permission is missing: docs/providers/gcp-role.yaml has what a pool needs",
+    }),
+    (QuotaExceeded, {
+        "QUOTA_EXCEEDED|quotaExceeded|limitExceeded": "a quota of the project is used up",
+    }),
+    (NoCapacity, {
+        "(ZONE_|REGION_)?RESOURCE_POOL_EXHAUSTED.*|resourcePoolExhausted|STOCKOUT|insufficientCapacity"
+        f"|CapacityExceeded|{SUMMARY}": "Google Cloud has no such machine left now",
+    }),
+    (BadRequest, {
+        "CONDITION_NOT_MET|conditionNotMet|orgPolicy.*": "a policy of the organization forbids this",
+        "UNSUPPORTED_OPERATION": "Google Cloud does not do this with such a machine: choose another type or zone",
+        "(IP_SPACE|.*IP_ADDRESSES?)_EXHAUSTED.*": "the subnet has no free address: choose another",
+        "INVALID.*|invalid.*|badRequest|required|RESOURCE_NOT_FOUND|.*_NOT_FOUND":
+            "Google Cloud does not take this request as it is",
+    }),
+)  # fmt: skip
+THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
+UNKNOWN = frozenset({"notFound", "RESOURCE_NOT_FOUND"})
+NOT_READY = frozenset({"resourceNotReady", "RESOURCE_NOT_READY"})
+
+
+def words_of(body: object) -> tuple[str, str]:
+    """Return the error code and message in a response's body. Of several codes, return the most specific."""
+    error = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(error, Mapping):
+        return "", ""
+    details = [each for each in error.get("details") or () if isinstance(each, Mapping)]
+    reasons = [each["reason"] for each in [*details, *(error.get("errors") or ())] if each.get("reason")]
+    candidates = [each for each in reasons if each in THROTTLED or meaning(str(each), MEANINGS)] or reasons
+    return str((candidates or [error.get("status") or ""])[0]), str(error.get("message") or "")
+
+
+class RegionOfProject(Protocol):
+    """The parts of an `api.Api` that errors name."""
+
+    @property
+    def region(self) -> str: ...
+
+    @property
+    def project(self) -> str: ...
+
+
+def of_operation(
+    errors: Sequence[Mapping[str, Any]], api: RegionOfProject, what: str, where: str = ""
+) -> ProviderError:
+    """Return the error for a failed operation of ``api``. A summary code is left out if another error is more specific.
+
+    ``what``: the requested machine, as in ``spot g2-standard-4``. ``where``: the zone; empty: any zone of the region.
+    """
+    details = [each for each in errors if each.get("code") != SUMMARY] or errors
+    return most_telling([_one(each, api, what, where or api.region) for each in details])
+
+
+def _one(error: Mapping[str, Any], api: RegionOfProject, what: str, where: str) -> ProviderError:
+    code, message, again_s = str(error.get("code") or ""), redacted(str(error.get("message") or "")), None
+    kind, _, sentence = meaning(code, MEANINGS) or (ProviderError, "", f"{what} could not be made in {where}")
+    if kind is QuotaExceeded:
+        sentence = _quota(error, message, api)
+    elif kind is NoCapacity:
+        sentence, again_s = f"Google Cloud has no {what} left in {where} now", CAPACITY_AGAIN_S
+    return advised(kind(quoting(sentence, code, message), retry_after_s=again_s, code=code), "Google Cloud")
+
+
+def _quota(error: Mapping[str, Any], message: str, api: RegionOfProject) -> str:
+    """Return the quota's name, limit and region: from the error's details, or from its message."""
+    details = (each["quotaInfo"] for each in error.get("errorDetails") or () if each.get("quotaInfo"))
+    info: Mapping[str, Any] = next(details, {})
+    match = re.search(r"Quota '([^']+)' exceeded\.\s+Limit: ([\d.]+)(?: in region ([\w-]+))?", message)
+    words = match.groups() if match else (None, None, None)
+    name, limit = info.get("limitName") or words[0], info.get("limit", words[1])
+    place = (info.get("dimensions") or {}).get("region") or words[2] or api.region
+    if not name:
+        return f"a quota of the project is used up in {place}"
+    most = "" if limit is None else f", {float(limit):g},"
+    ask = f"https://console.cloud.google.com/iam-admin/quotas?project={api.project}"
+    return f"the quota {name!r}{most} is used up in {place}: ask for more at {ask}"
+
+
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_SIGN_IN = "run 'gcloud auth application-default login', or give GCP(credentials='service-account.json')"
+
+
+class Credentials(Expiring):
+    """The ``credentials`` of google-auth, with a lock. ``project``: named by the credentials or by the environment;
+    empty: by neither.
+    """
+
+    def __init__(self, credentials: Any, project: str) -> None:
+        super().__init__()
+        self.project, self._credentials = project, credentials
+
+    @property
+    def token(self) -> str:
+        return self._credentials.token or ""
+
+    @property
+    def expired(self) -> bool:
+        return bool(self._credentials.expired)  # google-auth counts credentials as expired some minutes early
+
+    async def refresh(self) -> None:
+        from google.auth.exceptions import GoogleAuthError, TransportError
+
+        try:
+            await in_thread(self._credentials.refresh, _request)
+        except TransportError as error:
+            raise ProviderError(f"Google does not answer with a token ({error})", retry_after_s=2.0) from None
+        except GoogleAuthError as error:
+            reason = str(error.args[0] if error.args else error)
+            raise NotAuthorized(f"the Google credentials are not valid any more: {_SIGN_IN} ({reason})") from None
+
+
+def find(file: str | None) -> tuple[Any, str]:
+    """Return credentials of google-auth, and their project: the key of a service account in ``file``, or the
+    credentials that Google's own libraries find.
+
+    Raises:
+        NotAuthorized: There are no credentials.
+        BadRequest: google-auth is not installed.
+    """
+    with from_extra("GCP", "gcp", "google", "cryptography", "rsa"):
+        import google.auth
+        from google.auth.exceptions import GoogleAuthError
+        from google.oauth2 import service_account
+    in_file = f", in {file}" if file else ""
+    try:
+        if file is not None:
+            credentials = service_account.Credentials.from_service_account_file(file, scopes=SCOPES)
+            project = credentials.project_id
+        else:
+            credentials, project = google.auth.default(scopes=SCOPES, request=_request)
+    except (GoogleAuthError, OSError, ValueError) as error:
+        raise NotAuthorized(f"there are no Google credentials: {_SIGN_IN} ({error}{in_file})") from None
+    return credentials, project or ""
+
+
+def _request(
+    url: str,
+    method: str = "GET",
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float | None = 20.0,
+    **_: object,
+) -> SimpleNamespace:
+    """Send a request for google-auth with httpx, which `outrider[gcp]` installs anyway."""
+    import httpx
+    from google.auth.exceptions import TransportError
+
+    try:
+        response = httpx.request(method, url, content=body, headers=headers, timeout=timeout)
+    except httpx.HTTPError as error:
+        raise TransportError(f"{type(error).__name__} at {url}") from error
+    return SimpleNamespace(status=response.status_code, headers=response.headers, data=response.content)

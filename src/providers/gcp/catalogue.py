@@ -1,4 +1,7 @@
-"""A region's catalogue: machine types and their zones, read from Compute Engine, and their prices from a table.
+"""A region's catalogue: Compute Engine's machine types, their zones and prices; and `VENDOR`, its names and error
+codes.
+
+The types are read from Compute Engine, and the prices from a table.
 
 The table (``prices.json``) has, for each family of types, USD per vCPU and per GB of memory in us-central1; each
 region's factor; GPU prices by region; and spot prices as a share of the on-demand price (for GPUs in USD). See decision
@@ -11,17 +14,63 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ..cloud.answer_cache import kept_for
-from ..cloud.failures import unless_unknown
+from ..cloud.caching import bundled_table, cheapest_first, kept_for
+from ..cloud.calls import unless_unknown
 from ..cloud.offers import Catalogue, InstanceType
-from ..cloud.price_table import bundled_table
+from ..cloud.vendor import Vendor
 from ..errors import BadRequest
-from ..side_by_side import each_of
-from .errors import UNKNOWN
-from .vendor import GPUS, VENDOR
+from ..shared.side_by_side import each_of
+from .api import UNKNOWN
 
 if TYPE_CHECKING:
     from .api import Api
+
+
+# Compute Engine's name of a GPU -> (Outrider's name, GB of memory); Google's page "GPU machine types"
+GPUS: Final[Mapping[str, tuple[str, float]]] = {
+    "nvidia-l4": ("L4", 24), "nvidia-tesla-t4": ("T4", 16), "nvidia-tesla-p4": ("P4", 8),
+    "nvidia-tesla-v100": ("V100", 16), "nvidia-tesla-p100": ("P100", 16), "nvidia-tesla-a100": ("A100", 40),
+    "nvidia-a100-80gb": ("A100", 80), "nvidia-h100-80gb": ("H100", 80), "nvidia-h100-mega-80gb": ("H100", 80),
+    "nvidia-h200-141gb": ("H200", 141), "nvidia-b200": ("B200", 180), "nvidia-gb200": ("GB200", 186),
+    "nvidia-rtx-pro-6000": ("RTXPRO6000", 96),
+}  # fmt: skip
+
+PREEMPTED, FULL_TIME = "compute.instances.preempted", "time limit"
+
+# Causes of a machine's end. The keys are types of operations in "gcloud compute operations list", and `FULL_TIME`.
+CAUSES = {
+    PREEMPTED: "spot preemption",
+    FULL_TIME: "reached the run time that GCP(max_run_hours=...) or max_lifetime gives it",
+    "compute.instances.hostError": "its host failed",
+    "compute.instances.terminateOnHostMaintenance": "its host is being serviced",
+    "compute.instances.guestTerminate": "powered itself off: its lease ran out or its task shut it down",
+    "stop": "somebody else stopped it",
+    "delete": "somebody else deleted it",
+}
+
+
+def regions_with(accelerator: str) -> list[str]:
+    """Return the regions whose GPU prices in the table include an accelerator (Outrider's name), cheapest first."""
+    having = [regions for name, regions in bundled_table(__file__)["gpus"].items() if GPUS[name][0] == accelerator]
+    return cheapest_first((region, usd) for regions in having for region, (usd, _) in regions.items())
+
+
+VENDOR = Vendor(
+    name="GCP",
+    service="Compute Engine",
+    causes=CAUSES,
+    interruptions=frozenset({PREEMPTED}),
+    quotas=frozenset({"QUOTA_EXCEEDED", "quotaExceeded"}),
+    lasting=frozenset({"UNSUPPORTED_OPERATION"}),
+    general_purpose=("e2-", "n2-", "n2d-", "t2d-"),
+    price_advice="the table of this version has none, so choose other types, or another region",
+    # The zones of AI machines have longer names.
+    usual_zone=lambda region, zone: zone.startswith(f"{region}-") and len(zone) == len(region) + 2,
+    off_is_ended=False,  # a machine that is off still has its disk, which costs money
+    user_data_bytes=256 << 10,  # Google's page "About VM metadata": a value has at most 256 KB
+    regions_with=regions_with,
+)
+
 
 TYPES_S: Final = 600.0  # seconds to keep a catalogue in the cache
 _FIELDS = "name,guestCpus,memoryMb,architecture,isSharedCpu,accelerators,bundledLocalSsds,deprecated"

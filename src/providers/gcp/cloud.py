@@ -1,4 +1,8 @@
-"""Compute Engine in one project: the implementation of `providers.cloud.port.Cloud`, which finds and ends machines.
+"""Compute Engine in one project: `GCPCloud` finds and ends machines and firewall rules, `GCPSurveyor` for `ps` and
+`gc`.
+
+`GCPCloud` implements `providers.cloud.port.Cloud`. A pool's firewall rules allow SSH from its client and all traffic
+among its machines, and nothing else.
 
 A machine's id is ``NAME.ZONE``, as in its internal host name. Compute Engine does not list deleted machines, but a list
 may also lack a machine that exists: a machine has ended only if ``GET`` does not know it either.
@@ -7,24 +11,31 @@ may also lack a machine that exists: a machine has ended only if ``GET`` does no
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import uuid4
 
 from ..base import MachineId
 from ..cloud import small_labels as labels
-from ..cloud.failures import unless_unknown
-from ..cloud.instance_inventory import InstanceView, State
-from ..cloud.listed import ListedMachine, time_of
+from ..cloud.addresses import let_in
+from ..cloud.calls import unless_unknown
+from ..cloud.inventory import InstanceView, ListedMachine, State, time_of
+from ..cloud.labels import labels_of
+from ..cloud.surveyor import CloudSurveyor
 from ..cloud.teardown import leftover
 from ..errors import ProviderError
-from ..resource_ownership import Claim, Others
-from ..side_by_side import each_of
-from . import network
-from .api import Api
-from .errors import NOT_READY, UNKNOWN
-from .vendor import CAUSES, FULL_TIME, VENDOR
+from ..shared.pool_lock import Place
+from ..shared.resource_ownership import Claim, Others, Thing
+from ..shared.side_by_side import each_of, side_by_side
+from ..survey import FoundMachine
+from .api import NOT_READY, UNKNOWN, Api
+from .catalogue import CAUSES, FULL_TIME, VENDOR
+
+if TYPE_CHECKING:
+    from ..cloud.recorder import Recorder
+
 
 STATES: Mapping[str, State] = {
     "PENDING": "pending", "PROVISIONING": "pending", "STAGING": "pending", "RUNNING": "running",
@@ -57,9 +68,9 @@ class GCPCloud:
         self.api, self.place = api, api.place
         self.leftovers = (
             leftover(
-                network.KIND,
-                shown=partial(network.shown, api),
-                delete=partial(network.delete, api),
+                FIREWALL_RULE,
+                shown=partial(firewall_rules, api),
+                delete=partial(delete_firewall_rule, api),
                 is_unknown=lambda error: error.code in UNKNOWN,
                 has_machines=True,
             ),
@@ -166,3 +177,108 @@ def read(instance: Mapping[str, Any]) -> ListedMachine:
         private=first.get("networkIP") or "",
         reason=status,
     )
+
+
+FIREWALL_RULE: Final = "firewall-rule"
+# Priorities: the smallest number wins. The network's own rules (default-allow-ssh is open to all) have 65534 or 1000.
+ALLOWED, DENIED = 900, 910
+
+
+class GCPOptions(Protocol):
+    """The options of `GCP` that a launch reads."""
+
+    @property
+    def image(self) -> str | None: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def network(self) -> str: ...
+
+    @property
+    def subnet(self) -> str | None: ...
+
+    @property
+    def network_tags(self) -> Collection[str] | None: ...
+
+    @property
+    def service_account(self) -> str | None: ...
+
+    @property
+    def instance_types(self) -> Collection[str] | None: ...
+
+    @property
+    def zones(self) -> Collection[str] | None: ...
+
+    @property
+    def ssh_from(self) -> str | Sequence[str]: ...
+
+    @property
+    def max_run_hours(self) -> float: ...
+
+    @property
+    def labels(self) -> Mapping[str, str] | tuple[tuple[str, str], ...]: ...
+
+    @property
+    def public(self) -> bool: ...
+
+
+async def open_firewall(api: Api, provider: GCPOptions, recorder: Recorder) -> tuple[str, ...]:
+    """Create the pool's firewall rules, unless the user has named tags of existing rules. Return the tags for the
+    pool's machines.
+
+    Raises:
+        BadRequest: This computer's address cannot be determined.
+        ProviderError: Compute Engine refused a rule, or did not respond.
+    """
+    if provider.network_tags is not None:
+        return tuple(provider.network_tags)
+    inside = provider.ssh_from == "auto" and not provider.public
+    sources = await let_in("GCP", "10.0.0.0/8" if inside else provider.ssh_from, api.endpoint_url)
+    tag = labels.stem(recorder.pool)
+    ours = {"direction": "INGRESS", "targetTags": [tag], "network": f"global/networks/{provider.network}"}
+    everything = [{"IPProtocol": "all"}]
+    rules = [
+        {"priority": ALLOWED, "sourceRanges": list(sources), "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]},
+        {"priority": ALLOWED, "sourceTags": [tag], "allowed": everything},
+        {"priority": DENIED, "sourceRanges": ["0.0.0.0/0"], "denied": everything},
+    ]
+    await side_by_side([partial(_make, api, recorder, {**ours, **each}) for each in rules])
+    return (tag,)
+
+
+async def _make(api: Api, recorder: Recorder, rule: Mapping[str, Any]) -> None:
+    token = uuid4().hex
+    name = f"{labels.stem(recorder.pool)}-{token[:10]}"
+    body = {**rule, "name": name, "description": labels.description(labels_of(recorder.pool, {}), token)}
+    ask = partial(api.carry_out, "POST", "/global/firewalls", "a firewall rule", body=body, token=token)
+    await recorder.create(FIREWALL_RULE, token, {}, ask, lambda _: [name])
+
+
+async def firewall_rules(api: Api, pool: str = "") -> list[Thing]:
+    """Return the firewall rules whose description names ``pool``; if ``pool`` is empty, the rules of all pools."""
+    named = f'name eq "{labels.stem(pool) if pool else "outrider"}-.*"'
+    things = [labels.thing(each["name"], each) for each in await api.pages("/global/firewalls", {"filter": named})]
+    return [each for each in things if each.pool and pool in ("", each.pool)]
+
+
+async def delete_firewall_rule(api: Api, name: str) -> None:
+    await api.carry_out("DELETE", f"/global/firewalls/{name}", f"the end of {name}")
+
+
+class GCPSurveyor(CloudSurveyor["GCPCloud"]):
+    """Implements `survey.Surveyor`. A place has a project, and may have a file of credentials and an endpoint_url."""
+
+    provider, mark = "gcp", "project"
+
+    def reach(self, place: Place) -> AbstractAsyncContextManager[GCPCloud]:
+
+        return reach(place)
+
+    async def find(self, cloud: GCPCloud, known: Sequence[str]) -> tuple[Sequence[FoundMachine], Sequence[Thing]]:
+
+        # A known machine that this filter does not list has ended, or somebody has removed its labels.
+        listed, others = await instances(cloud.api, ANY_POOL, known)
+        machines = [each.summary for each in (*listed, *others.values()) if each is not None]
+        return machines, await firewall_rules(cloud.api)

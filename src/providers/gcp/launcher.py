@@ -19,29 +19,25 @@ from ...lazy_dataclass import dataclass
 from ..base import Architecture, LaunchRequest, Machine, MachineId
 from ..cloud import offers
 from ..cloud import small_labels as labels
-from ..cloud.cooldowns import Cooldowns
-from ..cloud.failures import AGAIN_S, CallRefused
-from ..cloud.keys import host_key
+from ..cloud.caching import Shared
+from ..cloud.calls import AGAIN_S, CallRefused
 from ..cloud.labels import labels_of
-from ..cloud.machine import new_machine
-from ..cloud.offers import Offer
+from ..cloud.machine_start import host_key, new_machine, user_data_for
+from ..cloud.offers import Cooldowns, Offer
 from ..cloud.port import Answer, Created, Order, Plan
-from ..cloud.single_flight import Shared
-from ..cloud.userdata import user_data_for
-from ..cloud.written import FLEET, FLEET_S
+from ..cloud.recorder import FLEET, FLEET_S
 from ..errors import ProviderError
-from . import catalogue, network
-from .api import failures
+from . import catalogue, cloud
+from .api import NOT_READY, SUMMARY, failures, of_operation
+from .catalogue import VENDOR
 from .cloud import instances
-from .errors import NOT_READY, SUMMARY, of_operation
-from .vendor import VENDOR
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from ..cloud.recorder import Recorder
     from .api import Api
-    from .network import GCPOptions
+    from .cloud import GCPOptions
 
 # Seconds that are billed at least; Google's page "VM instance pricing": by the second, for at least a minute.
 BILLED_S = 60.0
@@ -75,7 +71,7 @@ class GCPLauncher:
     def __init__(self, provider: GCPOptions, api: Api, recorder: Recorder, tasks: TaskGroup) -> None:
         self._provider, self._api, self._recorder = provider, api, recorder
         self._pool_labels = labels_of(recorder.pool, {})
-        self._tags = Shared(tasks, lambda: network.prepare(api, provider, recorder))
+        self._tags = Shared(tasks, lambda: cloud.open_firewall(api, provider, recorder))
 
     def start(self) -> None:
         self._tags.start()

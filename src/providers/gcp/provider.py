@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Literal
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest
-from ..cloud.options import set_all, tags
-from ..cloud.provider import CloudProvider
+from ..cloud.provider import CloudProvider, set_all, tags
 from ..errors import BadRequest, UnknownOption
-from ..option_names import checking_options
+from ..shared.option_names import checking_options
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.offers import Cooldowns
     from ..cloud.port import Plan
     from ..cloud.recorder import Recorder
     from .cloud import GCPCloud

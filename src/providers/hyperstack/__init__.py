@@ -1,8 +1,8 @@
 """The provider for Hyperstack.
 
-`cloud` and `launcher` implement the two protocols of `providers.cloud.port`, `service` has address, limits, errors and
-key, `catalogue` has types and prices.
+`api` describes the interface: address, limits, errors, key, types and prices. `cloud` implements the two protocols of
+`providers.cloud.port`, and finds, launches and ends machines. `provider` has the user's options.
 
-Public names: `provider.Hyperstack`.
-Open first: `launcher.py`.
+Public names: `provider.Hyperstack`, `cloud.HyperstackSurveyor`.
+Open first: `cloud.py`.
 """

@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, MachineOffer
 from ..cloud.addresses import reached_by
-from ..cloud.options import set_all
-from ..cloud.provider import CloudProvider
+from ..cloud.provider import CloudProvider, set_all
 from ..errors import UnknownOption
-from ..given_paths import StrPath
-from ..option_names import checking_options
+from ..shared.option_names import checking_options
+from ..shared.paths import StrPath
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.offers import Cooldowns
     from ..cloud.port import Plan
     from ..cloud.recorder import Recorder
-    from .cloud import HyperstackCloud
-    from .launcher import HyperstackLauncher, HyperstackPlan
+    from .cloud import HyperstackCloud, HyperstackLauncher, HyperstackPlan
 
 
 @partial(checking_options, error=UnknownOption)
@@ -67,17 +65,17 @@ class Hyperstack(CloudProvider["HyperstackCloud"]):
         return reach(place_of(self.key_file, self.endpoint_url))
 
     async def _first_plan(self, cloud: HyperstackCloud, request: LaunchRequest, cooldowns: Cooldowns) -> HyperstackPlan:
-        from .launcher import planned
+        from .cloud import planned
 
         return await planned(cloud.api, self, request, cooldowns, ())
 
     def _launcher(self, cloud: HyperstackCloud, recorder: Recorder, tasks: TaskGroup) -> HyperstackLauncher:  # noqa: ARG002
-        from .launcher import HyperstackLauncher
+        from .cloud import HyperstackLauncher
 
         return HyperstackLauncher(cloud, self, recorder)
 
     def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:
-        from .launcher import HyperstackPlan
+        from .cloud import HyperstackPlan
 
         assert isinstance(plan, HyperstackPlan)
         return replace(offer, region=plan.regions[offer.place])

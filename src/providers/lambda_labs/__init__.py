@@ -1,8 +1,8 @@
 """The provider for Lambda's On-Demand Cloud.
 
-`cloud` and `launcher` implement the two protocols of `providers.cloud.port`, `service` has address, limits, errors and
-key, `catalogue` has types and prices.
+`api` describes the interface: address, limits, errors, key, types and prices. `cloud` implements the two protocols of
+`providers.cloud.port`, and finds, launches and ends machines. `provider` has the user's options.
 
-Public names: `provider.Lambda`.
-Open first: `launcher.py`.
+Public names: `provider.Lambda`, `cloud.LambdaSurveyor`.
+Open first: `cloud.py`.
 """

@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest
-from ..cloud.options import set_all
-from ..cloud.options import tags as checked_tags
-from ..cloud.provider import CloudProvider
+from ..cloud.provider import CloudProvider, set_all
+from ..cloud.provider import tags as checked_tags
 from ..errors import UnknownOption
-from ..given_paths import StrPath
-from ..option_names import checking_options
+from ..shared.option_names import checking_options
+from ..shared.paths import StrPath
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.offers import Cooldowns
     from ..cloud.port import Plan
     from ..cloud.recorder import Recorder
-    from .cloud import LambdaCloud
-    from .launcher import LambdaLauncher
+    from .cloud import LambdaCloud, LambdaLauncher
 
 
 @partial(checking_options, error=UnknownOption)
@@ -82,11 +80,11 @@ class Lambda(CloudProvider["LambdaCloud"]):
         return reach(place_of(self.key_file, self.endpoint_url))
 
     async def _first_plan(self, cloud: LambdaCloud, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
-        from .launcher import plan
+        from .cloud import plan
 
         return await plan(cloud.api, self, request, cooldowns, ())
 
     def _launcher(self, cloud: LambdaCloud, recorder: Recorder, tasks: TaskGroup) -> LambdaLauncher:  # noqa: ARG002
-        from .launcher import LambdaLauncher
+        from .cloud import LambdaLauncher
 
         return LambdaLauncher(self, cloud, recorder)

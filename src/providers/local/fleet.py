@@ -17,15 +17,15 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..base import Address, LaunchRequest, Machine, MachineEvent, MachineGone, MachineId
 from ..errors import NoCapacity, ProviderError
-from ..threads import in_thread
+from ..shared.sockets import EXECUTOR_SOCKET, SSH_SOCKET
+from ..shared.threads import in_thread
 from .client import SupervisorClient, SupervisorGone
-from .sockets import EXECUTOR_SOCKET, SSH_SOCKET
 from .state import PoolDirectory, sweep
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..nvidia_smi import Device
+    from ..shared.nvidia_smi import Device
     from .supervisor_start import StartedSupervisor
 
 # How a test announces the end of a machine: by signals to its process group. 30 s is the shortest notice of any cloud.
@@ -104,8 +104,7 @@ class LocalFleet:
 
     async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
         # Imported here, after the supervisor was started, so that the supervisor starts earlier.
-        from .computer import refuse_too_much
-        from .devices import divide, find_devices, warn_of_too_few
+        from .computer import divide, find_devices, refuse_too_much, warn_of_too_few
 
         refuse_too_much(request, self._directory.path)
         if self._devices is None:

@@ -1,5 +1,4 @@
-"""The supervisor of a local pool's machines. It forks them, detects their end, and ends all of them when its client
-ends.
+"""The supervisor of a local pool's machines. It forks them, detects their end, and ends all when its client ends.
 
     watchdog -- supervisor -+- template                   imports slow modules, and forks the fork servers
                             +- fork server 0 -- workers   a machine is the process group of its fork server
@@ -13,10 +12,15 @@ The supervisor has one thread and no event loop, and has imported the executors'
 child subreaper, so every process that a dead machine leaves becomes its child, and is killed. Its control socket is its
 lease: when the client closes the socket, or dies, the supervisor ends everything. The supervisor also watches the
 client process itself, because children that the client has forked without exec hold the socket open.
+
+`ForkServer`, `Executor` and `Template` have the arguments of the processes' programs; `Template` and `ForkServerCode`
+say when the supervisor imports these programs.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import os
 import select
@@ -28,14 +32,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
+from ..shared.sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 from . import processes
 from .process_state import describe
-from .programs import Executor, ForkServerCode, Template, resolve, share_memory
-from .sockets import EXECUTOR_SOCKET, SSH_SOCKET, listening
 
 KILL_DEADLINE_S = 5.0
 # After one part (process) of a machine has ended, wait for this time (seconds) for the other parts, so that the
@@ -449,3 +452,72 @@ class MachineSupervisor:
         except ChildProcessError:
             return False
         return True
+
+
+class ForkServer(Protocol):
+    def __call__(self, control: socket.socket) -> NoReturn: ...
+
+
+class Executor(Protocol):
+    def __call__(
+        self,
+        listener: socket.socket,
+        forks: socket.socket,
+        *,
+        directory: Path,
+        same_host: bool,
+        accelerators: Sequence[tuple[str, float]],
+        sharing: int,
+    ) -> None: ...
+
+
+class Template(Protocol):
+    """A process that imports modules and forks from itself, created by `EntryPoints.template`. Each method raises
+    BrokenPipeError if the process has ended.
+    """
+
+    pid: int
+    ready: bool
+
+    def fileno(self) -> int: ...
+    def on_readable(self) -> None: ...
+    def fork(self, order: object, fds: Sequence[int]) -> int: ...
+    def close(self) -> None: ...
+
+
+class ForkServerCode:
+    """The code of fork servers and workers. The supervisor imports it while it waits for its client.
+
+    If the supervisor does not have to wait, it imports the code after it has forked the first executors, which do not
+    need this code, and which start on other cores in the meantime.
+    """
+
+    def __init__(self, fork_server: str, shared: Sequence[str]) -> None:
+        self._fork_server, self._shared = fork_server, shared
+        self._serve: ForkServer | None = None
+
+    def load(self) -> ForkServer:
+        """Import the code on the first call, and return the program of a fork server."""
+        if self._serve is not None:
+            return self._serve
+        gc.disable()  # nothing could be collected yet, and collections would delay the imports
+        for module in self._shared:
+            importlib.import_module(module)
+        serve: ForkServer = resolve(self._fork_server)
+        share_memory()
+        self._serve = serve
+        return serve
+
+
+def share_memory() -> None:
+    """Exclude all existing objects from garbage collection: their memory pages then stay shared with the forked
+    children.
+    """
+    gc.freeze()
+    gc.enable()
+
+
+def resolve(name: str) -> Any:
+    """Return the object at ``package.module:name``."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

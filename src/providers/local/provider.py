@@ -16,8 +16,8 @@ from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 from ..base import EntryPoints, LaunchRequest, MachineOffer
 from ..errors import BadRequest, JournalError, ProviderError, UnknownOption
-from ..option_names import checking_options
-from ..private import NotPrivate, state_root
+from ..shared.option_names import checking_options
+from ..shared.paths import NotPrivate, state_root
 from .state import PoolDirectory
 from .supervisor_start import StartedSupervisor, start_supervisor
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncssh
 
-from .sockets import EXECUTOR_SOCKET
+from ..shared.sockets import EXECUTOR_SOCKET
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com")
 LOGIN_S = 30.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ...lazy_dataclass import dataclass
 from ..errors import BadRequest
-from ..inherited_files import Descriptor, keep_here
-from ..private import make_private, state_root
+from ..shared.inherited_files import Descriptor, keep_here
+from ..shared.paths import make_private, state_root
 
 # Seconds; a directory without an owner that is younger is still being created; the creator of an older one was killed.
 UNOWNED_S = 60.0

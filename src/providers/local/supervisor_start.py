@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...lazy_named_tuple import NamedTuple
 from ..base import EntryPoints
-from ..inherited_files import keep_here
+from ..shared.inherited_files import keep_here
 
 LOWEST_FD = 10  # descriptors to pass on get numbers from here, which do not collide with the numbers in the supervisor
 CONTROL_FD, CLIENT_FD = 3, 4  # descriptor numbers in the supervisor

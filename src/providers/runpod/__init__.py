@@ -1,8 +1,8 @@
 """The provider for RunPod.
 
-`cloud` and `launcher` implement the two protocols of `providers.cloud.port`, `service` has address, limits and errors,
-`names` has the names of pods, which contain the pool.
+`api` describes the interface: address, limits, errors, key, types and prices. `cloud` implements the two protocols of
+`providers.cloud.port`, and finds, launches and ends machines. `provider` has the user's options.
 
-Public names: `provider.RunPod`.
-Open first: `launcher.py`.
+Public names: `provider.RunPod`, `cloud.RunPodSurveyor`.
+Open first: `cloud.py`.
 """

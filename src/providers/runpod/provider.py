@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Literal
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, MachineOffer
-from ..cloud.options import set_all
-from ..cloud.provider import CloudProvider
+from ..cloud.provider import CloudProvider, set_all
 from ..errors import UnknownOption
-from ..given_paths import StrPath
-from ..option_names import checking_options
+from ..shared.option_names import checking_options
+from ..shared.paths import StrPath
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.offers import Cooldowns
     from ..cloud.port import Plan
     from ..cloud.recorder import Recorder
-    from .cloud import RunPodCloud
-    from .launcher import RunPodLauncher
+    from .cloud import RunPodCloud, RunPodLauncher
 
 
 @partial(checking_options, error=UnknownOption)
@@ -88,7 +86,7 @@ class RunPod(CloudProvider["RunPodCloud"]):
         return reach(place_of(self.key_file, self.endpoint_url))
 
     async def _first_plan(self, cloud: RunPodCloud, request: LaunchRequest, cooldowns: Cooldowns) -> Plan:
-        from .launcher import plan
+        from .cloud import plan
 
         return await plan(cloud.api, self, request, cooldowns, ())
 
@@ -97,6 +95,6 @@ class RunPod(CloudProvider["RunPodCloud"]):
         return replace(offer, vcpus=offer.vcpus or None, memory_gb=offer.memory_gb or None)
 
     def _launcher(self, cloud: RunPodCloud, recorder: Recorder, tasks: TaskGroup) -> RunPodLauncher:  # noqa: ARG002
-        from .launcher import RunPodLauncher
+        from .cloud import RunPodLauncher
 
         return RunPodLauncher(self, cloud, recorder)

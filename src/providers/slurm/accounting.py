@@ -24,8 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from ...lazy_dataclass import dataclass
-from .durations import DAY_S, HOUR_S, MINUTE_S
-from .hostlist import expand
+from .notation import DAY_S, HOUR_S, MINUTE_S, expand
 
 FIELDS = (
     *("JobIDRaw", "State", "Start", "ElapsedRaw", "NodeList", "AllocCPUS"),

@@ -29,11 +29,10 @@ from ..base import (
     Warned,
 )
 from ..errors import BadRequest, NoCapacity, ProviderError
-from ..login_host import Here
-from ..private import NotPrivate, make_private
-from ..threads import in_thread
-from .durations import read_or_none
-from .hostlist import expand
+from ..shared.login_host import Here
+from ..shared.paths import NotPrivate, make_private
+from ..shared.threads import in_thread
+from .notation import expand, read_or_none
 from .script import END, KEYS, LIMIT, NODES, SIGNAL_S, Script, relay
 from .site import untrusted
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import ProviderError
-from ..side_by_side import side_by_side
-from .job_ends import JobEnds
-from .jobs import SILENT_S, Job, JobBook
+from ..shared.side_by_side import side_by_side
+from .jobs import SILENT_S, Job, JobBook, JobEnds
 from .squeue import JobView
 
 if TYPE_CHECKING:
-    from .site import Slurm
+    from .site import SlurmCommands
     from .submitter import Submitter
 
 POLL_S, MOST_POLL_S = 1.0, 5.0
@@ -33,7 +32,7 @@ class Endings:
     """Ends the jobs of one pool. ``poll`` calls squeue and updates the job book (all known jobs of the pool)."""
 
     def __init__(
-        self, pool: str, slurm: Slurm, submitter: Submitter, book: JobBook, poll: Callable[[], Awaitable[None]]
+        self, pool: str, slurm: SlurmCommands, submitter: Submitter, book: JobBook, poll: Callable[[], Awaitable[None]]
     ) -> None:
         self._pool, self._slurm, self._submitter, self._book, self._poll = pool, slurm, submitter, book, poll
         self._ended: set[str] = set()  # jobs whose end is confirmed

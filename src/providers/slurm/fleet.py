@@ -1,16 +1,30 @@
-"""One pool's machines in a Slurm cluster."""
+"""One pool's machines in a Slurm cluster: `SlurmFleet` submits, polls and ends the pool's jobs.
+
+`queue_pause_s` decides how often the queue is polled. `Gathering` combines launches: one job replaces all nodes that
+were lost together, if their replacements are requested at nearly the same time. `WaysIn` decides how to connect to the
+steps (a step is the server on one node of a job) with ``reach="auto"``: by SSH to nodes that accept the user's login,
+else by srun. `usage` queries Slurm's accounting once, after the end of the pool's jobs, for the processors and memory
+that the nodes used.
+
+POLL-1: the longer a job waits in the queue, the less often it is polled. But the client always notices a job's start in
+less than half the time for which the job's steps wait for their client.
+REACH-1: the client connects to a node by SSH only after the node has accepted the user's login once.
+REACH-2: after a step can be reached, the client waits at most `PATIENCE_S` for the probe of its node's SSH server.
+REACH-3: a site that has refused the user's login on all nodes of a job is not probed again.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from math import inf
 from typing import TYPE_CHECKING
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..base import (
     Address,
     LaunchRequest,
@@ -21,28 +35,31 @@ from ..base import (
     MachineQueued,
     MachineReachable,
     MachineStarted,
+    MachineUsage,
+    UsageUnknown,
     Warned,
 )
 from ..errors import BadRequest, JournalError, NotGone, ProviderError
-from ..resource_ownership import Claim
-from ..threads import in_thread
-from . import gres, left_jobs, reach, script
+from ..shared.resource_ownership import Claim
+from ..shared.threads import in_thread
+from . import jobs as left_jobs
+from . import notation, script
+from .accounting import JobUse, read
 from .endings import POLL_S, Endings
-from .gathering import Gathering
 from .jobs import Gone, Job, JobBook, JobEvent, Never, Queued, Runs
-from .polling import queue_pause_s
-from .site import Slurm as Commands
+from .site import SlurmCommands as Commands
 from .submitter import Submitter
-from .usage import LEAST_S, LEAVE_S, usage
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..journal import Journal
-    from ..login_host import Commands as Runner
-    from ..pool_lock import Place
-    from .submissions import Submission
-    from .submitter import SlurmOptions
+    from ..shared.journal import Journal
+    from ..shared.login_host import Commands as Runner
+    from ..shared.login_host import Ended
+    from ..shared.pool_lock import Place
+    from .site import SlurmCommands
+    from .submitter import SlurmOptions, Submission
+
 
 CALM_POLL_S = 5.0  # seconds between polls while no change is expected; otherwise `POLL_S`
 CALM_AFTER_S = 60.0
@@ -66,7 +83,7 @@ class SlurmFleet:
         self._gathering = Gathering(self._submit)
         self._machines: dict[MachineId, Machine] = {}
         self._reached: set[MachineId] = set()
-        self._ways_in = reach.WaysIn()
+        self._ways_in = WaysIn()
         # Places of the pool, including those recorded by an adopted pool's client.
         self._places: list[Place] = [provider.journal_place]
         self._polling = anyio.Lock()
@@ -102,7 +119,7 @@ class SlurmFleet:
             raise BadRequest(f"the jobs of pool {self._pool} are in {there}, not in {where}: attach to it there")
         around, now = await self._submitter.site(), anyio.current_time()
         views = await self._slurm.jobs(around.user, None)
-        adopted = left_jobs.left(views, Claim.of(self._pool, here, hosts), known, most)
+        adopted = left_jobs.split_left_jobs(views, Claim.of(self._pool, here, hosts), known, most)
         self._submitter.left(here)
         self._places += [each.place for each in here if each.place not in self._places]
         for view in adopted.keeps:
@@ -201,7 +218,7 @@ class SlurmFleet:
     # --- submitting ---------------------------------------------------------------------------------------------------
 
     async def _submit(self, request: LaunchRequest, count: int) -> list[Machine]:
-        arguments = [*self._provider.arguments(), *gres.arguments(request, self._provider.gres)]
+        arguments = [*self._provider.arguments(), *notation.resource_arguments(request, self._provider.gres)]
         submission = await self._submitter.submit(request, count, arguments)
         return [self._machines[machine] for machine in self._submitted(submission)]
 
@@ -351,7 +368,7 @@ class SlurmFleet:
     async def _ask_the_way(self, nodes: Sequence[str]) -> None:
         """Probe which nodes accept SSH logins of the user, while the steps on these nodes start."""
         try:
-            self._ways_in.answered(nodes, await self._slurm.lets_in(nodes, reach.ASK_S))
+            self._ways_in.answered(nodes, await self._slurm.lets_in(nodes, ASK_S))
         except ProviderError:
             self._ways_in.failed(nodes)
 
@@ -444,3 +461,176 @@ class SlurmFleet:
             raise next((each for each in failures if each.retry_after_s is None), failures[0])
         await self._endings.end_known()  # once more, for the jobs that the search has found
         await self._slurm.remove([each.folder for each in self._submitter.submissions if each.job is not None])
+
+
+# Seconds to gather requests: the pool reports the losses of one job's nodes, and requests replacements, one by one.
+GATHER_S = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class _Launch:
+    request: LaunchRequest
+    count: int
+    machines: Sequence[Machine] | None = None
+    error: ProviderError | None = None
+    over: anyio.Event = field(default_factory=anyio.Event)
+
+    def share(self, first: int, count: int) -> Sequence[Machine]:
+        if self.error is not None:
+            raise self.error
+        if self.machines is None:
+            raise ProviderError("the call that was to submit the job was cancelled", retry_after_s=0.0)
+        return self.machines[first : first + count]
+
+
+class Gathering:
+    """Combines concurrent requests into one call of ``launch``. The first caller waits for further requests, then makes
+    the call. If the first caller is cancelled, the other callers get an error that allows a retry.
+    """
+
+    def __init__(self, launch: Callable[[LaunchRequest, int], Awaitable[Sequence[Machine]]]) -> None:
+        self._launch = launch
+        self._open: _Launch | None = None
+
+    async def launch(self, request: LaunchRequest, count: int) -> Sequence[Machine]:
+        """Return ``count`` of the machines that the combined launch has created.
+
+        Raises:
+            ProviderError: The combined launch failed; each caller gets this error.
+        """
+        joined = self._open
+        if joined is not None and joined.request == request:
+            first = joined.count
+            joined.count += count
+            await joined.over.wait()
+            return joined.share(first, count)
+        self._open = call = _Launch(request, count)
+        try:
+            try:
+                await anyio.sleep(GATHER_S)
+            finally:
+                self._open = None if self._open is call else self._open
+            call.machines = await self._launch(request, call.count)
+        except ProviderError as error:
+            call.error = error
+        finally:
+            call.over.set()
+        return call.share(0, count)
+
+
+PATIENCE_S = 0.5
+ASK_S = 3.0  # the limit for one probe, in seconds: a firewall may drop its packets
+
+
+class WaysIn:
+    """A record of the nodes that accept the user's SSH login."""
+
+    def __init__(self) -> None:
+        self._probing: set[str] = set()
+        self._open: set[str] = set()
+        self._ready_at: dict[str, float] = {}
+        self._closed = False
+
+    def ask(self, nodes: Iterable[str]) -> list[str]:
+        """Return the nodes to probe for SSH now. Call `answered` or `failed` when the probe has ended."""
+        new = [] if self._closed else [node for node in nodes if node not in self._probing | self._open]
+        self._probing.update(new)
+        return new
+
+    def answered(self, nodes: Collection[str], lets_in: Collection[str]) -> None:
+        self._probing.difference_update(nodes)
+        self._open.update(lets_in)
+        self._closed = not self._open
+
+    def failed(self, nodes: Collection[str]) -> None:
+        """Record that the probe of these nodes gave no answer."""
+        self._probing.difference_update(nodes)
+
+    def by_ssh(self, node: str, now: float) -> bool | None:
+        """Return whether to connect to the step on ``node`` by SSH. None: unknown so far. Call only when the step can
+        be reached.
+        """
+        if node in self._open:
+            return True
+        ready_at = self._ready_at.setdefault(node, now)
+        if node in self._probing and now - ready_at < PATIENCE_S:
+            return None
+        return False
+
+
+SHARE = 20.0  # the pause is the time since the last change, divided by this number
+MOST_S = 60.0
+FIRST_LEASE_S = 30.0  # seconds that a step's first lease is longer than later leases: see step_server.py
+
+
+def queue_pause_s(calm_s: float, *, lease_s: float, least_s: float) -> float:
+    """Return the pause (seconds) between polls while all jobs wait in the queue. ``calm_s``: seconds since the last
+    change; ``least_s``: the pause while jobs run.
+    """
+    return max(min(calm_s / SHARE, MOST_S, (lease_s + FIRST_LEASE_S) / 3), least_s)
+
+
+# Seconds that closing a pool may take until the figures have arrived, counted from the start of closing: figures may
+# come late.
+LEAVE_S = 1.0
+# The query gets at least this time (seconds), even if closing the pool has already taken longer than `LEAVE_S`.
+LEAST_S = 0.4
+AGAIN_S = 0.1
+DISABLED = "accounting storage is disabled"
+
+
+async def usage(slurm: SlurmCommands, jobs: Iterable[Job], *, within_s: float) -> Sequence[MachineUsage | UsageUnknown]:
+    """Return what the machines of ended jobs have used, and which machines have no figures.
+
+    The query takes at most ``within_s`` seconds, and raises no error that Slurm may have caused.
+    """
+    ran = {job.id: job for job in jobs if job.node_of}
+    if not ran:
+        return []
+    uses: dict[str, JobUse] = {}
+    failure = ""
+    try:
+        with anyio.move_on_after(within_s):
+            while late := [job for job in ran if job not in uses]:
+                ended = await slurm.accounting(late)
+                if failure := _failure(ended, slurm.where):
+                    break
+                uses |= {job: use for job, use in read(ended.stdout).items() if job in ran and use.complete}
+                if len(uses) < len(ran):
+                    await anyio.sleep(AGAIN_S)
+    except ProviderError as error:
+        failure = str(error)
+    return [*_used(ran, uses), *_unknown(ran, uses, failure)]
+
+
+def _used(ran: dict[str, Job], uses: dict[str, JobUse]) -> Iterator[MachineUsage]:
+    for job, use in uses.items():
+        for machine, node in ran[job].node_of.items():
+            if (of := use.nodes.get(node)) is not None:
+                yield MachineUsage(machine, of.seconds, of.cpus, of.cpu_s, of.memory_bytes, of.memory_total_bytes)
+
+
+def _unknown(ran: dict[str, Job], uses: dict[str, JobUse], failure: str) -> Iterator[UsageUnknown]:
+    late = [job for job in ran if job not in uses]
+    if late and failure:
+        yield UsageUnknown(failure)
+    elif late:
+        yield UsageUnknown(f"the accounting comes late; ask for it by `sacct --jobs {','.join(late)}`")
+    if shrunk := [job for job, use in uses.items() if use.shrunk]:
+        yield UsageUnknown(f"Slurm has no figures of steps that ran when their job was shrunk ({_jobs(shrunk)})")
+    if lost := [job for job, use in uses.items() if not use.shrunk and {*ran[job].node_of.values()} - {*use.nodes}]:
+        yield UsageUnknown(f"the accounting does not have all nodes of {_jobs(lost)}")
+
+
+def _failure(ended: Ended, where: str) -> str:
+    """Return why sacct has failed; empty: it has not failed."""
+    if ended.status == 0:
+        return ""
+    message = " ".join(ended.stderr.split()) or "nothing"
+    if DISABLED in message:
+        return f"the cluster keeps no accounting (sacct {where}: {message})"
+    return f"sacct {where} failed, and said: {message[:300]}"
+
+
+def _jobs(jobs: Sequence[str]) -> str:
+    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(jobs)}"

@@ -1,4 +1,7 @@
-"""Track the state of a pool's jobs and machines from one output of squeue to the next. No I/O, no clock.
+"""The states of a pool's jobs and machines, tracked from one output of squeue to the next. No I/O, no clock.
+
+`JobBook` tracks the jobs of a living pool, `JobEnds` decides when jobs that are being ended are over, and
+`split_left_jobs` decides which jobs of a dead client a fleet takes over.
 
 JOBS-1: a machine is reported as running at most once, and as gone at most once. After it is reported as gone, no event
 follows for it.
@@ -14,18 +17,35 @@ has silent nodes, and all its other steps have ended.
 JOBS-7: while Slurm ends a job, its steps are asked to end, once, when the time announced to their tasks is over.
 JOBS-8: a job has ended by its own report when the steps on all its nodes had begun, and all of them have reported their
 end.
+
+ENDS-1: a job is over when an output of squeue shows it as ended. A job is also over when `MISSING` outputs in a row,
+`APART_S` apart, do not show it: one output is not enough, because a Slurm controller that has just started, or a
+standby controller that takes over, answers before it knows all jobs.
+ENDS-2: a quiet job (no step runs on any responding node) is over when an output of squeue shows that Slurm is ending
+the job. A job is known to be quiet by its steps (JOBS-6, JOBS-8), or because Slurm has had enough time to kill its
+steps. Slurm shows such a job until Slurm counts the other nodes as down, or has cleaned up, which takes minutes at some
+sites.
+
+LEFT-1: a machine is taken over only if its job runs, the job still has the machine's node, and the journal shows that
+the job is of this pool.
+LEFT-2: every other living job of the pool is ended. Jobs of other pools are not touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import field
 from math import inf
+from typing import TYPE_CHECKING
 
 from ...lazy_dataclass import dataclass
-from ..base import MachineId
-from .reasons import Reason, reason_of
-from .squeue import ENDS, QUEUED, RUNS, JobView
+from ..base import Machine, MachineId
+from ..shared.resource_ownership import Claim, Thing
+from .squeue import ENDS, QUEUED, RUNS, JobView, Reason, label_of, reason_of
+
+if TYPE_CHECKING:
+    from ..shared.journal import Intent
+
 
 # Seconds for an ending job to report its cause. The replacement of its machines waits at most this long.
 CAUSE_S = 0.5
@@ -312,3 +332,99 @@ def _moved(before: float | None, now: float | None) -> bool:
     if before is None or now is None:
         return before is not now
     return abs(now - before) >= MOVED_S
+
+
+APART_S = 0.5
+
+
+class JobEnds:
+    """The jobs that are being ended. ``watched``: jobs that are known to exist before the first output of squeue."""
+
+    def __init__(self, watched: Iterable[str] = ()) -> None:
+        self._lacked = dict.fromkeys(watched, 0)
+        self._lacked_at: dict[str, float] = {}
+
+    @property
+    def left(self) -> list[str]:
+        """The jobs that are not over."""
+        return list(self._lacked)
+
+    def answer(self, views: Iterable[JobView], sent_at: float, quiet: Container[str] = ()) -> list[str]:
+        """Process an output of squeue. Return the jobs that are not over.
+
+        Args:
+            views: The jobs in the output that this program is ending.
+            sent_at: Time at which the output was requested.
+            quiet: Jobs of which no step runs on any responding node.
+        """
+        shown = {view.id: view for view in views}
+        for job in [*self._lacked, *(each for each in shown if each not in self._lacked)]:
+            if job in shown:
+                view = shown[job]
+                self._shown(job, over=view.over or (view.state in ENDS and job in quiet))
+            elif sent_at - self._lacked_at.get(job, -inf) >= APART_S:
+                self._lacked[job] += 1
+                self._lacked_at[job] = sent_at
+                if self._lacked[job] >= MISSING:
+                    del self._lacked[job]
+        return self.left
+
+    def _shown(self, job: str, *, over: bool) -> None:
+        self._lacked_at.pop(job, None)
+        if over:
+            self._lacked.pop(job, None)
+        else:
+            self._lacked[job] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftJobs:
+    """The jobs to take over, and the jobs to end.
+
+    ``machines``: the machines that are taken over; ``surplus``: the number of living machines above ``most``;
+    ``keeps``: the jobs of ``machines``; ``ends``: the other living jobs of the pool.
+    """
+
+    machines: tuple[Machine, ...]
+    surplus: int
+    keeps: tuple[JobView, ...]
+    ends: tuple[JobView, ...]
+
+
+def thing_of(view: JobView) -> Thing:
+    """Return a job as a `Thing`, so that a claim can check to which pool it belongs."""
+    label = label_of(view.comment)
+    if label is None:
+        return Thing(view.id)
+    return Thing(view.id, pool=label.pool, owner=label.owner, launch=label.token)
+
+
+def split_left_jobs(views: Iterable[JobView], claim: Claim, known: Sequence[Machine], most: int) -> LeftJobs:
+    """Decide to take over the first ``most`` of the ``known`` machines that still exist. ``views``: the user's jobs, as
+    squeue shows them.
+    """
+    ours = {view.id: view for view in views if not view.over and claim.has(thing_of(view))}
+    there = [machine for machine in known if machine.address is not None and _runs(ours.get(job_of(machine)), machine)]
+    machines = tuple(there[:most])
+    kept = {job_of(machine) for machine in machines}
+    return LeftJobs(
+        machines,
+        len(there) - len(machines),
+        tuple(view for view in ours.values() if view.id in kept),
+        tuple(view for view in ours.values() if view.id not in kept),
+    )
+
+
+def folder_of(view: JobView, intents: Iterable[Intent], root: str) -> str:
+    """Return a job's folder: as the journal has it, else named by the token of the sbatch call that created the job."""
+    label = label_of(view.comment)
+    written = (each.facts.get("folder") for each in intents if view.id in (each.ids or ()))
+    return next(filter(None, written), f"{root}/{view.id if label is None else label.token}")
+
+
+def job_of(machine: Machine) -> str:
+    return machine.facts.get("job", "")
+
+
+def _runs(view: JobView | None, machine: Machine) -> bool:
+    return view is not None and view.state in RUNS and machine.facts.get("node", "") in view.nodes

@@ -13,15 +13,14 @@ import anyio
 from ...lazy_dataclass import dataclass
 from ..base import EntryPoints, Login
 from ..errors import UnknownOption
-from ..given_paths import StrPath
-from ..login_files import as_texts, login_of
-from ..long_options import LongOptions, OptionValue, as_words, long_options
-from ..option_names import checking_options, shown
-from ..threads import uninterrupted
-from .durations import seconds_of
+from ..shared.login_options import LongOptions, OptionValue, as_texts, as_words, login_of, long_options
+from ..shared.option_names import checking_options, shown
+from ..shared.paths import StrPath
+from ..shared.threads import uninterrupted
+from .notation import seconds_of
 
 if TYPE_CHECKING:
-    from ..login_host import Place
+    from ..shared.login_host import Place
     from .allocation import Allocation
     from .fleet import SlurmFleet
 
@@ -227,7 +226,7 @@ class Slurm:
         Raises:
             ValueError: The text is not a host.
         """
-        from ..login_host import Place
+        from ..shared.login_host import Place
 
         return Place.of_option("Slurm(host=...)", self.host or "", self.login())
 
@@ -251,8 +250,8 @@ class Slurm:
             JournalError: The journal cannot be written.
             BadRequest: The pool has another owner.
         """
-        from ..journal import Journal
-        from ..login_host import opened_commands
+        from ..shared.journal import Journal
+        from ..shared.login_host import opened_commands
         from .fleet import SlurmFleet
 
         journal = await uninterrupted(Journal.open)

@@ -28,8 +28,7 @@ import sys
 from collections.abc import Sequence
 
 from ...lazy_dataclass import dataclass
-from .durations import text_of
-from .hostlist import MOST
+from .notation import MOST_NODES, text_of
 from .step.programs import HERE
 
 SERVER, RELAY = "step_server.py", "relay.py"
@@ -115,7 +114,7 @@ class Script:
             nodes=NODES,
             limit=LIMIT,
             wanted=WANTED,
-            most=MOST,
+            most=MOST_NODES,
             signal_s=signal_s(self.time_s),
             server=SERVER,
         )

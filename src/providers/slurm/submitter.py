@@ -1,5 +1,13 @@
-"""Submit one pool's jobs. The journal records each job before sbatch is called; if a response is lost, `submissions`
-decides what to do.
+"""Submission of one pool's jobs: `Submitter` calls sbatch, `Submission` decides what to do if a response is lost.
+
+The journal records each job before sbatch is called. Each call has a token: the journal has it before the call, and the
+comment of the created job has it. The call can take effect only once: it creates the job's folder, which is named by
+the token, and stops if the folder exists.
+
+SUBMIT-1: one token is submitted once. After a lost response, the queue is searched, and the call is never repeated.
+SUBMIT-2: a call whose response was lost has created nothing only if squeue shows no job with the token, and squeue was
+started after the call was surely over.
+SUBMIT-3: a job with the token of a call is this call's job, however late the job appears.
 """
 
 from __future__ import annotations
@@ -12,19 +20,20 @@ from uuid import uuid4
 
 import anyio
 
+from ...lazy_dataclass import dataclass
 from ..errors import HostAway, JournalError, ProviderError
-from ..login_host import COMMAND_S, Place
-from ..threads import in_thread, uninterrupted
+from ..shared.login_host import COMMAND_S, Place
+from ..shared.threads import in_thread, uninterrupted
 from . import script
-from .errors import is_refusal
-from .squeue import Label, owner
-from .submissions import Submission
+from .site import is_refusal
+from .squeue import JobView, Label, label_of, owner
 
 if TYPE_CHECKING:
     from ..base import LaunchRequest, Login
-    from ..journal import Intent, Journal
+    from ..shared.journal import Intent, Journal
     from .site import Around
-    from .site import Slurm as Commands
+    from .site import SlurmCommands as Commands
+
 
 JOB = "slurm-job"  # the kind of these intents (records of planned calls) in the journal
 # Seconds between two searches for a lost job, and the longest pause while Slurm does not respond.
@@ -218,3 +227,65 @@ class Submitter:
             await in_thread(self._journal.happened, intent, ids)
         except JournalError:
             pass  # the journal need not have the outcome: it has the intent, and the job's comment has the token
+
+
+OVER_S = COMMAND_S + 15.0  # seconds without a response; after this time, no process of the call can still run
+
+Step = Literal["submit", "look", "job", "nothing", "refused"]
+
+
+@dataclass(slots=True)
+class Submission:
+    """One call of sbatch, which submits a job of ``count`` nodes."""
+
+    token: str
+    folder: str
+    count: int
+    job: str | None = None
+    is_sent: bool = False
+    refused: bool = False
+    lost_at: float | None = None
+    nothing: bool = False
+
+    @property
+    def next_step(self) -> Step:
+        """Return the next step (submit, or look for the job in the queue), or, if there is none, the outcome of the
+        call.
+        """
+        if self.job is not None:
+            return "job"
+        if self.refused:
+            return "refused"
+        if self.nothing:
+            return "nothing"
+        return "look" if self.is_sent else "submit"
+
+    @property
+    def open(self) -> bool:
+        """Return whether it is still possible that the call creates a job."""
+        return self.next_step in {"submit", "look"}
+
+    def submitting(self) -> None:
+        assert self.next_step == "submit", f"the submission {self.token} is under way, or has been answered"
+        self.is_sent = True
+
+    def answered(self, job: str) -> None:
+        self.job = job
+
+    def was_refused(self) -> None:
+        """Record that sbatch has refused the call, so no job exists."""
+        self.refused = True
+
+    def lost(self, now: float) -> None:
+        """Record that the call's response is lost."""
+        self.lost_at = now
+
+    def looked(self, views: Iterable[JobView], sent_at: float) -> None:
+        """Process an output of squeue. ``sent_at``: time at which the output was requested."""
+        for view in views:
+            label = label_of(view.comment)
+            if label is not None and label.token == self.token:
+                self.job = view.id
+                return
+        if self.next_step == "look" and self.lost_at is not None and sent_at - self.lost_at >= OVER_S:
+            self.nothing = True

@@ -12,24 +12,21 @@ from contextlib import asynccontextmanager
 import anyio
 
 from ..errors import NotGone
-from ..journal import Intent, Journal
-from ..login_files import no_way, options_of
-from ..login_host import Place as LoginPlace
-from ..login_host import opened_commands
-from ..pool_lock import Place
-from ..resource_ownership import Claim, Others, Thing
+from ..shared.journal import Intent, Journal
+from ..shared.login_host import Place as LoginPlace
+from ..shared.login_host import opened_commands
+from ..shared.login_options import no_way, options_of
+from ..shared.pool_lock import Place
+from ..shared.resource_ownership import Claim, Others, Thing
+from ..shared.threads import in_thread
 from ..survey import FoundMachine, PlaceAnswer
-from ..threads import in_thread
 from .endings import KILL_S
-from .job_ends import JobEnds
-from .jobs import SILENT_S
-from .left_jobs import thing_of
+from .jobs import SILENT_S, JobEnds, thing_of
 from .provider import Slurm
-from .reasons import reason_of
 from .site import Around
-from .site import Slurm as Commands
-from .squeue import QUEUED, JobView, label_of
-from .submissions import OVER_S
+from .site import SlurmCommands as Commands
+from .squeue import QUEUED, JobView, label_of, reason_of
+from .submitter import OVER_S
 
 AGAIN_S, FORCE_AFTER_S, CONFIRM_S = 0.5, 3.0, 120.0
 MOST_NODES = 4  # a text names at most this many nodes

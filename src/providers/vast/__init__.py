@@ -1,8 +1,8 @@
 """The provider for Vast.ai.
 
-`cloud` and `launcher` implement the two protocols of `providers.cloud.port`, `service` has address, limits, errors, key
-and account, `catalogue` turns offers into types.
+`api` describes the interface: address, limits, errors, key, types and prices. `cloud` implements the two protocols of
+`providers.cloud.port`, and finds, launches and ends machines. `provider` has the user's options.
 
-Public names: `provider.Vast`.
-Open first: `launcher.py`.
+Public names: `provider.Vast`, `cloud.VastSurveyor`.
+Open first: `cloud.py`.
 """

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 
 from ...lazy_dataclass import dataclass
 from ..base import LaunchRequest, MachineOffer
-from ..cloud.options import set_all, several
-from ..cloud.provider import CloudProvider
+from ..cloud.provider import CloudProvider, set_all, several
 from ..errors import UnknownOption
-from ..given_paths import StrPath
-from ..option_names import checking_options
+from ..shared.option_names import checking_options
+from ..shared.paths import StrPath
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from ..cloud.cooldowns import Cooldowns
+    from ..cloud.offers import Cooldowns
     from ..cloud.port import Plan
     from ..cloud.recorder import Recorder
-    from .cloud import VastCloud
-    from .launcher import RentPlan, VastLauncher
+    from .cloud import RentPlan, VastCloud, VastLauncher
 
 
 @partial(checking_options, error=UnknownOption)
@@ -90,19 +88,19 @@ class Vast(CloudProvider["VastCloud"]):
         return reach(place_of(self.key_file, self.endpoint_url))
 
     async def _first_plan(self, cloud: VastCloud, request: LaunchRequest, cooldowns: Cooldowns) -> RentPlan:
-        from . import catalogue
-        from .launcher import plan
+        from . import api
+        from .cloud import plan
 
-        return plan(await catalogue.load(cloud.api, self, request), request, cooldowns)
+        return plan(await api.load_offers(cloud.api, self, request), request, cooldowns)
 
     def _shown(self, offer: MachineOffer, plan: Plan) -> MachineOffer:
-        from .launcher import RentPlan
+        from .cloud import RentPlan
 
         assert isinstance(plan, RentPlan)
         ask = plan.asks[offer.kind]
         return replace(offer, kind=ask.kind, place=f"{ask.country} #{ask.id}")
 
     def _launcher(self, cloud: VastCloud, recorder: Recorder, tasks: TaskGroup) -> VastLauncher:  # noqa: ARG002
-        from .launcher import VastLauncher
+        from .cloud import VastLauncher
 
         return VastLauncher(self, cloud, recorder)

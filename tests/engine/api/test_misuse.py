@@ -12,7 +12,7 @@ from outrider.engine.client.mapping import check_map
 from outrider.engine.runs.writer import RunEnd
 from outrider.engine.sync import SyncPool
 from outrider.errors import NotACall
-from outrider.providers.given_paths import half_url
+from outrider.providers.shared.paths import half_url
 
 
 @compute

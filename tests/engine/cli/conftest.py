@@ -13,9 +13,9 @@ import pytest
 from outrider.engine.cli import surveys
 from outrider.engine.cli.main import app
 from outrider.providers.errors import NotAuthorized, NotGone
-from outrider.providers.journal import Intent, Journal
-from outrider.providers.pool_lock import Place
-from outrider.providers.resource_ownership import Thing
+from outrider.providers.shared.journal import Intent, Journal
+from outrider.providers.shared.pool_lock import Place
+from outrider.providers.shared.resource_ownership import Thing
 from outrider.providers.survey import FoundMachine, PlaceAnswer
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from outrider.providers import pool_lock
-from outrider.providers.journal import Journal
-from outrider.providers.resource_ownership import Thing
+from outrider.providers.shared import pool_lock
+from outrider.providers.shared.journal import Journal
+from outrider.providers.shared.resource_ownership import Thing
 from outrider.providers.survey import FoundMachine
 
 if TYPE_CHECKING:

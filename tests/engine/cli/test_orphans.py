@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.engine.cli.orphans import known_pools, verdict
-from outrider.providers.journal import Intent, PoolRecord, Standing
-from outrider.providers.pool_lock import Owner
-from outrider.providers.resource_ownership import OURS, Thing, whose
+from outrider.providers.shared.journal import Intent, PoolRecord, Standing
+from outrider.providers.shared.pool_lock import Owner
+from outrider.providers.shared.resource_ownership import OURS, Thing, whose
 from outrider.providers.survey import FoundMachine, PlaceAnswer
 
 NOW = 1_000_000.0

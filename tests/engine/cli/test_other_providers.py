@@ -13,8 +13,8 @@ from anyio.lowlevel import checkpoint
 
 from outrider.engine.cli import surveys
 from outrider.providers.errors import ProviderError
-from outrider.providers.journal import Intent, Journal
-from outrider.providers.pool_lock import Place
+from outrider.providers.shared.journal import Intent, Journal
+from outrider.providers.shared.pool_lock import Place
 from outrider.providers.survey import FoundMachine, PlaceAnswer
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from outrider.engine.cli.orphans import FoundPool
 from outrider.engine.cli.pools_here import RunSeen, ShownPool, joined, pools_here
 from outrider.engine.cli.ps import cells
 from outrider.engine.runs.files import RecordFiles
-from outrider.providers.journal import Journal
 from outrider.providers.local.state import LivingPool, PoolDirectory, living_pools
-from outrider.providers.pool_lock import Owner
+from outrider.providers.shared.journal import Journal
+from outrider.providers.shared.pool_lock import Owner
 
 RUN = RunSeen(
     run="r", pool="train", provider="local", standing="alive", owner="process 7 of me on here", pid=7,

@@ -10,7 +10,7 @@ import pytest
 
 from outrider.engine.cli.orphans import FoundPool
 from outrider.engine.cli.pool_table import age, machines, place, price
-from outrider.providers.journal import Journal
+from outrider.providers.shared.journal import Journal
 from outrider.providers.survey import FoundMachine
 
 if TYPE_CHECKING:

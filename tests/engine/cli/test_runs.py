@@ -13,7 +13,7 @@ from outrider.engine.cli.runs import cells
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import Run
 from outrider.engine.runs.status import RunStatus
-from outrider.providers.pool_lock import Lock
+from outrider.providers.shared.pool_lock import Lock
 
 if TYPE_CHECKING:
     from .conftest import Outrider

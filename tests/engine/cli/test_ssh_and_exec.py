@@ -33,8 +33,8 @@ from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.nodes import nodes_now
 from outrider.engine.transport.ssh import new_key
 from outrider.providers.base import Address, Login
-from outrider.providers.journal import Journal
-from outrider.providers.pool_lock import Owner
+from outrider.providers.shared.journal import Journal
+from outrider.providers.shared.pool_lock import Owner
 from outrider.providers.ssh import SSH, Host
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
@@ -469,8 +469,8 @@ from dataclasses import asdict
 from pathlib import Path
 from outrider.engine.client.adoption import REST
 from outrider.engine.runs.files import RecordFiles
-from outrider.providers.journal import Journal
-from outrider.providers.pool_lock import Owner
+from outrider.providers.shared.journal import Journal
+from outrider.providers.shared.pool_lock import Owner
 root = Path(sys.argv[1])
 owned = Journal.open(root).own("train-00ff00", "containers", {"on": "here"})
 machines = [{"machine": {"id": f"/box-{n}"}, "host_keys": []} for n in range(2)]

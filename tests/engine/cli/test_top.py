@@ -28,7 +28,7 @@ from outrider.engine.cli.usage import BARS, NO_BAR, SHOWN, Usage, curve, shown
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import run_of
 from outrider.engine.runs.samples import SYSTEM, sample_line
-from outrider.providers.pool_lock import Owner
+from outrider.providers.shared.pool_lock import Owner
 
 if TYPE_CHECKING:
     from .conftest import Outrider

@@ -17,7 +17,6 @@ from outrider.engine.client import adoption
 from outrider.engine.client.adoption import AdoptionRecord, RecordedFleet
 from outrider.engine.pool_options import AttachOptions
 from outrider.engine.transport.ssh import new_key
-from outrider.providers import pool_lock
 from outrider.providers.base import (
     Address,
     EntryPoints,
@@ -30,7 +29,8 @@ from outrider.providers.base import (
 )
 from outrider.providers.errors import NoCapacity
 from outrider.providers.fake import Fake, FakeFleet, Script
-from outrider.providers.journal import Journal
+from outrider.providers.shared import pool_lock
+from outrider.providers.shared.journal import Journal
 
 pytestmark = pytest.mark.anyio
 EAST = {"region": "us-east-1"}

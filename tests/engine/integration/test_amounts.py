@@ -11,8 +11,8 @@ import pytest
 
 from outrider import Local, Pool, SpecError, TaskKilled, Worker, compute
 from outrider.engine.api.plugin import Plugin
-from outrider.providers.local import devices
-from outrider.providers.nvidia_smi import Device
+from outrider.providers.local import computer
+from outrider.providers.shared.nvidia_smi import Device
 
 pytestmark = pytest.mark.anyio
 MB = 1_000_000
@@ -26,7 +26,7 @@ def _accelerators() -> Iterator[None]:
         return [Device(number, f"GPU-{number}", "H100", 80.0) for number in range(4)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "find_devices", find_devices)
+        patch.setattr(computer, "find_devices", find_devices)
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         patch.delenv("OMP_NUM_THREADS", raising=False)
         patch.delenv("MKL_NUM_THREADS", raising=False)

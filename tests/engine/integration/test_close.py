@@ -22,7 +22,7 @@ from outrider.engine.client import loop_thread
 from outrider.engine.client.loop_calls import called
 from outrider.engine.client.loop_thread import LoopThread
 from outrider.engine.client.open_pool import OpenPool
-from outrider.providers.threads import in_thread
+from outrider.providers.shared.threads import in_thread
 
 PATIENCE_S = 60.0
 

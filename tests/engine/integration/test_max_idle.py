@@ -12,7 +12,7 @@ import pytest
 
 from outrider import Local, Pool, PoolClosed, PoolIdle, compute
 from outrider.actors import events as ev
-from outrider.providers.local import devices
+from outrider.providers.local import computer
 
 from ..fake_gpus import built
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def gpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """This computer has two GPUs, which do nothing."""
-    monkeypatch.setattr(devices, "_driver_is_loaded", lambda: True)
+    monkeypatch.setattr(computer, "_driver_is_loaded", lambda: True)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     monkeypatch.setenv("NVML_SAYS", "use=0")

@@ -19,7 +19,7 @@ import pytest
 from outrider import Local, Plugin, Pool, PoolClosed, Secret, SpecError, SyncPool, compute, plugins
 from outrider.engine.api.plugin import PluginContext
 from outrider.engine.client.loop_thread import LoopThread
-from outrider.providers.threads import in_thread
+from outrider.providers.shared.threads import in_thread
 
 PATIENCE_S = 60.0
 

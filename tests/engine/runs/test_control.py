@@ -19,7 +19,7 @@ from outrider.engine.runs import control
 from outrider.engine.runs.control import CONTROL, ControlSocket, NoAnswer, ask
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.reader import Run, runs_in
-from outrider.providers.local.sockets import short_name
+from outrider.providers.shared.sockets import short_name
 
 pytestmark = pytest.mark.anyio
 

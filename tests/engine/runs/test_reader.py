@@ -15,7 +15,7 @@ from outrider.engine.runs import reader
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.lines import log_line
 from outrider.engine.runs.reader import Logs, runs_in, runs_meant
-from outrider.providers.pool_lock import Owner
+from outrider.providers.shared.pool_lock import Owner
 
 
 def record(folder: Path, name: str, began: float, state: str = "ended") -> RecordFiles:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from outrider.engine.runs import retention
 from outrider.engine.runs.files import RecordFiles
 from outrider.engine.runs.retention import StoredRun, outdated, sweep, sweep_at_times
-from outrider.providers.pool_lock import Owner
+from outrider.providers.shared.pool_lock import Owner
 
 Decide = Callable[..., Sequence[StoredRun]]
 RUNS = st.lists(st.tuples(st.integers(0, 100), st.booleans()), max_size=12).map(

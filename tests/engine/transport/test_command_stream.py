@@ -24,8 +24,8 @@ from outrider.engine.transport import command_stream, reachability, ssh
 from outrider.engine.transport.login import ssh_refusal
 from outrider.engine.transport.shared_logins import SharedLogin, SharedLogins
 from outrider.engine.transport.ssh import Connected, RemoteShell
-from outrider.providers import local_command
 from outrider.providers.base import Address, Login, Machine, MachineId
+from outrider.providers.shared import local_command
 from outrider.providers.slurm.step import programs
 
 pytestmark = pytest.mark.anyio

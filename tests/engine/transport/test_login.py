@@ -80,7 +80,7 @@ async def test_a_changed_host_key_is_refused_with_what_it_means(serve: Serve) ->
 
 
 async def test_without_any_known_hosts_nothing_is_trusted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.providers.ssh_stops.KNOWN_HOSTS", ())
+    monkeypatch.setattr("outrider.providers.shared.ssh_stops.KNOWN_HOSTS", ())
     async with serve() as site:
         assert isinstance((await refused(site.machine())).__cause__, HostKeyError)
 
@@ -88,7 +88,7 @@ async def test_without_any_known_hosts_nothing_is_trusted(serve: Serve, monkeypa
 async def test_a_configuration_that_turns_the_check_off_is_not_followed(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outrider.providers.ssh_stops.KNOWN_HOSTS", ())
+    monkeypatch.setattr("outrider.providers.shared.ssh_stops.KNOWN_HOSTS", ())
     config = tmp_path / "config"
     async with serve() as site:
         config.write_text(

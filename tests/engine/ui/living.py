@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.engine.runs.reader import Run, read_json, run_of
-from outrider.providers.pool_lock import Lock
+from outrider.providers.shared.pool_lock import Lock
 
 GROWING = ("events.jsonl", "metrics.jsonl", "system.jsonl")
 

@@ -18,7 +18,7 @@ import pytest
 
 from outrider.engine.runs.reader import Run, run_of
 from outrider.engine.ui.downloads import is_there, links_of
-from outrider.providers.local.sockets import listening
+from outrider.providers.shared.sockets import listening
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))

@@ -13,7 +13,7 @@ from outrider import AWS
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine, MachineReachable, Warned
 from outrider.providers.cloud import fleet as fleets
 from outrider.providers.errors import BadRequest, NotGone
-from outrider.providers.journal import Journal
+from outrider.providers.shared.journal import Journal
 from outrider.testing import EC2
 from outrider.testing import aws_faults as faults
 

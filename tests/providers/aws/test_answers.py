@@ -10,7 +10,7 @@ import pytest
 from botocore.parsers import create_parser
 from botocore.session import Session
 
-from outrider.providers.aws import answers, api_retries
+from outrider.providers.aws import errors
 
 INSTANCES = """<?xml version="1.0" encoding="UTF-8"?>
 <DescribeInstancesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId><reservationSet>
@@ -32,9 +32,9 @@ def read(of: Any, body: bytes) -> dict[str, Any]:
         Exception: it is no answer.
     """
     response = {"status_code": 200, "headers": {}, "body": body}
-    answers.check_root(operation_model=of, response_dict=response, customized_response_dict={})
+    errors.check_root(operation_model=of, response_dict=response, customized_response_dict={})
     answer: dict[str, Any] = create_parser(of.service_model.metadata["protocol"]).parse(response, of.output_shape)
-    answers.check_contents(of, answer)
+    errors.check_contents(of, answer)
     return answer
 
 
@@ -48,14 +48,14 @@ def test_truncated_answer_is_unreadable(service: str, action: str, whole: str, k
     for length in range(len(whole)):
         with pytest.raises(Exception) as caught:  # noqa: PT011  any is a lost answer, as `lost_code` says
             read(of, whole.encode()[:length])
-        assert answers.lost_code(caught.value) in api_retries.LOST, length
+        assert errors.lost_code(caught.value) in errors.LOST, length
 
 
 @pytest.mark.parametrize("before", ["", "\n", "\ufeff", "<!-- a <b> -->", '<?xml version="1.0"?>\n<!---->\n'])
 def test_prologue_before_the_document_is_accepted(before: str) -> None:
     inner = INSTANCES.partition("?>")[2].strip()
     of = model("ec2", "DescribeInstances")
-    answers.check_root(operation_model=of, response_dict={"status_code": 200, "body": (before + inner).encode()})
+    errors.check_root(operation_model=of, response_dict={"status_code": 200, "body": (before + inner).encode()})
 
 
 def test_an_answer_whose_lists_are_empty_is_one() -> None:
@@ -75,9 +75,9 @@ def test_an_answer_whose_lists_are_empty_is_one() -> None:
 )
 def test_another_document_is_a_lost_answer(page: bytes) -> None:
     """A proxy's page, or the answer to another call, has nothing in it that botocore looks for."""
-    with pytest.raises(answers.Unreadable) as caught:
+    with pytest.raises(errors.Unreadable) as caught:
         read(model("ec2", "DescribeInstances"), page)
-    assert answers.lost_code(caught.value) in api_retries.LOST
+    assert errors.lost_code(caught.value) in errors.LOST
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_invariant_falls_without_its_guard(
     """ANSWER-1"""
     with pytest.raises(Exception):  # noqa: B017, PT011
         read(model(service, action), body)
-    monkeypatch.setattr(answers, guard, lambda *_, **__: None)
+    monkeypatch.setattr(errors, guard, lambda *_, **__: None)
     made_up = read(model(service, action), body)
     assert not made_up.get("Reservations")
     assert not made_up.get("Parameters")

@@ -23,8 +23,7 @@ from aiohttp import web
 from outrider.providers.aws import api as api_module
 from outrider.providers.aws.api import Api, Credentials, choose_region
 from outrider.providers.aws.errors import Failure
-from outrider.providers.cloud.failures import CallRefused, is_lost
-from outrider.providers.cloud.token_bucket import Bucket
+from outrider.providers.cloud.calls import Bucket, CallRefused, is_lost
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded, Unreachable
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.providers.aws.api_retries import idempotent, trouble
-from outrider.providers.cloud.retries import Trouble
+from outrider.providers.aws.errors import idempotent, trouble
+from outrider.providers.cloud.calls import Trouble
 
 
 @pytest.mark.parametrize(

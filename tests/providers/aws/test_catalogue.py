@@ -19,13 +19,11 @@ from hypothesis import strategies as st
 
 from outrider.providers.aws import catalogue
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.catalogue import load, parse
+from outrider.providers.aws.catalogue import VENDOR, load, parse
 from outrider.providers.aws.testing import prices as cloud_prices
-from outrider.providers.aws.vendor import VENDOR
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
-from outrider.providers.cloud import answer_cache
-from outrider.providers.cloud.cooldowns import Cooldowns
-from outrider.providers.cloud.offers import InstanceType, choose
+from outrider.providers.cloud import caching
+from outrider.providers.cloud.offers import Cooldowns, InstanceType, choose
 from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError
 from outrider.testing import EC2
 
@@ -107,7 +105,7 @@ class Recorded:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(answer_cache, "_cache", {})
+    monkeypatch.setattr(caching, "_cache", {})
     monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path))
 
 
@@ -264,13 +262,13 @@ async def test_aws_own_price_list_is_asked_once_for_many_processes(tmp_path: Pat
     assert (await load(ec2, asking("T4"))).on_demand["g4dn.xlarge"] == 0.5
     assert "get_products" in ec2.asked
     assert [path.name for path in tmp_path.rglob("*.json")] == ["prices-us-east-1.json"]
-    answer_cache._cache.clear()
+    caching._cache.clear()
     assert (await load(Recorded(), asking("T4"))).on_demand["g4dn.xlarge"] == 0.5
 
 
 async def test_answers_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(answer_cache, "monotonic", lambda: now)
+    monkeypatch.setattr(caching, "monotonic", lambda: now)
     ec2 = Recorded()
     first = await load(ec2, asking("T4"))
     calls = len(ec2.asked)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from outrider.actors.interfaces import GaveUp, NodeId, Reason
 from outrider.engine.serialization.error_translation import gave_up_error
 from outrider.engine.serialization.pool_errors import provider_error
-from outrider.providers.aws import quotas
+from outrider.providers.aws import errors
 from outrider.providers.aws.errors import Failure, translate
-from outrider.providers.cloud.failures import CallRefused, most_telling
+from outrider.providers.cloud.calls import CallRefused, most_telling
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded, Unreachable
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -224,7 +224,7 @@ def test_a_user_reads_the_cause_first_and_the_next_step_last() -> None:
     ],
 )
 def test_each_family_counts_against_its_own_quota(instance_type: str, on_demand: str | None, spot: str | None) -> None:
-    found = [quotas.of_type(instance_type, spot=market) for market in (False, True)]
+    found = [errors.of_type(instance_type, spot=market) for market in (False, True)]
     assert [quota and quota.code for quota in found] == [on_demand, spot]
 
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from outrider import AWS
-from outrider.providers.aws import leftovers
+from outrider.providers.aws import cloud as leftovers
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.base import (
@@ -29,12 +29,12 @@ from outrider.providers.base import (
     Warned,
 )
 from outrider.providers.cloud import fleet as fleets
-from outrider.providers.cloud import instance_inventory, teardown, written
-from outrider.providers.cloud.failures import CallRefused
+from outrider.providers.cloud import inventory, recorder, teardown
+from outrider.providers.cloud.calls import CallRefused
 from outrider.providers.cloud.fleet import CloudFleet
-from outrider.providers.cloud.instance_inventory import GRACE_S
+from outrider.providers.cloud.inventory import GRACE_S
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, NotGone, ProviderError, QuotaExceeded
-from outrider.providers.journal import Journal
+from outrider.providers.shared.journal import Journal
 from outrider.testing import EC2, Behaviour
 from outrider.testing import aws_faults as faults
 
@@ -340,7 +340,7 @@ async def test_an_answer_that_names_only_the_fleet_is_looked_up(
 @pytest.fixture
 def lost(cloud: EC2, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every CreateFleet is done, and none is answered."""
-    monkeypatch.setattr(written, "FLEET_S", 1.0)
+    monkeypatch.setattr(recorder, "FLEET_S", 1.0)
     cloud.faults.add(faults.LostAnswer("CreateFleet", times=None))
 
 
@@ -577,8 +577,8 @@ async def test_many_who_terminate_share_their_calls(cloud: EC2, aws: Provider) -
 async def test_machines_whose_tags_a_cleaning_bot_removed_work_on_and_are_ended_by_id(
     cloud: EC2, aws: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instance_inventory, "GRACE_S", 0.5)
-    monkeypatch.setattr(written, "GRACE_S", 0.5)
+    monkeypatch.setattr(inventory, "GRACE_S", 0.5)
+    monkeypatch.setattr(recorder, "GRACE_S", 0.5)
     async with opened(aws()) as fleet, Api.open(region=cloud.region, endpoint_url=cloud.endpoint_url) as api:
         machines = await fleet.launch(REQUEST, 2)
         ours = [machine.id for machine in machines]

@@ -8,7 +8,7 @@ import pytest
 
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.errors import Failure, translate
-from outrider.providers.aws.images import ANY_USER, Ami, find, login, names, read
+from outrider.providers.aws.launch import ANY_USER, Ami, find_image, image_parameters, login_name, read_image
 from outrider.providers.base import Architecture
 from outrider.providers.errors import BadRequest
 
@@ -72,7 +72,7 @@ def anyio_backend() -> str:
 
 async def found(cloud: Cloud, architecture: Architecture | None = "x86_64", *, accelerator: bool = False,
                 ami: str | None = None, user: str | None = None) -> Ami:  # fmt: skip
-    return await find(cast("Api", cloud), architecture=architecture, accelerator=accelerator, ami=ami, user=user)
+    return await find_image(cast("Api", cloud), architecture=architecture, accelerator=accelerator, ami=ami, user=user)
 
 
 # --- the current ones -------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ async def found(cloud: Cloud, architecture: Architecture | None = "x86_64", *, a
     ],
 )
 def test_parameters_are_named_as_their_makers_do(architecture: Architecture, accelerator: bool, first: str) -> None:
-    assert names(architecture, accelerator=accelerator)[0] == first
+    assert image_parameters(architecture, accelerator=accelerator)[0] == first
 
 
 async def test_the_newest_release_there_is(cloud: Cloud) -> None:
@@ -134,7 +134,7 @@ def test_other_volumes_of_an_image_are_known() -> None:
         {"DeviceName": "/dev/sdb", "VirtualName": "ephemeral0"},
         {"DeviceName": "/dev/sdc", "NoDevice": ""},
     ]
-    found = read(image(BlockDeviceMappings=mappings), architecture=None, user=None)
+    found = read_image(image(BlockDeviceMappings=mappings), architecture=None, user=None)
     assert (found.root_device, found.root_gb, found.volumes) == ("/dev/sda1", 12, (("/dev/sdf", 500),))
 
 
@@ -157,7 +157,7 @@ async def test_machines_are_of_the_images_architecture(cloud: Cloud) -> None:
 )
 def test_unbootable_image_is_refused(facts: dict[str, Any], said: str) -> None:
     with pytest.raises(BadRequest, match=said):
-        read(image(**facts), architecture="x86_64", user=None)
+        read_image(image(**facts), architecture="x86_64", user=None)
 
 
 # --- who logs in ------------------------------------------------------------------------------------------------------
@@ -183,9 +183,9 @@ def test_unbootable_image_is_refused(facts: dict[str, Any], said: str) -> None:
     ],
 )
 def test_the_user_is_the_makers(told: str, user: str) -> None:
-    assert login(told) == user
+    assert login_name(told) == user
 
 
 def test_the_users_word_is_last() -> None:
-    assert read(image(), architecture="x86_64", user="me").user == "me"
-    assert read(image(Name="x", Description="made of Ubuntu"), architecture=None, user=None).user == "ubuntu"
+    assert read_image(image(), architecture="x86_64", user="me").user == "me"
+    assert read_image(image(Name="x", Description="made of Ubuntu"), architecture=None, user=None).user == "ubuntu"

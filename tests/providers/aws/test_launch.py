@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.providers.aws import launch
-from outrider.providers.aws.images import Ami
-from outrider.providers.aws.launch import LaunchTemplate, Shape
+from outrider.providers.aws.launch import Ami, LaunchTemplate, Shape
 from outrider.providers.base import AcceleratorRequest, LaunchRequest, MachineId
 from outrider.providers.cloud.offers import InstanceType, Offer
 

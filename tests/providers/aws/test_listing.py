@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from outrider.providers.aws import listing
+from outrider.providers.aws import cloud
 from outrider.providers.base import MachineId
-from outrider.providers.cloud.instance_inventory import InstanceView
-from outrider.providers.resource_ownership import Claim
+from outrider.providers.cloud.inventory import InstanceView
+from outrider.providers.shared.resource_ownership import Claim
 
 ONE = MachineId("i-1")
 
@@ -19,9 +19,9 @@ def test_an_instance_is_read_as_ec2_tells_it() -> None:
         "PrivateIpAddress": "10.0.0.7",
         "Tags": [{"Key": "outrider:pool", "Value": "p"}, {"Key": "outrider:launch", "Value": "t"}],
     }
-    (read,) = listing.views_of([instance], Claim("p", unanswered=frozenset("t")))
+    (read,) = cloud.views_of([instance], Claim("p", unanswered=frozenset("t")))
     assert read == InstanceView(
         ONE, "shutting-down", "198.51.100.7", "10.0.0.7", "Server.SpotInstanceTermination", "as it says", "t"
     )
-    assert listing.views_of([instance], Claim("p")) == []  # only the tag of a pool, which everybody may copy
-    assert listing.views_of([instance]) == [read]
+    assert cloud.views_of([instance], Claim("p")) == []  # only the tag of a pool, which everybody may copy
+    assert cloud.views_of([instance]) == [read]

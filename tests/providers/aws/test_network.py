@@ -14,16 +14,17 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws import leftovers, network, tags
+from outrider.providers.aws import cloud as leftovers
+from outrider.providers.aws import network, tags
 from outrider.providers.aws.api import Api, Credentials
 from outrider.providers.aws.errors import Failure, translate
 from outrider.providers.aws.network import OUT, Network, Rule, VpcSubnets, choose, rules_of, wanted
 from outrider.providers.aws.network import _own_address as own_address
 from outrider.providers.cloud import addresses, labels
-from outrider.providers.cloud import own_address as own_addresses
-from outrider.providers.cloud.failures import CallRefused
+from outrider.providers.cloud import addresses as own_addresses
+from outrider.providers.cloud.calls import CallRefused
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
-from outrider.providers.resource_ownership import Claim
+from outrider.providers.shared.resource_ownership import Claim
 from outrider.testing import EC2 as WholeEC2  # noqa: N811
 
 sources = partial(addresses.sources, "AWS")

@@ -17,13 +17,14 @@ import boto3
 import pytest
 
 from outrider import AWS
-from outrider.providers.aws import listing, network
+from outrider.providers.aws import cloud as listing
+from outrider.providers.aws import network
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.leftovers import leftovers
+from outrider.providers.aws.cloud import leftovers
 from outrider.providers.aws.testing import templates, wsgi_app
 from outrider.providers.aws.testing.protocol import parse
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
-from outrider.providers.resource_ownership import Claim
+from outrider.providers.shared.resource_ownership import Claim
 from outrider.testing import EC2
 
 ROOT = Path(__file__).parents[3]

@@ -11,14 +11,14 @@ import pytest
 import trio.testing
 
 from outrider.providers.aws.api import Api
+from outrider.providers.aws.catalogue import VENDOR
 from outrider.providers.aws.cloud import EC2Cloud
-from outrider.providers.aws.vendor import VENDOR
 from outrider.providers.base import Machine, MachineGone, MachineId, MachineReachable, Warned
-from outrider.providers.cloud.instance_inventory import GRACE_S, InstanceInventory, InventoryChanges
+from outrider.providers.cloud.fleet import Poller
+from outrider.providers.cloud.inventory import GRACE_S, InstanceInventory, InventoryChanges
 from outrider.providers.cloud.labels import LAUNCH, POOL
-from outrider.providers.cloud.poller import Poller
 from outrider.providers.errors import NotAuthorized, ProviderError
-from outrider.providers.watching import BLIND_S, Watching
+from outrider.providers.shared.watching import BLIND_S, Watching
 
 pytestmark = pytest.mark.anyio
 

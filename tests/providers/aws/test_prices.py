@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws.prices import bundled, cache_file, on_demand, question, regions_with, understand
-from outrider.providers.cloud.price_table import MONTH_S
+from outrider.providers.aws.catalogue import bundled, cache_file, on_demand, question, regions_with, understand
+from outrider.providers.cloud.caching import MONTH_S
 from outrider.providers.errors import NotAuthorized
 
 pytestmark = pytest.mark.anyio
@@ -162,7 +162,7 @@ async def test_without_the_price_list_the_table_does(api: PriceList) -> None:
 
 
 async def test_a_price_list_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outrider.providers.aws.prices.PATIENCE_S", 0.01)
+    monkeypatch.setattr("outrider.providers.aws.catalogue.PATIENCE_S", 0.01)
     assert "m7i.large" in await on_demand(PriceList(hangs=True), ["m7i.large"], now=NOW)
 
 

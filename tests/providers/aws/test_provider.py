@@ -10,7 +10,7 @@ import pytest
 from outrider import AWS
 from outrider.providers.base import EntryPoints
 from outrider.providers.errors import BadRequest, NotAuthorized
-from outrider.providers.journal import Journal, PoolOwned
+from outrider.providers.shared.journal import Journal, PoolOwned
 
 ENTRY_POINTS = EntryPoints()
 

@@ -9,16 +9,16 @@ from typing import Any
 import anyio
 import pytest
 
-from outrider.providers.aws import recorded
+from outrider.providers.aws import launcher
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.cloud import place_of
-from outrider.providers.aws.recorded import RecordedApi
+from outrider.providers.aws.launcher import RecordedApi
 from outrider.providers.cloud import recorder
-from outrider.providers.cloud.failures import CallRefused
+from outrider.providers.cloud.calls import CallRefused
 from outrider.providers.cloud.recorder import Recorder
 from outrider.providers.errors import JournalError, NoCapacity, ProviderError
-from outrider.providers.journal import Intent, Journal
-from outrider.providers.resource_ownership import Thing
+from outrider.providers.shared.journal import Intent, Journal
+from outrider.providers.shared.resource_ownership import Thing
 
 pytestmark = pytest.mark.anyio
 FLEET = {"Instances": [{"InstanceIds": ["i-1", "i-2"]}, {"InstanceIds": ["i-3"]}]}
@@ -206,6 +206,6 @@ async def test_recorded_3_falls_without_its_guard(
     api: RecordedApi, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RECORDED-3"""
-    monkeypatch.setattr(recorded, "_with_token", lambda specifications, token: [*specifications])
+    monkeypatch.setattr(launcher, "_with_token", lambda specifications, token: [*specifications])
     with pytest.raises(AssertionError):
         await test_what_is_created_has_the_token_of_its_intent(api, journal, monkeypatch)

@@ -12,12 +12,12 @@ import trio.testing
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.cloud import EC2Cloud
 from outrider.providers.cloud import teardown
-from outrider.providers.cloud.end_tracker import patience_s
-from outrider.providers.cloud.failures import CallRefused
+from outrider.providers.cloud.calls import CallRefused
+from outrider.providers.cloud.inventory import patience_s
 from outrider.providers.cloud.labels import LAUNCH, POOL
 from outrider.providers.cloud.teardown import sweep
 from outrider.providers.errors import NotAuthorized, NotGone, ProviderError
-from outrider.providers.journal import Intent
+from outrider.providers.shared.journal import Intent
 
 pytestmark = pytest.mark.anyio
 LEASE_S = 120.0

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from outrider import AWS
-from outrider.providers.aws import listing
+from outrider.providers.aws import cloud as listing
 from outrider.providers.aws.api import Api
-from outrider.providers.aws.cloud import EC2Cloud
-from outrider.providers.aws.surveyor import AWSSurveyor
+from outrider.providers.aws.cloud import AWSSurveyor, EC2Cloud
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineId
 from outrider.providers.cloud import fleet as fleets
 from outrider.providers.cloud import teardown
-from outrider.providers.cloud.end_tracker import LEASE_MORE_S
+from outrider.providers.cloud.inventory import LEASE_MORE_S
 from outrider.providers.errors import NotGone
-from outrider.providers.journal import Journal
+from outrider.providers.shared.journal import Journal
 from outrider.testing import EC2
 from outrider.testing import aws_faults as faults
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.providers.aws.api_retries import bucket_for
+from outrider.providers.aws.errors import bucket_for
 
 
 @pytest.mark.parametrize(

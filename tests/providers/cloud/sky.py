@@ -17,21 +17,16 @@ from anyio.lowlevel import checkpoint
 
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineId
 from outrider.providers.cloud import labels
-from outrider.providers.cloud.cooldowns import Cooldowns
-from outrider.providers.cloud.failures import CallRefused
-from outrider.providers.cloud.fleet import CloudFleet
-from outrider.providers.cloud.instance_inventory import InstanceView, State
-from outrider.providers.cloud.keys import host_key
-from outrider.providers.cloud.machine import new_machine
-from outrider.providers.cloud.offers import Catalogue, InstanceType, Offer, choose
-from outrider.providers.cloud.opening import open_fleet
+from outrider.providers.cloud.calls import CallRefused
+from outrider.providers.cloud.fleet import CloudFleet, open_fleet
+from outrider.providers.cloud.inventory import InstanceView, State
+from outrider.providers.cloud.machine_start import host_key, new_machine, user_data
+from outrider.providers.cloud.offers import Catalogue, Cooldowns, InstanceType, Offer, choose
 from outrider.providers.cloud.port import Answer, Created, Leftover, Order, Plan
-from outrider.providers.cloud.recorder import Recorder
-from outrider.providers.cloud.userdata import user_data
+from outrider.providers.cloud.recorder import FLEET, Recorder
 from outrider.providers.cloud.vendor import Vendor
-from outrider.providers.cloud.written import FLEET
 from outrider.providers.errors import NoCapacity, ProviderError
-from outrider.providers.resource_ownership import Claim, Others
+from outrider.providers.shared.resource_ownership import Claim, Others
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

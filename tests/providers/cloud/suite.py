@@ -26,16 +26,15 @@ from outrider.engine.cli.main import main
 from outrider.providers import contract
 from outrider.providers.base import Fleet, Machine, MachineEvent
 from outrider.providers.cloud import teardown
-from outrider.providers.cloud.failures import is_lost
-from outrider.providers.cloud.http import HttpApi, Key, Service
-from outrider.providers.cloud.http_failures import HttpFailure, translate, trouble_of
+from outrider.providers.cloud.calls import is_lost
+from outrider.providers.cloud.http import HttpApi, HttpFailure, Key, Service, translate, trouble_of
 from outrider.providers.cloud.single_launch import SingleLauncher
 from outrider.providers.cloud.testing import checks
 from outrider.providers.cloud.testing.checks import CALL, CHECKS, QUICK, Check, Subject
 from outrider.providers.cloud.testing.front import CloudFront
 from outrider.providers.cloud.testing.kills import Client, Kill, kill_all, moments
 from outrider.providers.errors import ProviderError
-from outrider.providers.journal import Journal
+from outrider.providers.shared.journal import Journal
 from outrider.testing import Times
 
 SEED = int(os.environ.get("OUTRIDER_SEED", "0"))

@@ -7,12 +7,11 @@ from functools import partial
 import anyio
 import pytest
 
-from outrider.providers.cloud import answer_cache
-from outrider.providers.cloud.answer_cache import kept_for
-from outrider.providers.cloud.extra import from_extra
-from outrider.providers.cloud.pages import every_page
+from outrider.providers.cloud import caching
+from outrider.providers.cloud.caching import kept_for
+from outrider.providers.cloud.calls import every_page, from_extra
 from outrider.providers.errors import BadRequest, ProviderError
-from outrider.providers.side_by_side import all_of
+from outrider.providers.shared.side_by_side import all_of
 
 pytestmark = pytest.mark.anyio
 
@@ -38,8 +37,8 @@ async def test_a_page_that_leads_to_itself_is_the_last() -> None:
 
 async def test_an_answer_holds_for_its_arguments_and_its_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked = 0.0, list[tuple[str, list[int]]]()
-    monkeypatch.setattr(answer_cache, "_cache", {})
-    monkeypatch.setattr(answer_cache, "monotonic", lambda: now)
+    monkeypatch.setattr(caching, "_cache", {})
+    monkeypatch.setattr(caching, "monotonic", lambda: now)
 
     def cloud_of(api: str) -> str:
         return api

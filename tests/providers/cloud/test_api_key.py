@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.cloud.api_key import ApiKeys
+from outrider.providers.cloud.account import ApiKeys
 from outrider.providers.errors import NotAuthorized
 
 

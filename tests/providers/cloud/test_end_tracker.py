@@ -9,9 +9,17 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from outrider.providers.base import MachineId
-from outrider.providers.cloud.end_tracker import CONFIRM_S, LEASE_MORE_S, EndTracker, Unsure, patience_s
-from outrider.providers.cloud.failures import CallRefused
-from outrider.providers.cloud.instance_inventory import GRACE_S, InstanceView, State
+from outrider.providers.cloud.calls import CallRefused
+from outrider.providers.cloud.inventory import (
+    CONFIRM_S,
+    GRACE_S,
+    LEASE_MORE_S,
+    EndTracker,
+    InstanceView,
+    State,
+    Unsure,
+    patience_s,
+)
 from outrider.providers.errors import NotAuthorized, ProviderError
 
 AWAY = CallRefused("AWS cannot be reached", retry_after_s=2.0, code="EndpointConnectionError")

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from outrider.providers.cloud.failures import (
+from outrider.providers.cloud.calls import (
     CallRefused,
     is_lost,
     meaning,

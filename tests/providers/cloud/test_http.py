@@ -16,10 +16,19 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.cloud import call_failures
-from outrider.providers.cloud.failures import is_lost
-from outrider.providers.cloud.http import Expiring, HttpApi, Key, Service, check_url
-from outrider.providers.cloud.http_failures import HttpFailure, retry_after_s, translate, trouble_of
+from outrider.providers.cloud import calls
+from outrider.providers.cloud.calls import is_lost
+from outrider.providers.cloud.http import (
+    Expiring,
+    HttpApi,
+    HttpFailure,
+    Key,
+    Service,
+    check_url,
+    retry_after_s,
+    translate,
+    trouble_of,
+)
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, Unreachable
 
 pytestmark = pytest.mark.anyio
@@ -283,7 +292,7 @@ def test_every_failure_has_an_error_and_its_code(status: int, code: str, unsure:
 
 def test_call_1_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """CALL-1: a lost answer that is told as any other error would be taken for a refusal."""
-    monkeypatch.setattr(call_failures, "CallRefused", ProviderError)
+    monkeypatch.setattr(calls, "CallRefused", ProviderError)
     with pytest.raises(AssertionError):
         test_every_failure_has_an_error_and_its_code()
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.aws.vendor import VENDOR
+from outrider.providers.aws.catalogue import VENDOR
 from outrider.providers.base import Address, Machine, MachineGone, MachineId, MachineReachable
-from outrider.providers.cloud import instance_inventory
-from outrider.providers.cloud.instance_inventory import (
+from outrider.providers.cloud import inventory
+from outrider.providers.cloud.inventory import (
     GRACE_S,
     InstanceInventory,
     InstanceView,
@@ -26,7 +26,7 @@ from outrider.providers.cloud.instance_inventory import (
 same_each_time = settings(derandomize=True, database=None)
 
 ONE, TWO = MachineId("i-1"), MachineId("i-2")
-STATES: tuple[instance_inventory.State, ...] = (
+STATES: tuple[inventory.State, ...] = (
     "pending",
     "running",
     "stopping",
@@ -43,7 +43,7 @@ def tracker(*machines: MachineId, public: bool = True, now: float = 0.0) -> Inst
     return made
 
 
-def view_of(machine: MachineId, state: instance_inventory.State, **facts: str) -> InstanceView:
+def view_of(machine: MachineId, state: inventory.State, **facts: str) -> InstanceView:
     addresses = {"public": "198.51.100.7", "private": "10.0.0.7"} if state == "running" else {}
     return InstanceView(machine, state, **(addresses | facts))  # type: ignore[arg-type]
 
@@ -184,7 +184,7 @@ def test_a_launch_that_may_be_asked_again_is_spared_for_that_long() -> None:
     st.integers(1, 2),
 )
 def test_a_launch_without_an_answer_is_settled_when_its_machines_have_ended(
-    answers: list[tuple[float, dict[MachineId, instance_inventory.State]]], count: int
+    answers: list[tuple[float, dict[MachineId, inventory.State]]], count: int
 ) -> None:
     """SEEN-5"""
     pool, now, found, ended = tracker(), 0.0, set[MachineId](), set[MachineId]()
@@ -212,7 +212,7 @@ answers = st.lists(st.lists(st.tuples(st.sampled_from([ONE, TWO]), st.sampled_fr
 @same_each_time
 @given(answers, st.sets(st.sampled_from([ONE, TWO])), st.integers(0, 11))
 def test_reachable_once_gone_once_and_nothing_after_it(
-    shown: list[list[tuple[MachineId, instance_inventory.State]]], ending: set[MachineId], ends_at: int
+    shown: list[list[tuple[MachineId, inventory.State]]], ending: set[MachineId], ends_at: int
 ) -> None:
     pool, told = tracker(ONE, TWO), []
     for now, answer in enumerate(shown):
@@ -231,7 +231,7 @@ def test_reachable_once_gone_once_and_nothing_after_it(
 
 
 @given(st.permutations([*STATES, *STATES]))
-def test_old_answers_change_nothing(states: list[instance_inventory.State]) -> None:
+def test_old_answers_change_nothing(states: list[inventory.State]) -> None:
     """In whatever order: gone once, confirmed at the end, and unreachable from its end on."""
     pool = tracker(ONE)
     furthest = -1
@@ -286,7 +286,7 @@ def _believes_what_is_old(patch: pytest.MonkeyPatch) -> None:
 
 
 def _has_no_grace(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(instance_inventory, "GRACE_S", 0.0)
+    patch.setattr(inventory, "GRACE_S", 0.0)
 
 
 def _tells_what_it_ends(patch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def _tells_what_it_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def _settles_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(instance_inventory._Lost, "settled", lambda lost, now: True)
+    patch.setattr(inventory._Lost, "settled", lambda lost, now: True)
 
 
 @pytest.mark.parametrize(

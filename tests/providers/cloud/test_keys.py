@@ -7,7 +7,7 @@ import sys
 
 import asyncssh
 
-from outrider.providers.cloud.keys import host_key
+from outrider.providers.cloud.machine_start import host_key
 
 
 def test_openssh_reads_both_halves() -> None:
@@ -27,5 +27,5 @@ def test_no_two_are_alike_and_none_is_shown() -> None:
 
 
 def test_importing_it_does_not_import_cryptography() -> None:
-    code = "import sys, outrider.providers.cloud.userdata; sys.exit('cryptography' in sys.modules)"
+    code = "import sys, outrider.providers.cloud.machine_start; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.aws.vendor import VENDOR
-from outrider.providers.cloud.keys import HostKey
-from outrider.providers.cloud.userdata import lease_script, user_data
+from outrider.providers.aws.catalogue import VENDOR
+from outrider.providers.cloud.machine_start import HostKey, lease_script, user_data
 
 PATIENCE_S = 60.0
 TOOLS = ("stat", "touch", "rm", "mkdir", "timeout", "setsid", "cat")  # all that the script can reach

@@ -8,10 +8,10 @@ import anyio
 import pytest
 import trio.testing
 
-from outrider.providers.cloud.failures import CallRefused
+from outrider.providers.cloud.calls import CallRefused
 from outrider.providers.cloud.teardown import leftover
 from outrider.providers.errors import NotAuthorized, ProviderError
-from outrider.providers.resource_ownership import Claim, Thing
+from outrider.providers.shared.resource_ownership import Claim, Thing
 
 pytestmark = pytest.mark.anyio
 

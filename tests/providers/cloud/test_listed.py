@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from outrider.providers.base import MachineId
-from outrider.providers.cloud.instance_inventory import InstanceView
-from outrider.providers.cloud.listed import ListedMachine, time_of
-from outrider.providers.resource_ownership import Thing
+from outrider.providers.cloud.inventory import InstanceView, ListedMachine, time_of
+from outrider.providers.shared.resource_ownership import Thing
 from outrider.providers.survey import FoundMachine
 
 WHOSE = Thing("m-1", pool="p", owner="ada@here", launch="t")

@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.aws.vendor import VENDOR
+from outrider.providers.aws.catalogue import VENDOR
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
-from outrider.providers.cloud.cooldowns import FIRST_WAIT_S, INTERRUPTED_S, LONGEST_WAIT_S, Cooldowns
 from outrider.providers.cloud.offers import (
     CLOSE,
+    FIRST_WAIT_S,
+    INTERRUPTED_S,
+    LONGEST_WAIT_S,
     ROUND_AT_MOST,
     SPAN,
     Catalogue,
+    Cooldowns,
     InstanceType,
     Market,
     Offer,

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from outrider import GCP
-from outrider.providers.cloud.options import check_region
+from outrider.providers.cloud.provider import check_region
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from outrider.providers.base import (
 )
 from outrider.providers.cloud import labels, teardown
 from outrider.providers.errors import NoCapacity, ProviderError
-from outrider.providers.journal import Journal
+from outrider.providers.shared.journal import Journal
 
 from .sky import Clouded, Sky, SkyCloud
 

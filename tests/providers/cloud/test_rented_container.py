@@ -18,12 +18,10 @@ from pathlib import Path
 import pytest
 
 from outrider.providers.base import MachineId, MachineReachable
-from outrider.providers.cloud import rented_container
-from outrider.providers.cloud.instance_inventory import InstanceInventory, InstanceView
-from outrider.providers.cloud.keys import HostKey
-from outrider.providers.cloud.machine import new_machine
+from outrider.providers.cloud import machine_start
+from outrider.providers.cloud.inventory import InstanceInventory, InstanceView
+from outrider.providers.cloud.machine_start import HostKey, first_process, new_machine
 from outrider.providers.cloud.offers import InstanceType, Offer
-from outrider.providers.cloud.rented_container import first_process
 from outrider.providers.cloud.vendor import Vendor
 
 KEY = HostKey("-----BEGIN OPENSSH PRIVATE KEY-----\nsecret'\n-----END OPENSSH PRIVATE KEY-----\n", "ssh-ed25519 HOST")
@@ -93,7 +91,7 @@ class Container:
 
 @pytest.fixture
 def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Container]:
-    monkeypatch.setattr(rented_container, "GRACE_S", 1)
+    monkeypatch.setattr(machine_start, "CONTAINER_GRACE_S", 1)
     made = Container(tmp_path / "root")
     try:
         yield made

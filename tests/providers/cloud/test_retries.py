@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.cloud.retries import TRY_S, Tries, Trouble, retry
+from outrider.providers.cloud.calls import TRY_S, Tries, Trouble, retry
 
 kinds = st.sampled_from(["throttled", "unreached", "broken", "lost"])
 lucks = st.floats(0, 1, exclude_max=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from outrider.providers.cloud.single_flight import OncePerKey, Shared
+from outrider.providers.cloud.caching import OncePerKey, Shared
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
-from outrider.providers.side_by_side import only
+from outrider.providers.shared.side_by_side import only
 
 pytestmark = pytest.mark.anyio
 

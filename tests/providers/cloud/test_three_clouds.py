@@ -14,9 +14,9 @@ from outrider.engine.client.provider_fallback import FallbackFleet, ProviderFall
 from outrider.providers.base import EntryPoints, LaunchRequest
 from outrider.providers.cloud.testing.front import CloudFront
 from outrider.providers.errors import NoCapacity
-from outrider.providers.hyperstack import service as of_hyperstack
-from outrider.providers.lambda_labs import service as of_lambda
-from outrider.providers.vast import service as of_vast
+from outrider.providers.hyperstack import api as of_hyperstack
+from outrider.providers.lambda_labs import api as of_lambda
+from outrider.providers.vast import api as of_vast
 from outrider.testing import HyperstackCloud, LambdaCloud, Times, VastCloud, cloud_faults
 
 from .suite import anyio_backend, surroundings

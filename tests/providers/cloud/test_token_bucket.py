@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.cloud.token_bucket import Bucket
+from outrider.providers.cloud.calls import Bucket
 
 
 @given(st.integers(1, 100), st.floats(0.1, 50), st.lists(st.floats(0, 0.2), min_size=1, max_size=200))

@@ -10,10 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws.vendor import VENDOR
-from outrider.providers.cloud import userdata
-from outrider.providers.cloud.keys import HostKey, host_key
-from outrider.providers.cloud.userdata import GRACE_S, LEASE, user_data
+from outrider.providers.aws.catalogue import VENDOR
+from outrider.providers.cloud import machine_start
+from outrider.providers.cloud.machine_start import GRACE_S, LEASE, HostKey, host_key, user_data
 
 KEY = HostKey("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n", "ssh-ed25519 AAAA")
 CLIENT = "ssh-ed25519 BBBB"
@@ -33,7 +32,7 @@ def arming(config: dict[str, Any]) -> list[str]:
     """The arguments of ``lease.sh arm``."""
     words: list[str] = config["bootcmd"][0]
     assert words[:2] == ["sh", "-c"]
-    assert (words[4], words[5]) == (LEASE.rpartition("/")[0], userdata.lease_script())
+    assert (words[4], words[5]) == (LEASE.rpartition("/")[0], machine_start.lease_script())
     return words[6:]
 
 

@@ -76,7 +76,7 @@ async def test_clients_killed_at_any_command_leave_no_container(containers: Podm
     client = Client(
         provider="containers",
         options={"image": IMAGE, "runtime": "podman", "network": False, "volumes": [USR]},
-        call="outrider.providers.login_host:Here.run",
+        call="outrider.providers.shared.login_host:Here.run",
         request={"lease_s": LEASE_S},
     )
     dead = await kill_all(client, moments(MANY, calls=COMMANDS, seed=SEED)[first : first + AT_ONCE])

@@ -15,13 +15,12 @@ from trio.testing import MockClock
 from outrider import Containers
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.cloud import labels
-from outrider.providers.cloud.cooldowns import Cooldowns
-from outrider.providers.containers.cloud import VENDOR, ContainerCloud
-from outrider.providers.containers.launcher import ContainerLauncher, ContainerOrder, Spot
+from outrider.providers.cloud.offers import Cooldowns
+from outrider.providers.containers.cloud import VENDOR, ContainerCloud, ContainerLauncher, ContainerOrder, Spot
 from outrider.providers.containers.runtime import DEVICES, Runtime
 from outrider.providers.errors import BadRequest, HostAway, NoCapacity
-from outrider.providers.login_host import Ended
-from outrider.providers.resource_ownership import Claim
+from outrider.providers.shared.login_host import Ended
+from outrider.providers.shared.resource_ownership import Claim
 
 pytestmark = pytest.mark.anyio
 GPUS = "".join(f"{number}, GPU-{number}, NVIDIA A100-SXM4-80GB, 81920\n" for number in range(4))

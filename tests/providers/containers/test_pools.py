@@ -15,7 +15,7 @@ import pytest
 
 from outrider import Containers, Image, Local, Nodes, Pool, compute, instance_info
 from outrider.errors import SpecError, TaskKilled
-from outrider.providers.journal import Journal
+from outrider.providers.shared.journal import Journal
 
 from .podman import IMAGE, USR, Podman
 

@@ -8,7 +8,7 @@ import pytest
 
 from outrider import Containers
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
-from outrider.providers.cloud.failures import is_lost
+from outrider.providers.cloud.calls import is_lost
 from outrider.providers.containers.runtime import (
     error_of,
     first_process,
@@ -18,7 +18,7 @@ from outrider.providers.containers.runtime import (
     run_words,
 )
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError
-from outrider.providers.login_host import Ended
+from outrider.providers.shared.login_host import Ended
 
 PULL = "Error: initializing source docker://ghcr.io/x/y:1: reading manifest 1 in ghcr.io/x/y: "
 

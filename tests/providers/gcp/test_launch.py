@@ -20,7 +20,7 @@ from outrider.providers.base import (
     MachineEvent,
     MachineGone,
 )
-from outrider.providers.cloud import poller
+from outrider.providers.cloud import fleet as poller
 from outrider.providers.cloud.testing.faults import CallRefused, LostAnswer, NoCapacity, Throttle, Unauthorized
 from outrider.providers.cloud.testing.machines import FrontMachine
 from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError, QuotaExceeded

@@ -10,12 +10,11 @@ import pytest
 from outrider import Hyperstack
 from outrider.providers.base import LaunchRequest
 from outrider.providers.cloud import labels
-from outrider.providers.cloud.api_key import account_of
+from outrider.providers.cloud.account import account_of
 from outrider.providers.cloud.testing.checks import Subject
+from outrider.providers.hyperstack import api
 from outrider.providers.hyperstack import cloud as cloud_module
-from outrider.providers.hyperstack import service
-from outrider.providers.hyperstack.cloud import labels_in
-from outrider.providers.hyperstack.surveyor import HyperstackSurveyor
+from outrider.providers.hyperstack.cloud import HyperstackSurveyor, labels_in
 from outrider.testing import HyperstackCloud, Times, cloud_faults
 
 from ..cloud.suite import anyio_backend, dead_pool, journal_path, outrider, surroundings, times, unguarded
@@ -27,7 +26,7 @@ Provider = Callable[..., Hyperstack]
 
 @pytest.fixture
 def cloud(times: Times, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HyperstackCloud]:
-    surroundings(monkeypatch, tmp_path, service.KEY, KEY)
+    surroundings(monkeypatch, tmp_path, api.KEY, KEY)
     monkeypatch.setattr(cloud_module, "LAG_S", 1.0)
     with HyperstackCloud(times, keys=[KEY]) as cloud:
         yield cloud
@@ -55,7 +54,7 @@ def subject(cloud: HyperstackCloud, provider: Provider) -> Subject:
         front=cloud,
         provider=provider,
         surveyor=HyperstackSurveyor(),
-        keys=service.KEYS,
+        keys=api.KEYS,
         account=account_of(KEY),
         request=LaunchRequest("ssh-ed25519 CLIENT", 1),
         options={"instance_types": ["n1-cpu-small"]},

@@ -10,7 +10,7 @@ import pytest
 from outrider import Hyperstack
 from outrider.providers.base import EntryPoints, LaunchRequest, Warned
 from outrider.providers.cloud import fleet as cloud_fleet
-from outrider.providers.cloud.failures import is_lost
+from outrider.providers.cloud.calls import is_lost
 from outrider.providers.cloud.testing.checks import event
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from outrider.testing import HyperstackCloud, cloud_faults

@@ -11,9 +11,8 @@ from outrider import Hyperstack
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.cloud.http import HttpApi, Key
 from outrider.providers.errors import BadRequest, UnknownOption
-from outrider.providers.hyperstack.catalogue import accelerator_of
-from outrider.providers.hyperstack.launcher import newest
-from outrider.providers.hyperstack.service import SERVICE, listed
+from outrider.providers.hyperstack.api import SERVICE, accelerator_of, listed
+from outrider.providers.hyperstack.cloud import newest
 from outrider.testing import HyperstackCloud
 
 from ..cloud.suite import on_a_mock_clock

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outrider.providers.base import LaunchRequest
-from outrider.providers.hyperstack.cloud import read
-from outrider.providers.hyperstack.surveyor import HyperstackSurveyor
-from outrider.providers.resource_ownership import Thing
+from outrider.providers.hyperstack.cloud import HyperstackSurveyor, read
+from outrider.providers.shared.resource_ownership import Thing
 from outrider.testing import HyperstackCloud
 
 pytestmark = pytest.mark.anyio

@@ -10,10 +10,10 @@ import pytest
 from outrider import Lambda
 from outrider.providers.base import LaunchRequest
 from outrider.providers.cloud import labels
-from outrider.providers.cloud.api_key import account_of
+from outrider.providers.cloud.account import account_of
 from outrider.providers.cloud.testing.checks import Subject
-from outrider.providers.lambda_labs import service
-from outrider.providers.lambda_labs.surveyor import LambdaSurveyor
+from outrider.providers.lambda_labs import api
+from outrider.providers.lambda_labs.cloud import LambdaSurveyor
 from outrider.testing import LambdaCloud, Times, cloud_faults
 
 from ..cloud.suite import (
@@ -34,7 +34,7 @@ Provider = Callable[..., Lambda]
 
 @pytest.fixture
 def cloud(times: Times, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LambdaCloud]:
-    surroundings(monkeypatch, tmp_path, service.KEY, KEY, service)
+    surroundings(monkeypatch, tmp_path, api.KEY, KEY, api)
     with LambdaCloud(times, keys=[KEY]) as cloud:
         yield cloud
 
@@ -59,7 +59,7 @@ def subject(cloud: LambdaCloud, provider: Provider) -> Subject:
         front=cloud,
         provider=provider,
         surveyor=LambdaSurveyor(),
-        keys=service.KEYS,
+        keys=api.KEYS,
         account=account_of(KEY),
         request=LaunchRequest("ssh-ed25519 CLIENT", 1),
         launch="launchInstance",

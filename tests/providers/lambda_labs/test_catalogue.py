@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
-from outrider.providers.cloud.cooldowns import Cooldowns
-from outrider.providers.cloud.offers import SOLD_OUT, choose
+from outrider.providers.cloud.offers import SOLD_OUT, Cooldowns, choose
 from outrider.providers.errors import BadRequest, NoCapacity
-from outrider.providers.lambda_labs.catalogue import NOWHERE, REGIONS, catalogue
-from outrider.providers.lambda_labs.vendor import VENDOR
+from outrider.providers.lambda_labs.api import NOWHERE, REGIONS, VENDOR, catalogue
 
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 1)
 

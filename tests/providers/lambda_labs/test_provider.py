@@ -10,9 +10,9 @@ import pytest
 from outrider import Lambda
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
+from outrider.providers.lambda_labs.api import service
 from outrider.providers.lambda_labs.cloud import read
-from outrider.providers.lambda_labs.service import service
-from outrider.providers.resource_ownership import Thing
+from outrider.providers.shared.resource_ownership import Thing
 from outrider.testing import LambdaCloud, cloud_faults
 
 from ..cloud.suite import meant

@@ -6,8 +6,8 @@ import pytest
 
 from outrider.providers.base import AcceleratorRequest
 from outrider.providers.errors import NoCapacity
-from outrider.providers.local.devices import divide, visible, warn_of_too_few
-from outrider.providers.nvidia_smi import Device, parse
+from outrider.providers.local.computer import divide, visible, warn_of_too_few
+from outrider.providers.shared.nvidia_smi import Device, parse
 
 H200 = "0, GPU-6c2f9a54-97a9-2f4d-6f36-0d6c1c3f5b1e, NVIDIA H200, 143771\n"
 TWO_A100 = """\

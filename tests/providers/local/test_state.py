@@ -16,7 +16,7 @@ import pytest
 
 from outrider.providers.errors import JournalError
 from outrider.providers.local.state import UNOWNED_S, PoolDirectory, sweep
-from outrider.providers.private import state_root
+from outrider.providers.shared.paths import state_root
 
 
 def test_a_directory_lives_as_long_as_its_owner(tmp_path):

@@ -9,11 +9,10 @@ import pytest
 
 from outrider import RunPod
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
-from outrider.providers.cloud.api_key import account_of
+from outrider.providers.cloud.account import account_of
 from outrider.providers.cloud.testing.checks import Subject
-from outrider.providers.runpod import service
-from outrider.providers.runpod.names import thing
-from outrider.providers.runpod.surveyor import RunPodSurveyor
+from outrider.providers.runpod import api
+from outrider.providers.runpod.cloud import RunPodSurveyor, thing
 from outrider.testing import RunPodCloud, Times, cloud_faults
 
 from ..cloud.suite import (
@@ -34,7 +33,7 @@ Provider = Callable[..., RunPod]
 
 @pytest.fixture
 def cloud(times: Times, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RunPodCloud]:
-    surroundings(monkeypatch, tmp_path, service.KEY, KEY, service)
+    surroundings(monkeypatch, tmp_path, api.KEY, KEY, api)
     with RunPodCloud(times, keys=[KEY]) as cloud:
         yield cloud
 
@@ -59,7 +58,7 @@ def subject(cloud: RunPodCloud, provider: Provider) -> Subject:
         front=cloud,
         provider=provider,
         surveyor=RunPodSurveyor(),
-        keys=service.KEYS,
+        keys=api.KEYS,
         account=account_of(KEY),
         request=LaunchRequest("ssh-ed25519 CLIENT", 1, accelerator=AcceleratorRequest("RTX4090", count=2)),
         launch="createPod",

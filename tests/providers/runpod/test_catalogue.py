@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from outrider import accelerators
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
-from outrider.providers.cloud.cooldowns import Cooldowns
-from outrider.providers.cloud.offers import SOLD_OUT, choose
-from outrider.providers.cloud.options import check_known
+from outrider.providers.cloud.offers import SOLD_OUT, Cooldowns, choose
+from outrider.providers.cloud.provider import check_known
 from outrider.providers.errors import BadRequest, NoCapacity
-from outrider.providers.runpod.catalogue import ANYWHERE, NOWHERE, catalogue, model_of
-from outrider.providers.runpod.vendor import VENDOR
+from outrider.providers.runpod.api import ANYWHERE, NOWHERE, VENDOR, catalogue, model_of
 
 CENTERS = ("EU-RO-1", "US-KS-2", "US-TX-3")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outrider.providers.cloud.testing.kills import Kill
-from outrider.providers.runpod import service
+from outrider.providers.runpod import api
 from outrider.testing import RunPodCloud
 
 from ..cloud.suite import Command
@@ -17,7 +17,7 @@ from ..cloud.suite import Command
 
 @pytest.fixture(autouse=True)
 def usual_address(cloud: RunPodCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "URL", cloud.endpoint_url)
+    monkeypatch.setattr(api, "URL", cloud.endpoint_url)
 
 
 def test_offers_are_shown_with_their_prices(outrider: Command) -> None:

@@ -20,7 +20,7 @@ from outrider.providers.base import (
     Warned,
 )
 from outrider.providers.errors import BadRequest, NoCapacity, ProviderError
-from outrider.providers.runpod.names import thing
+from outrider.providers.runpod.cloud import thing
 from outrider.testing import RunPodCloud, cloud_faults
 
 from ..cloud.suite import events

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from outrider.providers.resource_ownership import Thing
-from outrider.providers.runpod.names import name_of, thing
+from outrider.providers.runpod.cloud import name_of, thing
+from outrider.providers.shared.resource_ownership import Thing
 
 TOKEN = "0123456789abcdef" * 2
 

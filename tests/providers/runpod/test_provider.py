@@ -10,8 +10,8 @@ import pytest
 from outrider import RunPod
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
-from outrider.providers.runpod.launcher import IMAGE
-from outrider.providers.runpod.service import service, words_of
+from outrider.providers.runpod.api import service, words_of
+from outrider.providers.runpod.cloud import IMAGE
 from outrider.testing import RunPodCloud, cloud_faults
 
 from ..cloud.suite import meant

@@ -8,10 +8,9 @@ import pytest
 
 from outrider import RunPod
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
-from outrider.providers.journal import Journal
-from outrider.providers.resource_ownership import Thing
-from outrider.providers.runpod.cloud import read
-from outrider.providers.runpod.surveyor import RunPodSurveyor
+from outrider.providers.runpod.cloud import RunPodSurveyor, read
+from outrider.providers.shared.journal import Journal
+from outrider.providers.shared.resource_ownership import Thing
 from outrider.testing import RunPodCloud
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import anyio.lowlevel
 
 from outrider.providers.errors import HostAway
-from outrider.providers.login_host import COMMAND_S, Ended
+from outrider.providers.shared.login_host import COMMAND_S, Ended
 
 AWAY = HostAway("The connection was lost", retry_after_s=0.05)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.providers import login_host
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine, MachineGone, MachineReachable
 from outrider.providers.errors import ProviderError
-from outrider.providers.slurm import endings, gathering, jobs
+from outrider.providers.shared import login_host
+from outrider.providers.slurm import endings, jobs
 from outrider.providers.slurm import fleet as fleets
-from outrider.providers.slurm.fleet import SlurmFleet
-from outrider.providers.slurm.gathering import Gathering
+from outrider.providers.slurm import fleet as gathering
+from outrider.providers.slurm.fleet import Gathering, SlurmFleet
 from outrider.providers.slurm.provider import Slurm
 
 from .by_hand import HandMade

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outrider.providers.errors import BadRequest, HostAway, NotAuthorized, ProviderError, QuotaExceeded
-from outrider.providers.login_host import Ended
-from outrider.providers.slurm.errors import error_of, is_refusal
+from outrider.providers.shared.login_host import Ended
+from outrider.providers.slurm.site import error_of, is_refusal
 
 FAILED = "sbatch: error: Batch job submission failed: "
 

@@ -11,7 +11,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from outrider.providers import login_host
 from outrider.providers.base import (
     EntryPoints,
     LaunchRequest,
@@ -22,9 +21,11 @@ from outrider.providers.base import (
     Warned,
 )
 from outrider.providers.errors import BadRequest, HostAway, NotGone, ProviderError, QuotaExceeded
-from outrider.providers.journal import Journal
-from outrider.providers.slurm import endings, gathering, jobs, submissions, submitter
+from outrider.providers.shared import login_host
+from outrider.providers.shared.journal import Journal
+from outrider.providers.slurm import endings, jobs, submitter
 from outrider.providers.slurm import fleet as fleets
+from outrider.providers.slurm import fleet as gathering
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
 from outrider.providers.slurm.step.programs import HERE
@@ -52,7 +53,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HandMade:
         monkeypatch.setattr(endings, name, 0.02)
     monkeypatch.setattr(gathering, "GATHER_S", 0.0)
     monkeypatch.setattr(submitter, "LOOK_S", 0.01)
-    monkeypatch.setattr(submissions, "OVER_S", 0.3)
+    monkeypatch.setattr(submitter, "OVER_S", 0.3)
     return made
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.slurm import job_ends
-from outrider.providers.slurm.job_ends import APART_S, JobEnds
+from outrider.providers.slurm import jobs
+from outrider.providers.slurm.jobs import APART_S, JobEnds
 from outrider.providers.slurm.squeue import JobView
 
 ANSWERS = st.lists(st.tuples(st.sampled_from(["RUNNING", "COMPLETING", "COMPLETED", None]), st.floats(0.0, 1.0)))
@@ -38,7 +38,7 @@ def test_a_job_is_over_by_rule(answers: list[tuple[str | None, float]], watched:
 def test_the_rule_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     glitch: list[tuple[str | None, float]] = [("RUNNING", 1.0), (None, 1.0), ("RUNNING", 1.0)]
     holds(glitch, watched=False)
-    monkeypatch.setattr(job_ends, "MISSING", 1)
+    monkeypatch.setattr(jobs, "MISSING", 1)
     with pytest.raises(AssertionError, match="ENDS-1"):
         holds(glitch, watched=False)
 
@@ -66,6 +66,6 @@ def test_a_quiet_job_is_over_when_slurm_ends_it() -> None:
 @pytest.mark.parametrize("ends", [set(), {"RUNNING", "COMPLETING"}])
 def test_a_quiet_jobs_end_falls_without_its_guard(ends: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """ENDS-2."""
-    monkeypatch.setattr(job_ends, "ENDS", ends)
+    monkeypatch.setattr(jobs, "ENDS", ends)
     with pytest.raises(AssertionError, match="ENDS-2"):
         holds_ends_2()

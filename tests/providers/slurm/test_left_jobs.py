@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers import login_host
 from outrider.providers.base import Address, EntryPoints, LaunchRequest, Machine, MachineId, MachineReachable, Warned
 from outrider.providers.errors import BadRequest
-from outrider.providers.journal import Journal
-from outrider.providers.resource_ownership import Claim
-from outrider.providers.slurm import left_jobs
-from outrider.providers.slurm.left_jobs import Left
+from outrider.providers.shared import login_host
+from outrider.providers.shared.journal import Journal
+from outrider.providers.shared.resource_ownership import Claim
+from outrider.providers.slurm import jobs as left_jobs
+from outrider.providers.slurm.jobs import LeftJobs
 from outrider.providers.slurm.provider import Slurm
 from outrider.providers.slurm.squeue import JobView
 
@@ -35,7 +35,7 @@ VIEWS = st.lists(
     ),
     unique_by=lambda view: view.id,
 )
-Decide = Callable[[Sequence[JobView], Claim, Sequence[Machine], int], Left]
+Decide = Callable[[Sequence[JobView], Claim, Sequence[Machine], int], LeftJobs]
 
 
 def machine(job: str, number: int) -> Machine:
@@ -48,7 +48,7 @@ def machine(job: str, number: int) -> Machine:
 KNOWN = [machine(job, number) for job in ("1", "2", "3") for number in (0, 1)]
 
 
-def holds(views: Sequence[JobView], most: int, decide: Decide = left_jobs.left) -> None:
+def holds(views: Sequence[JobView], most: int, decide: Decide = left_jobs.split_left_jobs) -> None:
     found = decide(views, CLAIM, KNOWN, most)
     shown = {view.id: view for view in views}
     assert len(found.machines) <= most
@@ -69,14 +69,16 @@ def test_what_is_taken_over_and_what_is_ended(views: list[JobView], most: int) -
     holds(views, most)
 
 
-def whatever_is_known(views: Sequence[JobView], claim: Claim, known: Sequence[Machine], most: int) -> Left:
-    found = left_jobs.left(views, claim, known, most)
-    return Left(tuple(known[:most]), 0, found.keeps, found.ends)
+def whatever_is_known(views: Sequence[JobView], claim: Claim, known: Sequence[Machine], most: int) -> LeftJobs:
+    found = left_jobs.split_left_jobs(views, claim, known, most)
+    return LeftJobs(tuple(known[:most]), 0, found.keeps, found.ends)
 
 
-def everybodys(views: Sequence[JobView], claim: Claim, known: Sequence[Machine], most: int) -> Left:
-    found = left_jobs.left(views, claim, known, most)
-    return Left(found.machines, found.surplus, found.keeps, tuple(view for view in views if view not in found.keeps))
+def everybodys(views: Sequence[JobView], claim: Claim, known: Sequence[Machine], most: int) -> LeftJobs:
+    found = left_jobs.split_left_jobs(views, claim, known, most)
+    return LeftJobs(
+        found.machines, found.surplus, found.keeps, tuple(view for view in views if view not in found.keeps)
+    )
 
 
 @pytest.mark.parametrize(("decide", "rule"), [(whatever_is_known, "LEFT-1"), (everybodys, "LEFT-2")])

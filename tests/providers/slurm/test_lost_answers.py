@@ -11,11 +11,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from outrider.providers import login_host
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, Warned
 from outrider.providers.errors import BadRequest, HostAway, NotGone, ProviderError
-from outrider.providers.login_host import COMMAND_S, Ended
-from outrider.providers.slurm import endings, job_ends, submissions, submitter
+from outrider.providers.shared import login_host
+from outrider.providers.shared.login_host import COMMAND_S, Ended
+from outrider.providers.slurm import endings, jobs, submitter
 from outrider.providers.slurm import fleet as fleets
 from outrider.providers.slurm.fleet import SlurmFleet
 from outrider.providers.slurm.provider import Slurm
@@ -91,9 +91,9 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
         monkeypatch.setattr(fleets, name, 0.01)
     for name in ("POLL_S", "END_POLL_S"):
         monkeypatch.setattr(endings, name, 0.01)
-    monkeypatch.setattr(job_ends, "APART_S", 0.01)
+    monkeypatch.setattr(jobs, "APART_S", 0.01)
     monkeypatch.setattr(submitter, "LOOK_S", 0.01)
-    monkeypatch.setattr(submissions, "OVER_S", 0.1)
+    monkeypatch.setattr(submitter, "OVER_S", 0.1)
     return made
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.slurm import reach, site
-from outrider.providers.slurm.reach import PATIENCE_S, WaysIn
+from outrider.providers.slurm import fleet, site
+from outrider.providers.slurm.fleet import PATIENCE_S, WaysIn
 
 NODES = ["c0", "c1", "c2"]
 EVENT = st.tuples(
@@ -21,7 +21,7 @@ EVENT = st.tuples(
 
 
 def holds(events: list[tuple[str, set[str], float]]) -> None:
-    ways, now, asked = reach.WaysIn(), 0.0, set[str]()
+    ways, now, asked = fleet.WaysIn(), 0.0, set[str]()
     opened, ready_at, closed = set[str](), dict[str, float](), False
     for what, nodes, pause_s in events:
         now += pause_s
@@ -80,7 +80,7 @@ def test_the_rule_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch, broke
     ]
     events += [("ask", one, 0.0)]
     holds(events)  # type: ignore[arg-type]
-    monkeypatch.setattr(reach, "WaysIn", broken)
+    monkeypatch.setattr(fleet, "WaysIn", broken)
     with pytest.raises(AssertionError, match=rule):
         holds(events)  # type: ignore[arg-type]
 

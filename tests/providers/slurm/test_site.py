@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from outrider.providers.errors import BadRequest
-from outrider.providers.login_host import COMMAND_S, Ended
+from outrider.providers.shared.login_host import COMMAND_S, Ended
 from outrider.providers.slurm import site
 
 
@@ -50,16 +50,16 @@ class Login:
 async def test_jobs_run_nothing_from_a_folder_that_others_may_write_in(tmp_path: Path, name: str) -> None:
     """They could put programs of their own in the place of those that the nodes run."""
     login = Login(tmp_path)
-    around = await site.Slurm(login).look_around()
+    around = await site.SlurmCommands(login).look_around()
     assert around.root == str(login.cache / "jobs")
     assert [path.stat().st_mode & 0o777 for path in (login.cache, login.cache / "jobs")] == [0o700, 0o700]
     for mode in (0o770, 0o702):
         (login.cache / name).chmod(mode)
         with pytest.raises(BadRequest, match=rf"somebody else may change.*mode {mode:o}.*on login") as caught:
-            await site.Slurm(login).look_around()
+            await site.SlurmCommands(login).look_around()
         assert "chmod go-w" in caught.value.advice
     (login.cache / name).chmod(0o755)
-    await site.Slurm(login).look_around()
+    await site.SlurmCommands(login).look_around()
 
 
 @pytest.mark.anyio
@@ -70,4 +70,4 @@ async def test_a_folder_that_a_link_of_somebody_elses_leads_to_is_not_trusted(tm
     login.cache.symlink_to("real")
     os.chown(login.cache, 65534, -1, follow_symlinks=False)
     with pytest.raises(BadRequest, match="uid 65534"):
-        await site.Slurm(login).look_around()
+        await site.SlurmCommands(login).look_around()

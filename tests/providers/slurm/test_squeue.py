@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.providers.errors import BadRequest, HostAway, NotAuthorized, ProviderError, QuotaExceeded
-from outrider.providers.login_host import Ended
-from outrider.providers.slurm import errors, squeue, submissions
-from outrider.providers.slurm.errors import error_of
+from outrider.providers.shared.login_host import Ended
+from outrider.providers.slurm import site, squeue, submitter
+from outrider.providers.slurm.site import error_of
 from outrider.providers.slurm.squeue import FORMAT, JobView, Label, command, label_of, of_pool, read
-from outrider.providers.slurm.submissions import OVER_S, Submission
+from outrider.providers.slurm.submitter import OVER_S, Submission
 
 LABEL = Label("p", "me@here", "0123")
 
@@ -84,7 +84,7 @@ def test_a_job_is_a_pools_by_the_whole_of_its_comment() -> None:
 
 
 def submission() -> Submission:
-    return submissions.Submission("0123", "/f", 2)
+    return submitter.Submission("0123", "/f", 2)
 
 
 SHOWN, OTHER = JobView("7", "PENDING", comment=str(LABEL)), JobView("8", "PENDING", comment="outrider:p:me@here:9")
@@ -127,7 +127,7 @@ def test_one_call_is_one_job_at_most(holds: object) -> None:
 
 class Repeats(Submission):
     @property
-    def next_step(self) -> submissions.Step:
+    def next_step(self) -> submitter.Step:
         return "submit" if self.lost_at is not None else Submission.next_step.__get__(self)
 
 
@@ -153,7 +153,7 @@ BROKEN = {
 def test_a_submission_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     """See `BROKEN`."""
     made, holds = BROKEN[rule]
-    monkeypatch.setattr(submissions, "Submission", made)
+    monkeypatch.setattr(submitter, "Submission", made)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         holds()
 
@@ -202,13 +202,13 @@ def test_what_slurm_says_is_an_error_with_a_type(said: str, kind: type[ProviderE
 
 def holds_slurmerr_1() -> None:
     for said, kind in SAID:
-        error = errors.error_of("sbatch", Ended(1, stderr=said))
+        error = site.error_of("sbatch", Ended(1, stderr=said))
         assert (error.retry_after_s is not None) == (kind is HostAway), said
 
 
 def holds_slurmerr_2() -> None:
     for said, _ in SAID:
-        assert said.split()[-1] in str(errors.error_of("sbatch", Ended(1, stderr=said)))
+        assert said.split()[-1] in str(site.error_of("sbatch", Ended(1, stderr=said)))
 
 
 @pytest.mark.parametrize("holds", [holds_slurmerr_1, holds_slurmerr_2])
@@ -220,7 +220,7 @@ def test_errors_say_whether_another_try_may_help_and_quote_slurm(holds: object) 
 @pytest.mark.parametrize("holds", [holds_slurmerr_1, holds_slurmerr_2])
 def test_an_error_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch, holds: object) -> None:
     """SLURMERR-1 and SLURMERR-2: one that is worth a try always, and says nothing of Slurm's, is noticed."""
-    monkeypatch.setattr(errors, "error_of", lambda command, ended: ProviderError("failed", retry_after_s=1.0))
+    monkeypatch.setattr(site, "error_of", lambda command, ended: ProviderError("failed", retry_after_s=1.0))
     with pytest.raises(AssertionError):
         holds()  # type: ignore[operator]
 

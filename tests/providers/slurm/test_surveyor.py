@@ -8,10 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.providers import login_host
 from outrider.providers.errors import BadRequest, NotGone
-from outrider.providers.journal import Journal
-from outrider.providers.login_files import path_list, paths_of
+from outrider.providers.shared import login_host
+from outrider.providers.shared.journal import Journal
+from outrider.providers.shared.login_options import path_list, paths_of
 from outrider.providers.slurm import surveyor
 from outrider.providers.slurm.provider import Slurm
 from outrider.providers.slurm.squeue import Label, owner

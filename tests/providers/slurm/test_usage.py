@@ -8,10 +8,10 @@ import trio.testing
 
 from outrider.providers.base import MachineId, MachineUsage, UsageUnknown
 from outrider.providers.errors import HostAway
-from outrider.providers.login_host import Ended
+from outrider.providers.shared.login_host import Ended
+from outrider.providers.slurm.fleet import DISABLED, usage
 from outrider.providers.slurm.jobs import Job
-from outrider.providers.slurm.site import Slurm
-from outrider.providers.slurm.usage import DISABLED, usage
+from outrider.providers.slurm.site import SlurmCommands
 
 from .by_hand import HandMade
 from .test_accounting import MB, ONE_NODE, SHRUNK
@@ -37,7 +37,7 @@ def job(id_: str, *nodes: str) -> Job:
 
 async def asked(site: HandMade, *jobs: Job, within_s: float = 5.0) -> list[MachineUsage | UsageUnknown]:
     with anyio.fail_after(within_s + 3):
-        return list(await usage(Slurm(site), jobs, within_s=within_s))
+        return list(await usage(SlurmCommands(site), jobs, within_s=within_s))
 
 
 async def test_machines_have_the_figures_of_their_nodes(site: HandMade) -> None:

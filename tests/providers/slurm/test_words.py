@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.errors import BadRequest, QuotaExceeded
-from outrider.providers.slurm import durations, hostlist, reasons
-from outrider.providers.slurm.durations import seconds_of, text_of
-from outrider.providers.slurm.gres import arguments, gres_of
-from outrider.providers.slurm.hostlist import expand
-from outrider.providers.slurm.reasons import reason_of
+from outrider.providers.slurm import notation, squeue
+from outrider.providers.slurm.notation import expand, gres_of, resource_arguments, seconds_of, text_of
+from outrider.providers.slurm.squeue import reason_of
 
 # --- durations --------------------------------------------------------------------------------------------------------
 
@@ -40,11 +38,11 @@ def test_a_duration_is_read_as_sbatch_reads_it(text: str, seconds: float) -> Non
 def test_what_is_no_duration_is_refused_with_the_forms_that_are(text: str) -> None:
     with pytest.raises(ValueError, match="days-hours:minutes:seconds"):
         seconds_of(text)
-    assert durations.read_or_none(text) is None
+    assert notation.read_or_none(text) is None
 
 
 def holds_duration_1(seconds: float) -> None:
-    assert seconds_of(durations.text_of(seconds)) == math.ceil(seconds)
+    assert seconds_of(notation.text_of(seconds)) == math.ceil(seconds)
 
 
 @given(st.floats(0, 1e8))
@@ -55,7 +53,7 @@ def test_a_duration_is_the_same_when_it_is_read_again(seconds: float) -> None:
 
 def test_reading_again_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """DURATION-1: a writer that rounds down is noticed."""
-    monkeypatch.setattr(durations, "text_of", lambda seconds: text_of(int(seconds)))
+    monkeypatch.setattr(notation, "text_of", lambda seconds: text_of(int(seconds)))
     with pytest.raises(AssertionError):
         holds_duration_1(1.5)
 
@@ -85,7 +83,7 @@ def test_what_is_no_list_is_refused(text: str) -> None:
 
 def holds_hostlist_1(numbers: list[int], width: int) -> None:
     written = ",".join(f"{number:0{width}}" for number in numbers)
-    assert hostlist.expand(f"c[{written}]") == [f"c{number:0{width}}" for number in numbers]
+    assert notation.expand(f"c[{written}]") == [f"c{number:0{width}}" for number in numbers]
 
 
 @given(st.lists(st.integers(0, 999), min_size=1, max_size=20), st.integers(1, 5))
@@ -99,7 +97,7 @@ def test_order_and_leading_zeros_are_kept(numbers: list[int], width: int) -> Non
 )
 def test_order_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch, broken: object) -> None:
     """HOSTLIST-1: a list that is sorted, or loses its zeros, is noticed."""
-    monkeypatch.setattr(hostlist, "expand", broken)
+    monkeypatch.setattr(notation, "expand", broken)
     with pytest.raises(AssertionError):
         holds_hostlist_1([5, 1], 3)
 
@@ -110,14 +108,14 @@ def test_order_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch, broken: 
 def test_a_request_is_said_in_sbatchs_words() -> None:
     request = LaunchRequest("", 2, accelerator=AcceleratorRequest("A100", 4), vcpus=8, memory_gb=1.5, disk_gb=10)
     said = ["--gres=gpu:a100:4", "--cpus-per-task=8", "--mem=1500M", "--tmp=10G"]
-    assert arguments(request, None) == said
-    assert arguments(request, "gpu:2")[0] == "--gres=gpu:2"
-    assert arguments(LaunchRequest("", 1), None) == []
+    assert resource_arguments(request, None) == said
+    assert resource_arguments(request, "gpu:2")[0] == "--gres=gpu:2"
+    assert resource_arguments(LaunchRequest("", 1), None) == []
 
 
 def test_what_slurm_cannot_be_asked_for_is_refused_with_what_to_do() -> None:
     with pytest.raises(BadRequest, match=r"architecture: .*constraint="):
-        arguments(LaunchRequest("", 1, architecture="arm64"), None)
+        resource_arguments(LaunchRequest("", 1, architecture="arm64"), None)
     with pytest.raises(BadRequest, match="no name of a type") as caught:
         gres_of(AcceleratorRequest("A100 --wrap=x"))
     assert "sinfo" in caught.value.advice
@@ -170,7 +168,7 @@ def test_a_reason_that_never_ends_is_an_error_with_slurms_word(text: str, kind: 
 
 
 def holds_reason_1(text: str) -> None:
-    assert not reasons.reason_of(text).never_ends
+    assert not squeue.reason_of(text).never_ends
 
 
 UNKNOWN = re.compile(r"New[A-Za-z]{0,20}")
@@ -184,7 +182,7 @@ def test_an_unknown_reason_is_waited_with(text: str) -> None:
 
 def test_waiting_with_the_unknown_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """REASON-1: whoever takes what is unknown to be for ever is noticed."""
-    monkeypatch.setattr(reasons, "reason_of", lambda text: reasons.Reason(text, text, "impossible"))
+    monkeypatch.setattr(squeue, "reason_of", lambda text: squeue.Reason(text, text, "impossible"))
     with pytest.raises(AssertionError):
         holds_reason_1("NewReason")
 

@@ -12,8 +12,9 @@ from outrider.providers.base import LaunchRequest
 from outrider.providers.cloud import labels
 from outrider.providers.cloud.testing.checks import Subject
 from outrider.providers.errors import NoCapacity
-from outrider.providers.vast import launcher, service
-from outrider.providers.vast.surveyor import VastSurveyor
+from outrider.providers.vast import api
+from outrider.providers.vast import cloud as launcher
+from outrider.providers.vast.cloud import VastSurveyor
 from outrider.testing import Times, VastCloud, cloud_faults
 
 from ..cloud.suite import anyio_backend, dead_pool, journal_path, outrider, surroundings, times, without_limits
@@ -25,7 +26,7 @@ Provider = Callable[..., Vast]
 
 @pytest.fixture
 def cloud(times: Times, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[VastCloud]:
-    surroundings(monkeypatch, tmp_path, service.KEY, KEY, service)
+    surroundings(monkeypatch, tmp_path, api.KEY, KEY, api)
     with VastCloud(times, keys=[KEY]) as cloud:
         yield cloud
 
@@ -61,7 +62,7 @@ def subject(cloud: VastCloud, provider: Provider) -> Subject:
         front=cloud,
         provider=provider,
         surveyor=VastSurveyor(),
-        keys=service.KEYS,
+        keys=api.KEYS,
         account="4711",
         request=LaunchRequest("ssh-ed25519 CLIENT", 1, allocation="spot"),
         launch="createInstance",

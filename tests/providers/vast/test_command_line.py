@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from outrider.providers.cloud.testing.kills import Kill
-from outrider.providers.vast import service
+from outrider.providers.vast import api
 from outrider.testing import VastCloud
 
 from ..cloud.suite import Command
@@ -22,7 +22,7 @@ def test_offers_and_a_dead_clients_machines_are_shown_and_these_are_ended(
     dead_pool: Callable[[Kill], dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service, "URL", cloud.endpoint_url)
+    monkeypatch.setattr(api, "URL", cloud.endpoint_url)
     (offer, *_) = json.loads(outrider("offers", "--provider", "vast", "--accelerator", "H100:8", "--spot", "--json"))
     assert (offer["kind"], offer["place"], offer["market"]) == ("8x H100 SXM", "US #3000", "spot")
     pool = dead_pool(Kill(5, "0.1"))  # the second machine is rented by then

@@ -16,8 +16,9 @@ from outrider.providers.base import (
     MachineReachable,
     Warned,
 )
-from outrider.providers.cloud import labels, poller
-from outrider.providers.cloud.userdata import LEASE
+from outrider.providers.cloud import fleet as poller
+from outrider.providers.cloud import labels
+from outrider.providers.cloud.machine_start import LEASE
 from outrider.providers.errors import NoCapacity, QuotaExceeded
 from outrider.testing import Rentable, VastCloud, cloud_faults
 

@@ -13,11 +13,9 @@ from outrider import Vast
 from outrider.providers.base import AcceleratorRequest, Containing, LaunchRequest
 from outrider.providers.cloud.http import HttpApi
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
-from outrider.providers.resource_ownership import Thing
-from outrider.providers.vast.catalogue import names_of, query
-from outrider.providers.vast.cloud import read
-from outrider.providers.vast.service import END, KEY_FILE, LIMITS, LIST, SEARCH, service, words_of
-from outrider.providers.vast.surveyor import VastSurveyor
+from outrider.providers.shared.resource_ownership import Thing
+from outrider.providers.vast.api import END, KEY_FILE, LIMITS, LIST, SEARCH, names_of, query, service, words_of
+from outrider.providers.vast.cloud import VastSurveyor, read
 from outrider.testing import VastCloud
 
 from ..cloud.suite import meant, on_a_mock_clock

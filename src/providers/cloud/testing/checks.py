@@ -20,10 +20,11 @@ import anyio
 
 from ...base import LaunchRequest, LaunchSettled, LaunchUnsure, MachineGone, MachineReachable
 from ...errors import BadRequest, NoCapacity, NotAuthorized, NotGone, ProviderError
-from ...journal import Journal, PoolRecord
-from .. import end_tracker, instance_inventory, lost_launch, poller, written
-from ..api_key import ANY
-from ..failures import is_lost
+from ...shared.journal import Journal, PoolRecord
+from .. import fleet as poller
+from .. import inventory, recorder, single_launch
+from ..account import ANY
+from ..calls import is_lost
 from ..surveyor import CloudSurveyor
 from .faults import Fault, HalfAnswer, LostAnswer, LostRequest
 from .faults import NoCapacity as Full
@@ -82,7 +83,7 @@ async def the_machine_of_a_lost_answer_is_waited_for_where_lists_are_old(it: Sub
         it.front.catch_up()
         (machine,) = await launched(fleet, it.request, 1)
         check([each.id for each in it.front.machines()] == [machine.id], "it is not the one that was made")
-        ids = [each.ids for each in _record("pool").intents if each.kind == written.FLEET]
+        ids = [each.ids for each in _record("pool").intents if each.kind == recorder.FLEET]
         check(ids == [(machine.id,)], f"the journal has {ids}, and not {machine.id}")
     _nothing_is_left(it)
 
@@ -95,7 +96,7 @@ async def a_launch_that_did_not_arrive_is_looked_for_and_then_begun_anew(it: Sub
             await fleet.launch(it.request, 1)
         with raises(ProviderError, "looked for again"):  # a launch without a response is searched for during a minute
             await fleet.launch(it.request, 1)
-        with short(lost_launch, instance_inventory):
+        with short(single_launch, inventory):
             (machine,) = await launched(fleet, it.request, 1)
             check(anyio.current_time() - began >= GRACE_S, "lists might have shown it later")
             check([each.id for each in it.front.machines()] == [machine.id], "there is another machine")
@@ -241,7 +242,7 @@ async def the_place_of_another_account_is_refused(it: Subject) -> None:
 async def machines_are_listed_with_their_prices_and_ended(it: Subject) -> None:
     request, surveyor = replace(it.request, nodes=2, max_lifetime_s=3600.0), it.surveyor
     # shortens the time for which lists may lack a machine that another client has ended
-    with short(instance_inventory, end_tracker):
+    with short(inventory, inventory):
         await _list_and_end(it, request, surveyor)
 
 
@@ -277,7 +278,7 @@ async def _list_and_end(it: Subject, request: LaunchRequest, surveyor: CloudSurv
 
 async def what_is_another_pools_is_left_alone(it: Subject) -> None:
     """Check that a pool's tag on another owner's machine has no effect: "launch more like this" also copies tags."""
-    with short(instance_inventory, end_tracker):
+    with short(inventory, inventory):
         await _left_alone(it)
     _nothing_is_left(it)
 
@@ -307,8 +308,8 @@ async def killed_clients_leave_nothing_that_gc_does_not_end(it: Subject, kills: 
     killed = await kill_all(client, kills)
     check(killed >= len(kills) / 2, f"of {len(kills)} clients only {killed} were killed")
     old_s = 5 * it.front.times.stale_s
-    graces = short(end_tracker, instance_inventory, written, to_s=max(0.2, old_s))
-    with graces, mock.patch.object(written, "FLEET_S", old_s):
+    graces = short(inventory, inventory, recorder, to_s=max(0.2, old_s))
+    with graces, mock.patch.object(recorder, "FLEET_S", old_s):
         for record in Journal.open().records():
             for place in record.places:
                 await it.surveyor.sweep(place, record.pool, Journal.open())
@@ -344,7 +345,7 @@ CHECKS: Mapping[Check, Times] = {
 
 
 async def _swept(it: Subject, *, forgotten: bool = True) -> None:
-    with short(instance_inventory, end_tracker, written), mock.patch.object(written, "FLEET_S", 0.0):
+    with short(inventory, inventory, recorder), mock.patch.object(recorder, "FLEET_S", 0.0):
         await it.surveyor.sweep(it.place, "mine", Journal.open(), lease_s=120.0)
     _nothing_is_left(it, forgotten=forgotten)
 

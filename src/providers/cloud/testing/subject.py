@@ -15,8 +15,8 @@ import anyio
 from ....lazy_dataclass import dataclass
 from ...base import EntryPoints, Fleet, LaunchRequest, Machine
 from ...errors import ProviderError
-from ...resource_ownership import Thing
-from ..api_key import ApiKeys, account_of
+from ...shared.resource_ownership import Thing
+from ..account import ApiKeys, account_of
 from ..provider import CloudProvider
 from ..surveyor import CloudSurveyor
 from .faults import CallRefused
