@@ -1,4 +1,4 @@
-"""The free ports that one node offers, as the pool counts them. Pure. On the node, `engine.node.port_book` counts
+"""The free ports that one node offers, as the pool counts them. Pure. On the node, `engine.node.freeports` counts
 them.
 """
 

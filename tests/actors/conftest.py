@@ -47,7 +47,7 @@ from outrider.actors.interfaces import (
 from outrider.actors.kernel import Ref
 from outrider.actors.late_nodes import Preparing
 from outrider.actors.pool import supervise
-from outrider.engine.node.port_book import PortBook
+from outrider.engine.node.freeports import PortBook
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine, PreemptionNotice, Provider
 from outrider.providers.fake import Fake, Script
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from ..api.errors import CheckpointError
 from . import records
-from .participant import Participant
+from .agreement import Participant
 from .records import ByteRange, CheckpointId, Damaged, Manifest, Part, Piece
 from .snapshot import Snapshot
 from .store import Store, polls

@@ -20,12 +20,10 @@ from ..node import context
 from ..runtime.preemption import stopping
 from ..wire import log_records
 from ..wire.checkpoint_messages import Joined
+from .agreement import Announcements, Loaded, ResumeVote, SaveInterval, lead_s, participant_of, spread_s, this_world
 from .background_saves import BackgroundSaves
 from .memory_saves import opened
-from .participant import begin, this_world
 from .records import complete
-from .resume_vote import Loaded, ResumeVote
-from .save_interval import Announcements, SaveInterval, lead_s, spread_s
 from .snapshot import CopyMemory, Snapshot, restore
 from .store import VARIABLE, open_store
 
@@ -126,7 +124,7 @@ class Checkpoint:
         self._only_in_memory = False  # True: the newest state is in memory but not in the storage
         self._in_memory = None if in_memory is None else opened(name, self._rank, self._world.size, *in_memory)
         self._begins = threading.Lock()
-        # None: this rank has not registered its run in the storage yet (`participant.begin`)
+        # None: this rank has not registered its run in the storage yet (`agreement.participant_of`)
         self._saves: BackgroundSaves | None = None
         self._announcements: Announcements | None = None
         self._timed = every_s is not None
@@ -360,7 +358,7 @@ class Checkpoint:
 
     def _begun_once(self) -> BackgroundSaves:
         if self._saves is None:
-            participant = begin(self._store, self.name, self._world, self._rank, self._within_s)
+            participant = participant_of(self._store, self.name, self._world, self._rank, self._within_s)
             with self._lock:
                 if self._closed:  # the training closed the checkpoints while the background thread began the term
                     raise SpecError(f"{self!r} are closed: call checkpoint(...) again.")

@@ -1,6 +1,24 @@
-"""The states of a rank in its node's memory.
+"""The states of a rank in its node's memory: saving, waiting, and resuming.
 
-The training copies a state, a thread hands the copy to the node, and ranks resume from it.
+The training copies a state, a thread hands the copy to the node, and ranks resume from it (`MemorySaves`).
+
+`MemoryInterval` decides which steps a rank keeps, without I/O or clock. A save that would have to wait for the previous
+save is skipped. After that, only every second step is saved, then every fourth, and so on, until no save must wait.
+Each rank decides alone, but a training can resume only from a step that every rank has kept. So the steps are multiples
+of powers of two: the steps of the slowest rank are also steps of all other ranks.
+
+KEEP-1: the steps that a rank keeps are multiples of ``every`` times a power of two, or the first step after such a
+    multiple.
+KEEP-2: if the saves of all ranks take at most n steps, n being a power of two, then in any 8 * n * ``every`` steps
+    there is a step that all ranks keep.
+
+`MemoryWaits` limits the waits of saves until the previous state has reached other nodes, and words the warnings about
+them, without I/O or clock. With ``every``, a rank has room for only one state that is still on its way to other nodes,
+so the next save waits for that state. Thus at most one step whose `save` has returned is missing on some requested
+node.
+
+WAIT-1: a save waits for at most `WAIT_S`. After one save has waited that long, no later save of this generation waits:
+    a client that is suspended for an hour costs the training one wait, and ranks wait for each other once.
 """
 
 from __future__ import annotations
@@ -11,6 +29,7 @@ import time
 import warnings
 from collections import Counter
 from contextlib import suppress
+from math import ceil
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +37,117 @@ from ..node import blobs, context
 from ..node.facts import memory_bytes
 from ..runtime.instance_info import instance_info
 from ..wire.checkpoint_messages import Kept, Stored
-from .memory_interval import MemoryInterval, too_much
-from .memory_waits import MemoryWaits
+from .agreement import Loaded
 from .records import Damaged
-from .resume_vote import Loaded
 from .slot import KeptSnapshot, Slot, restored
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     from ..node.context import TaskContext
     from ..node.log_sender import LogSender
+
+
+MOST_STRIDE = 256
+AGAIN_AFTER = 8  # after this many kept steps in a row, try to save twice as often
+
+
+class MemoryInterval:
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._last = 0
+        self._in_row = 0
+        self.stride = 1
+
+    def resumed(self, step: int) -> None:
+        self._last = step // self._every
+
+    def due(self, step: int) -> bool:
+        number = step // self._every
+        return number // self.stride > self._last // self.stride
+
+    def done(self, step: int, *, kept: bool) -> None:
+        """Record that a due step was kept, or was skipped because the previous save is still running."""
+        self._last = step // self._every
+        self._in_row = self._in_row + 1 if kept else 0
+        if not kept:
+            self.stride = min(2 * self.stride, MOST_STRIDE)
+        elif self._in_row == AGAIN_AFTER and self.stride > 1:
+            self._in_row = 0
+            self.stride //= 2
+
+
+def too_much(state_bytes: int, *, copies: int, ranks_here: int, ranks: int, memory_bytes: int) -> str:
+    """Return the reason why the ranks' states do not fit into memory; "": they fit.
+
+    Each state needs two slots of memory on its rank's node and on each other node that holds a copy. All states
+    together may use half of the computer's memory.
+
+    Args:
+        state_bytes: The size of one rank's state.
+        copies: The number of nodes that keep each state.
+        ranks_here: How many of the ranks run on this computer. If all do, their nodes share one copy in memory.
+        ranks: The number of ranks.
+        memory_bytes: The memory of this computer.
+    """
+    each = 2 * state_bytes * (1 if ranks_here == ranks else copies)
+    if ranks_here * each <= memory_bytes // 2:
+        return ""
+    return (
+        f"the state of a rank takes {_size_text(state_bytes)}, and {ranks_here} of them would take "
+        f"{_size_text(ranks_here * each)} of this computer's {_size_text(memory_bytes)}, of which half may be used"
+    )
+
+
+def _size_text(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+
+
+WAIT_S = 30.0
+MEASURED_SAVES = 50  # number of saves over which the waiting time is summed, to compare it with SHARE
+WARNED_SHARE = 0.1  # warn the user if the training spends at least this share of its time in such waits
+
+
+class MemoryWaits:
+    def __init__(self, run: str, every: int) -> None:
+        self._run, self._every = run, every
+        self.is_abandoned = self._has_warned = False
+        self._saves = 0
+        self._waited_s = 0.0
+        self._since: float | None = None
+
+    def rest_s(self, began: float, now: float) -> float:
+        """Return how many more seconds a save may wait if its wait began at ``began``."""
+        return 0.0 if self.is_abandoned else began + WAIT_S - now
+
+    def gave_up(self) -> str:
+        """Record that a save has waited for the whole `WAIT_S` in vain. Return a warning for the user."""
+        self.is_abandoned = True
+        return (
+            f"A state of {self._run!r} was not on its nodes within {WAIT_S:g} s. From now on no save waits for that, "
+            "and steps are left out that would have to wait: after a loss more than one may be done again. "
+            "Checkpoints in the storage go on."
+        )
+
+    def waited(self, began: float, now: float) -> str:
+        """Record a wait that succeeded, even a wait of 0 s. Return a warning for the user; "": no warning."""
+        if self._since is None:
+            self._since = began
+        self._saves += 1
+        self._waited_s += now - began
+        if self._saves < MEASURED_SAVES:
+            return ""
+        took_s, waited_s = now - self._since, self._waited_s
+        self._saves, self._waited_s, self._since = 0, 0.0, now
+        if self._has_warned or waited_s < WARNED_SHARE * took_s:
+            return ""
+        self._has_warned = True
+        without = ceil(self._every * took_s / max(took_s - waited_s, took_s / 1000))
+        return (
+            f"The training of {self._run!r} has waited for {waited_s:.1f} of the last {took_s:.1f} s until its states "
+            f"were on other nodes, as every={self._every} demands. With every={without} it would hardly wait. Without "
+            "every=... it never waits, and steps are left out instead."
+        )
+
 
 SLOTS = 2  # one slot for the newest complete state, and one for the state that is being written
 LOOKS_S = 0.005  # longest pause, in seconds, between two checks whether the other nodes have a state

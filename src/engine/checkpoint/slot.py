@@ -21,7 +21,7 @@ from typing import Any
 
 from ..api.errors import CheckpointError
 from ..node.blobs import FREE, SAFE
-from ..node.replicas import BLOCK_BYTES, HEAD_BYTES, WORD_BYTES, digest, digest_of
+from ..node.stored_blobs import BLOCK_BYTES, HEAD_BYTES, WORD_BYTES, part_digest, part_digest_of
 from .records import ByteRange, Damaged, Entry, Part, Piece
 from .snapshot import CopyMemory, Snapshot, unpickled
 
@@ -219,11 +219,11 @@ class Sums:
             self.end = HEAD_BYTES + behind * BLOCK_BYTES
 
     def digest(self, size_bytes: int) -> int:
-        """Return `node.replicas.digest` of the first ``size_bytes`` bytes of the slot."""
+        """Return `node.stored_blobs.part_digest` of the first ``size_bytes`` bytes of the slot."""
         self.take(size_bytes)
         with memoryview(self._content) as view:
             sums = self._sums[: (self.end - HEAD_BYTES) // BLOCK_BYTES]
-            return digest_of(sums.tobytes(), view[self.end : size_bytes])
+            return part_digest_of(sums.tobytes(), view[self.end : size_bytes])
 
 
 class KeptSnapshot(Snapshot):
@@ -269,8 +269,8 @@ def cores_are_busy(ranks: int = 0) -> bool:
 
 
 def quick_digest(content: mmap.mmap, size_bytes: int) -> int:
-    """Return `node.replicas.digest` of the content. With NumPy it takes 60 ms for 1 GB."""
-    return digest(content, size_bytes) if "numpy" not in sys.modules else Sums(content).digest(size_bytes)
+    """Return `node.stored_blobs.part_digest` of the content. With NumPy it takes 60 ms for 1 GB."""
+    return part_digest(content, size_bytes) if "numpy" not in sys.modules else Sums(content).digest(size_bytes)
 
 
 def _write(fd: int, content: Piece, at: int) -> None:

@@ -1,9 +1,10 @@
 """Preparing the software of a host: finding out what the host lacks, and installing it.
 
-`probe` inspects the host, `install_plan` decides what to install (without I/O on the host), and `bootstrap` sends and
-starts the program in `installer/`. `locks` and `hashes` check the user's files, and `local_check` compares an image
-with this computer.
+`install_plan` inspects the host and decides what to install, and `bootstrap` sends and starts the program in
+`installer/`. `requirements` and `wheels` handle Python packages, `includes` the user's own files, and
+`outrider_archive` Outrider's own code. `local_check` compares an image with this computer.
 
-Public names: `install_plan.prepare`, `bootstrap.bootstrap`, `commands.CommandRunner`.
+Public names: `install_plan.prepare`, `install_plan.Prepared`, `bootstrap.bootstrap`, `commands.CommandRunner`,
+`includes`.
 Open first: `install_plan.py`.
 """

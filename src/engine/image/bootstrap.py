@@ -18,13 +18,13 @@ from typing import Any, Literal, NamedTuple, Unpack
 from ...providers.shared.threads import in_thread
 from ..api.errors import BootstrapError
 from ..api.secrets import Scrubber
-from . import hashes, install_plan, probe, wheels
+from . import install_plan, wheels
+from . import requirements as hashes
 from .cache import Copy
 from .commands import CommandResult, CommandRunner
 from .hints import LOG_LINES, Facts, bootstrap_error, no_shell
-from .install_plan import Prepared
+from .install_plan import HostFacts, Prepared
 from .installer import protocol
-from .probe import HostFacts
 from .requirements import Requirements, Uv
 
 # characters that are replaced in folder names; a colon would separate the paths in PATH-like variables
@@ -169,10 +169,10 @@ class _Bootstrap:
         python = self.prepared.image.python
         required = self.prepared.requirements
         packages = () if required is None else map(hashes.name_of, required.of_plugins)
-        argv = probe.arguments(self.prepared.minor, python if python.startswith("/") else "", packages)
-        ended = await self._host.run(argv, stdin=probe.SCRIPT)
+        argv = install_plan.probe_arguments(self.prepared.minor, python if python.startswith("/") else "", packages)
+        ended = await self._host.run(argv, stdin=install_plan.PROBE_SCRIPT)
         try:
-            host = probe.parse(ended.stdout)
+            host = install_plan.parse_probe(ended.stdout)
         except ValueError as error:
             reason = f"the host does not run a shell script as it should (`sh -s` ended with {ended.how})"
             raise self._failed(reason, ended, "sh -s", no_shell(ended.stdout, ended.stderr, ended.status)) from error

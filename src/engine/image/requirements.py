@@ -1,19 +1,23 @@
 """Conversion of the packages that an image requests into one requirements file for uv.
 
-Also runs uv on this computer.
+Also runs uv on this computer. The functions at the top find the hashes in a user's requirements, and check files
+against them. `parse_lock` converts a uv.lock or pylock.toml to requirements that only the locked files satisfy; if that
+is not possible, it raises an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 import re
 import shutil
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ...lazy_dataclass import dataclass
@@ -22,9 +26,147 @@ from ...providers.shared.threads import in_thread
 from ..api.errors import SpecError
 from ..api.image import Image
 from ..api.secrets import Scrubber, Secret, revealed
-from . import hashes, locks
 from .cache import client_cache, sha256, written
 from .hints import bootstrap_error
+
+# pip's two ways to write a hash in a requirement: the option `--hash=sha256:...`, or `#sha256=...` at the end of a URL
+_HASH_OPTION = re.compile(r"\s--hash(?:\s*=\s*|\s+)(\w+):([0-9a-fA-F]+)")
+_FRAGMENT = re.compile(r"://\S*?[#&](sha\d+|md5)=([0-9a-fA-F]+)")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILE = re.compile(r"[a-z+]+://\S*/([A-Za-z0-9._]+)-")
+
+
+class Hash(NamedTuple):
+    algorithm: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}:{self.value}"
+
+
+def has_option(requirement: str) -> bool:
+    """Return whether this line makes pip require a hash for every package."""
+    return bool(_HASH_OPTION.search(requirement)) or requirement.startswith("--require-hashes")
+
+
+def hashes_in(requirement: str) -> frozenset[Hash]:
+    pairs = (*_HASH_OPTION.findall(requirement), *_FRAGMENT.findall(requirement))
+    return frozenset(Hash(algorithm.lower(), value.lower()) for algorithm, value in pairs)
+
+
+def name_of(requirement: str) -> str:
+    """Return the package's name as uv writes it.
+
+    If the requirement is a URL without a name, use the name of the file.
+    """
+    match = _FILE.match(requirement) or _NAME.match(requirement)
+    return re.sub(r"[-_.]+", "-", match[match.re.groups]).lower() if match else requirement
+
+
+def hashes_by_package(requirements: Iterable[str]) -> dict[str, frozenset[Hash]]:
+    """Return package name -> hashes.
+
+    If several lines name a package, such as for different systems, their hashes are joined.
+    """
+    known: dict[str, frozenset[Hash]] = {}
+    for line in requirements:
+        if hashes := hashes_in(line):
+            name = name_of(line)
+            known[name] = known.get(name, frozenset()) | hashes
+    return known
+
+
+def has_one_of(path: Path, hashes: Iterable[Hash]) -> bool:
+    """Return whether the file matches one of the hashes. The file is read once per hash algorithm."""
+    digests: dict[str, str] = {}
+    for wanted in hashes:
+        if wanted.algorithm not in digests:
+            with path.open("rb") as file:
+                digests[wanted.algorithm] = hashlib.file_digest(file, wanted.algorithm).hexdigest()
+        if digests[wanted.algorithm] == wanted.value:
+            return True
+    return False
+
+
+Package = Mapping[str, Any]  # the entry of one package in a lock file
+
+
+class Lock(NamedTuple):
+    requirements: tuple[str, ...]
+    indexes: tuple[str, ...]  # URLs of the package indexes that the lock file names
+    hashes: Mapping[str, str]  # file name -> hash of the file
+    all_hashed: bool  # False: some packages have a git commit instead of a hash
+
+
+def parse_lock(path: Path, pylock: str, *, uv_lock: str = "") -> Lock:
+    """Parse a pylock.toml. ``uv_lock``: the text of the uv.lock from which the pylock.toml was created; empty: none.
+
+    Raises:
+        SpecError: the lock file cannot be read, or does not determine exactly which files are installed.
+    """
+    try:
+        packages: Sequence[Package] = tomllib.loads(pylock).get("packages", ())
+        unfixed = _without_hash(tomllib.loads(uv_lock).get("package", ()))
+        for package in packages:
+            if (package["name"], package.get("version")) in unfixed or not _is_fixed(package):
+                raise SpecError(
+                    f"Image(lock=...): {path} has no hash for a file of {package['name']}, so that another file could "
+                    "be installed. Lock from an index that names the hashes of its files, or use requirements=."
+                )
+        requirements = tuple(map(_exactly, packages))
+        indexes = dict.fromkeys(str(package["index"]) for package in packages if "index" in package)
+        hashes = {_name(file): _hashes(file)[0] for package in packages for file in _files(package)}
+    except (tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError) as error:
+        raise SpecError(f"Image(lock=...): {path} is not a lock that can be read: {error}. Lock again.") from error
+    return Lock(requirements, tuple(indexes), hashes, not any("vcs" in package for package in packages))
+
+
+def _without_hash(packages: Sequence[Package]) -> set[tuple[str, str]]:
+    """Return (name, version) of the packages in a uv.lock that have a file without a hash.
+
+    For these files, uv would accept the hash that the index has now.
+    """
+    return {
+        (package["name"], package.get("version", ""))
+        for package in packages
+        if any("url" in file and "hash" not in file for file in _files(package))
+    }
+
+
+def _is_fixed(package: Package) -> bool:
+    return all(map(_hashes, _files(package))) if _files(package) else "vcs" in package or "directory" in package
+
+
+def _files(package: Package) -> list[Package]:
+    if "archive" in package:
+        return [package["archive"]]
+    return [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
+
+
+def _hashes(file: Package) -> list[str]:
+    return [f"{algorithm}:{value}" for algorithm, value in file.get("hashes", {}).items()]
+
+
+def _name(file: Package) -> str:
+    """Return the file's name. Some lock files contain it only as part of the URL or path."""
+    place = file.get("url") or file.get("path") or ""
+    return str(file.get("name") or unquote(urlsplit(place).path.rpartition("/")[2]))
+
+
+def _exactly(package: Package) -> str:
+    name = package["name"]
+    marker = f" ; {package['marker']}" if "marker" in package else ""
+    if "vcs" in package:
+        source = package["vcs"]
+        return f"{name} @ {source['type']}+{source['url']}@{source['commit-id']}{marker}"
+    if "directory" in package or "version" not in package:
+        raise SpecError(
+            f"Image(lock=...): {name} is locked to a folder or file of its own: send it by includes=, or as a wheel."
+        )
+    url = package.get("archive", {}).get("url")
+    exact = f"{name} @ {url}" if url else f"{name}=={package['version']}"
+    return exact + marker + "".join(f" --hash={each}" for file in _files(package) for each in _hashes(file))
+
 
 _OPTION = re.compile(r"(-[a-z]|--[a-z-]+)(?:\s*=\s*|\s+|(?<=^-[a-z]))(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
@@ -155,7 +297,7 @@ async def read(image: Image, uv: Uv | None, of_plugins: Sequence[Sequence[str]] 
     urls, folders = _indexes(image.pip_indexes)
     reader = await in_thread(Collected, image, abandon=True)
     all_folders = (*folders, *reader.folders)
-    all_hashed = any(map(hashes.has_option, reader.lines))
+    all_hashed = any(map(has_option, reader.lines))
     if all_hashed:
         _check_hashed(reader.lines)
     return Requirements(
@@ -194,7 +336,7 @@ def _any_version(requirement: str) -> str:
 
 def _project(requirement: str) -> str:
     """Return the package's name without "-cpu" or "-gpu": tensorflow-cpu provides the same files as tensorflow."""
-    return hashes.name_of(requirement).removesuffix("-cpu").removesuffix("-gpu")
+    return name_of(requirement).removesuffix("-cpu").removesuffix("-gpu")
 
 
 def _listed(folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
@@ -224,10 +366,10 @@ def _indexes(indexes: Sequence[str | Secret]) -> tuple[tuple[str | Secret, ...],
 def _check_hashed(lines: Sequence[str]) -> None:
     for line in lines:
         # a wheel on this computer, which cannot change after it was copied
-        is_fixed = line.startswith("-") or "@ file:" in line or hashes.hashes_in(line)
+        is_fixed = line.startswith("-") or "@ file:" in line or hashes_in(line)
         if not is_fixed:
             raise SpecError(
-                f"Image(pip=..., requirements=...): {hashes.name_of(line)} has no hash, but other requirements have, "
+                f"Image(pip=..., requirements=...): {name_of(line)} has no hash, but other requirements have, "
                 "and then every package must have one. Write them all (`uv pip compile --generate-hashes`), or take "
                 "them out, or give a lock (lock=...)."
             )
@@ -329,7 +471,7 @@ async def _locked(path: Path, uv: Uv, indexes: Sequence[str | Secret]) -> Requir
     if path.name == "uv.lock":
         export = ("export", "--frozen", "--no-dev", "--no-emit-project", "--no-emit-local", "--format", "pylock.toml")
         uv_lock, pylock = pylock, await uv.run("--quiet", *export, "--no-header", "--directory", str(path.parent))
-    lock = locks.parse(path, pylock, uv_lock=uv_lock)
+    lock = parse_lock(path, pylock, uv_lock=uv_lock)
     output = await uv.run("--quiet", "pip", "compile", "--no-header", "--emit-index-url", "-", stdin=b"\n")
     default = next((line.split(" ", 1)[1] for line in output.splitlines() if "index-url " in line), "")
     known = {without_password(revealed(index)).rstrip("/") for index in (*indexes, default)}

@@ -28,11 +28,10 @@ from ...lazy_dataclass import dataclass
 from ...providers.shared.threads import in_thread
 from ..api.errors import BootstrapError
 from ..api.secrets import Secret, revealed
-from ..node.outrider_archive import packed
 from .cache import client_cache, sha256, written
-from .hashes import Hash, has_one_of, hashes_by_package
 from .hints import bootstrap_error
-from .requirements import Requirements, Uv, without_password
+from .outrider_archive import packed
+from .requirements import Hash, Requirements, Uv, has_one_of, hashes_by_package, without_password
 
 _PATIENCE_S = 30.0  # maximum seconds without data from a server
 _TRIES = 3

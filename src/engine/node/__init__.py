@@ -1,10 +1,10 @@
-"""The programs of a node: the executor, the fork server and the workers.
+"""The programs of a node (the processes that run tasks on one machine): the executor, the fork server and the workers.
 
-The executor (`server`; `daemon` on rented machines) communicates with the client, `worker_scheduler` decides which
-worker runs an attempt (one try at a task), `worker_pool` manages the worker processes, `worker` and `call` run user
-code. `memory_watch`, `holdings` and `freeports` track the resources of tasks; `stack_reader` and `profiling` inspect
-running tasks; `peers` sends objects to other nodes.
+The executor (`server`; `daemon` starts it on rented machines) communicates with the client. `worker_scheduler` decides
+which worker runs an attempt (one try at a task), `worker_pool` manages the workers, `worker` and `call` run user code.
+`peers` sends objects to other nodes; `inspection` answers requests for the stacks and profiles of tasks.
 
-Public names: `server.serve`, `daemon.main`, `boot`, `context.current`, `context.TaskContext`, `blobs`.
+Public names: `server.serve`, `forkserver.serve`, `template.Template`, `daemon.main`, `boot`, `context`, `blobs`,
+`failure`.
 Open first: `server.py`, then `call.py`.
 """

@@ -1,8 +1,10 @@
-"""Delayed release of the local variables of a rank's function: after the rank's answer is sent, with a time limit.
+"""The release of a call's local variables: at once after an error, and after the answer for a rank's function.
 
-A destructor may wait for other ranks: after `destroy_process_group`, the destructors of gloo wait, sometimes for ever.
-Python would run these destructors when the function returns, before its value is sent, and the whole broadcast would
-wait.
+`release_frames` frees the locals (perhaps gigabytes) that the stack frames of a failed task keep. The locals of a
+rank's function are freed later, after the rank's answer is sent, with a time limit: a destructor may wait for other
+ranks. After `destroy_process_group`, the destructors of gloo wait, sometimes for ever. Python would run these
+destructors when the function returns, before its value is sent, and the whole broadcast would wait.
+
 AFTER-1: after a rank has answered, the release of its function's locals occupies the worker for at most `FREE_S`: then
 the kernel kills the worker.
 """
@@ -15,10 +17,38 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
-from .frames import release_frames
+
+def release_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of all errors linked to it, and clear the locals of their frames.
+
+    Local variables often refer to the error, whose traceback refers to the variables. Such a reference cycle would keep
+    the variables until Python's garbage collector runs, which considers neither their size nor a GPU's memory. The
+    frames of generators and coroutines are not cleared: a generator that has caught the error may still run.
+    """
+    errors, seen = [error], set[int]()
+    while errors:
+        error = errors.pop()
+        if id(error) in seen:
+            continue
+        seen.add(id(error))
+        _clear(error.__traceback__)
+        with suppress(Exception):  # a user's class may define `__traceback__` itself
+            error.__traceback__ = None
+        errors += [each for each in (error.__cause__, error.__context__) if each is not None]
+        if isinstance(error, BaseExceptionGroup):
+            errors += error.exceptions
+
+
+def _clear(trace: TracebackType | None) -> None:
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_flags & _SUSPENDABLE:
+            with suppress(RuntimeError):  # RuntimeError: the frame still runs, as Outrider's own frames do
+                trace.tb_frame.clear()
+        trace = trace.tb_next
+
 
 T = TypeVar("T")
 FREE_S = 8.0

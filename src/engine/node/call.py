@@ -13,12 +13,11 @@ from typing import Any, cast
 from ..wire import values
 from ..wire.messages import Cause, Done, Ended, Failed, Message, Run, RunFlag, Yield
 from . import after_call, blobs, context, limits
-from .environ import RankVariables, Variable
+from .after_call import release_frames
+from .between_tasks import Modes
+from .environ import INFO_VARIABLE, Info, RankVariables, Variable
 from .failure import failed, lacking
-from .frames import release_frames
-from .info import VARIABLE, Info
 from .log_sender import LogSender
-from .modes import Modes
 from .worker_streams import Streams
 
 Answer = tuple[Message, list[int]]  # the message, and a list with its blob's descriptor, empty without a blob
@@ -41,7 +40,7 @@ class Caller:
         self._log = log
         self._alone = alone
         self.modes = Modes(alone=alone)
-        self._variable = Variable(VARIABLE)
+        self._variable = Variable(INFO_VARIABLE)
         self._ranks = RankVariables()
         # digest of a function -> its pickle, or the descriptor of the blob with its pickle
         self._codes: dict[bytes, bytes | int] = {}

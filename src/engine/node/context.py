@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ..wire.messages import Profiled
     from .log_sender import LogSender
     from .notice_page import NoticePage
-    from .profile_requests import ProfileRequest
-    from .stack_file import StackFile
+    from .signal_requests import ProfileRequest, StackFile
     from .worker_streams import Streams
 
     class Profiling(Protocol):

@@ -1,16 +1,41 @@
-"""The conversion of a user's exception to a message: the client shows it, or raises it again if it can be pickled."""
+"""The conversion of a user's exception to a message: the client shows it, or raises it again if it can be pickled.
+
+`add_hint` adds advice to errors that occur only because a task runs on a node: without a terminal, in another folder.
+"""
 
 from __future__ import annotations
 
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from ..wire import values
 from ..wire.messages import Failed, Value
 from . import blobs, exception_pickle
-from .task_hints import add_hint
+
+_NO_TERMINAL = "A task has no terminal: run the function here, by its .local(...), to answer and to debug it."
+
+
+def add_hint(error: BaseException) -> None:
+    with suppress(Exception):  # the error's class may raise; the working directory may be deleted
+        if hint := _hint(error):
+            error.add_note(hint)
+
+
+def _hint(error: BaseException) -> str:
+    match error:
+        case FileNotFoundError(filename=str(path)) if not Path(path).is_absolute():
+            where = f"The task runs in {Path.cwd()} on its node"
+            return f"{where}: send files there by Image(includes=[...]) or pool.push, or give an absolute path."
+        case EOFError() if str(error) == "EOF when reading a line":  # raised by input()
+            return _NO_TERMINAL
+        case _ if type(error).__module__ == "bdb":  # raised by breakpoint()
+            return _NO_TERMINAL
+        case _:
+            return ""
+
 
 _TEXT_BYTES = 64 * 1024  # maximum length of a traceback: a longer one loses its beginning
 _MESSAGE_BYTES = 8 * 1024

@@ -2,6 +2,9 @@
 
 A message may carry file descriptors. A datagram is the body of a message as encoded by `wire.codec`, or a single byte
 (a mark). A body that is too large for the socket's buffer is written to a memfd, whose descriptor is sent instead.
+
+The constants ``ORDER_...`` are the kinds of messages between the executor and its fork server: msgpack arrays on
+another SOCK_SEQPACKET socket.
 """
 
 from __future__ import annotations
@@ -14,6 +17,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from . import limits
+
+# Requests of the executor server to the fork server.
+# [SETUP, {env, cwd, address, hostname, threads, signals, preload}], once for all workers; with the descriptor of the
+# notice page (shared memory for preemption notices)
+ORDER_SETUP = 1
+# [FORK, worker, slot, fresh, allotment]; with the descriptors of the worker's pipe, stdout, stderr, stack file, and log
+# socket if there is one
+ORDER_FORK = 2
+ORDER_KILL = 3  # the request to kill a worker: [KILL, worker]
+# The fork server's only message to the executor server: [worker, status, detail, died, held], sent when all processes
+# of a worker have ended. status: from os.waitpid, -1 if the fork failed. detail: text for the error. died: time of
+# death by time.monotonic(). held: memory in bytes if the worker was killed because it exceeded its limit, else 0.
+
 
 SPILLED = b"\x00"  # mark: the body is in the memfd of the first descriptor
 PAUSE = b"\x01"  # mark of a worker: "read the task's output"; of the executor server: "done, continue"

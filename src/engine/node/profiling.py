@@ -19,7 +19,7 @@ from ..wire.messages import Message, Profiled
 from . import context
 from .context import TaskContext
 from .log_sender import LogSender
-from .profile_requests import SIGNAL, ProfileRequest, request_files
+from .signal_requests import PROFILE_SIGNAL, ProfileRequest, request_files
 
 if TYPE_CHECKING:
     from .task_profile import Left, TaskProfile
@@ -53,7 +53,7 @@ class Profiling:
         self._owned = Lock()
         self._number = 0
         self._blocks: dict[TaskContext, int] = {}
-        signal.signal(SIGNAL, self._on_signal)
+        signal.signal(PROFILE_SIGNAL, self._on_signal)
         context.set_profiling(self)
 
     def _on_signal(self, *_: object) -> None:

@@ -25,22 +25,18 @@ from ..wire.codec import ProtocolError
 from ..wire.messages import Hello, Message
 from ..wire.session import FOR_NODES, FramesLost, Session, attempt_digest
 from . import limits, rank_signals
-from .arrivals import Arrivals
 from .blobs import BlobStore
-from .client_channels import ByteStream, NewChannel
-from .disk_blobs import DiskBlobs
+from .client_channels import Arrivals, ByteStream, NewChannel
 from .facts import facts, objection
 from .freeports import FreePorts
+from .inspection import ProfileRelay, StackAnswers
 from .notice_page import NoticePage
 from .notices import sources
 from .notices.watcher import PreemptionWatcher
-from .nvml import Gpus
 from .output import Backlog
 from .peers import Peers
-from .profile_relay import ProfileRelay
-from .replicas import Replicas
-from .sampler import Machine, Sampler
-from .stack_reader import StackAnswers
+from .sampler import Gpus, Machine, Sampler
+from .stored_blobs import DiskBlobs, Replicas
 from .worker_pool import WorkerPool
 
 RENEW_S = 1.0  # shortest interval between two renewals of the machine's lease

@@ -1,6 +1,8 @@
-"""The records of `WorkerScheduler`: slots, their workers, waiting and running attempts, and failed starts of workers.
+"""The records of `WorkerScheduler`: slots (a slot: room for one task), workers, attempts, and failed starts of workers.
 
-A warm worker runs many attempts, one after the other. A fresh worker runs one attempt, then ends.
+A warm worker runs many attempts (tries at a task), one after the other. A fresh worker runs one attempt, then ends.
+`SlotTable` chooses the slot of an attempt: the attempt gets a free slot, waits in the pipe of a busy worker, or gets an
+extra slot.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from collections import deque
 from dataclasses import field
 
 from ...lazy_dataclass import dataclass
-from ..wire.messages import Cause, Run
+from ..wire.messages import Cause, Run, RunFlag
 
 STALL_S = 0.020  # after this time without a result, a worker's waiting attempts are taken back
 # after so many failed starts of workers in a row, the executor gives up. The pauses between them are 0.6 s in total, in
@@ -107,3 +109,87 @@ class StartFailures:
             self._in_a_row += 1
             self.pause_until = now + PAUSE_S * 2**self._in_a_row
         return self._in_a_row >= TRIES
+
+
+DEPTH = 64  # attempts in a worker's pipe: the next one begins without waiting for a round trip
+# Flags of attempts that share their slot with no other attempt. A plain integer, because `&` of an enumeration costs
+# 1 us.
+_UNSHARED = int(RunFlag.STREAM | RunFlag.ALONE | RunFlag.FRESH)
+
+
+class SlotTable:
+    """The slots of an executor.
+
+    Args:
+        slots: number of regular slots.
+        threads: whether a single worker, with one thread for each slot, serves all slots.
+    """
+
+    def __init__(self, slots: int = 0, *, threads: bool = False) -> None:
+        self.slots = [Slot(index) for index in range(slots)]
+        self.threads = threads and slots > 1
+        self.free = self.slots[::-1]  # the last element is used first: the slot freed last
+        self.free_extra: list[Slot] = []
+
+    def stackable(self, attempt: Attempt, now: float) -> Slot | None:
+        """Return the busy slot with the shortest pipe in which the attempt may wait; None if there is no such slot.
+
+        An attempt waits only for short attempts: a client sends more attempts than the node has slots only if it has
+        measured that they are short.
+        """
+        if self.threads or attempt.run.flags & _UNSHARED:
+            return None
+        best: Slot | None = None
+        for slot in self.slots:
+            if (
+                0 < len(slot.pipe) < (DEPTH if best is None else len(best.pipe))
+                and not slot.pipe[0].run.flags & _UNSHARED
+                and not slot.extra
+                and not slot.stuck
+                and now < slot.stalls_at
+                and slot.worker is not None
+                and not slot.worker.stealing
+                and not slot.worker.ending
+            ):
+                best = slot
+        return best
+
+    def take_any(self) -> Slot | None:
+        """Return a free slot for a rank, and count it as busy: a regular or an extra slot; None if no slot is free."""
+        return self.free.pop() if self.free else self.free_extra.pop() if self.free_extra else None
+
+    def add(self) -> Slot:
+        """Create an extra slot, for a rank that finds no free slot."""
+        return self._added(Slot(len(self.slots), extra=True))
+
+    def beside(self) -> Slot:
+        """Return a slot for an attempt with the flag BESIDE, which uses none of the node's regular slots.
+
+        Such an attempt may run as long as the node.
+        """
+        for slot in self.slots:
+            if slot.beside and slot.worker is None:
+                return slot
+        return self._added(Slot(len(self.slots), extra=True, beside=True))
+
+    def _added(self, slot: Slot) -> Slot:
+        self.slots.append(slot)
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        if slot.is_free:
+            (self.free_extra if slot.extra else self.free).append(slot)
+
+    def withdraw(self, worker: Worker) -> None:
+        """Give no more attempts to the slots of this worker, because the worker is being ended."""
+        self.free = [slot for slot in self.free if slot.worker is not worker]
+        self.free_extra = [slot for slot in self.free_extra if slot.worker is not worker]
+
+    def count_free(self) -> None:
+        free = [slot for slot in self.slots[::-1] if slot.is_free]
+        self.free = [slot for slot in free if not slot.extra]
+        self.free_extra = [slot for slot in free if slot.extra]
+
+    def served_by(self, worker: Worker) -> list[Slot]:
+        """Return the worker's slots, including a slot in which a fresh worker runs one attempt in its place."""
+        return [slot for slot in self.slots if worker in (slot.worker, slot.warm)]

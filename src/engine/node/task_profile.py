@@ -1,4 +1,12 @@
-"""The profile of a running task: 200 samples per second of the task's thread, and torch's trace if possible."""
+"""The profile of a running task: 200 samples per second of the task's thread, and torch's trace if possible.
+
+`StackSpans` converts the samples (a thread's Python frames, at many times) to time spans of function calls, without
+I/O.
+
+`begin_torch` starts torch's profiler only if the task has imported torch already: this module never imports torch. The
+profiler is used in the mode that records all threads of the process. Its default mode records only the thread that
+begins the profiler, and this thread must also end it. Here, the task's thread cannot: it may be anywhere in its code.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +22,126 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, BinaryIO
 
 from ...lazy_named_tuple import NamedTuple
-from . import context, torch_profile
-from .profile_requests import ProfileRequest
-from .stack_samples import StackSpans
+from . import context
+from .signal_requests import ProfileRequest
+
+MOST_SPANS = 100_000  # maximum number of spans that are kept; further ones are only counted
+DEEPEST_STACK = 200  # of a deeper stack, only the outermost 200 frames are used
+_OURS = str(Path(__file__).parents[2]) + "/"  # the folder of the Outrider package
+_CALLER = str(Path(__file__).with_name("call.py"))  # the file of `Caller.run`, which calls all code of tasks
+
+
+class Span(NamedTuple):
+    """A call of a function, with begin and end as the samples show them, in nanoseconds of the samples' clock."""
+
+    name: str
+    began_ns: int
+    ended_ns: int
+
+
+class StackSpans:
+    """The time spans of function calls in one thread, computed from samples of its frames.
+
+    If a span lies within another span, the function of the outer span has made the inner call.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[CodeType, int]] = []  # (code, time of first sample) of running calls, outermost first
+        self.spans: list[Span] = []
+        self.left_out = 0
+
+    def add(self, frame: FrameType | None, at_ns: int) -> None:
+        """Add a sample: the thread's innermost frame, None if it runs no Python code, and the time of the sample."""
+        codes = frames_of(frame)
+        same = 0
+        for (code, _), other in zip(self._open, codes, strict=False):
+            if code is not other:
+                break
+            same += 1
+        self._end(same, at_ns)
+        self._open += [(code, at_ns) for code in codes[same:]]
+
+    def end(self, at_ns: int) -> None:
+        """End all open spans, as at the end of a training step, so that no span covers two steps."""
+        self._end(0, at_ns)
+
+    def _end(self, keep: int, at_ns: int) -> None:
+        while len(self._open) > keep:
+            code, began_ns = self._open.pop()
+            if len(self.spans) < MOST_SPANS:
+                self.spans.append(Span(_function_name(code), began_ns, at_ns))
+            else:
+                self.left_out += 1
+
+
+def frames_of(frame: FrameType | None) -> list[CodeType]:
+    """Return the code objects of a stack, the outermost first, without Outrider's frames outside of the task."""
+    codes = list[CodeType]()
+    while frame is not None and frame.f_code.co_filename != _CALLER:
+        codes.append(frame.f_code)
+        frame = frame.f_back
+    while codes and codes[-1].co_filename.startswith(_OURS):
+        codes.pop()
+    return codes[::-1][:DEEPEST_STACK]
+
+
+def _function_name(code: CodeType) -> str:
+    return f"{code.co_qualname} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
+
+
+class BegunTorch(NamedTuple):
+    """The result of `begin`: torch's profiler, None if it did not begin; and why, "" if torch is just not imported."""
+
+    profiler: Any
+    problem: str
+
+
+def begin_torch() -> BegunTorch:
+    """Begin torch's profiler, if torch is imported. Never raises."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "profiler") or not hasattr(torch, "optim"):
+        return BegunTorch(None, "")  # torch is not imported, or its import is not finished
+    try:
+        config = _all_threads(torch)
+        if config is None:
+            return BegunTorch(None, f"torch {torch.__version__} cannot profile all threads of a process: 2.7 can")
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_initialized():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        profiler = torch.profiler.profile(activities=activities, experimental_config=config)
+        profiler.start()
+    except Exception as error:  # noqa: BLE001  for example, the task runs a profiler itself
+        return BegunTorch(None, f"torch's profiler did not begin: {one_line(error)}")
+    return BegunTorch(profiler, "")
+
+
+def end_torch(profiler: Any, path: Path) -> str:
+    """End torch's profiler, and write its trace to ``path``; return why that failed, or ""."""
+    try:
+        profiler.stop()
+        profiler.export_chrome_trace(str(path))
+    except Exception as error:  # noqa: BLE001  for example, the task has ended it
+        return f"torch's profiler has no trace: {one_line(error)}"
+    return ""
+
+
+def one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".split("\n", 1)[0][:500]
+
+
+def _all_threads(torch: Any) -> Any:
+    config = torch._C._profiler._ExperimentalConfig
+    for options in ({"profile_all_threads": True, "trace_only": True}, {"profile_all_threads": True}):
+        try:
+            return config(**options)
+        except TypeError:
+            continue
+    return None
+
 
 EVERY_S = 0.005  # interval between samples
 TRACE_BYTES = 1 << 30  # maximum size of torch's trace, before compression
@@ -76,7 +198,7 @@ class TaskProfile:
         self._thread.start()
 
     def _begin_now(self) -> None:
-        self._torch, problem = torch_profile.begin()
+        self._torch, problem = begin_torch()
         if problem:
             self._problems.append(problem)
         self._until = time.monotonic() + self.request.seconds
@@ -108,7 +230,7 @@ class TaskProfile:
                 fd, size_bytes = self._written()
                 sha256 = _digest(fd, size_bytes)
         except Exception as error:  # noqa: BLE001  the task continues
-            self._problems.append(f"it has failed: {torch_profile.one_line(error)}")
+            self._problems.append(f"it has failed: {one_line(error)}")
         finally:
             self._scratch.unlink(missing_ok=True)
             self._spans = StackSpans()  # frees memory: the task keeps this object until its end
@@ -133,7 +255,7 @@ class TaskProfile:
         self._spans.end(self._ended_ns)
         if not self._began_ns:
             self._problems.append(f"the task has not taken the {self.request.skip} steps that were to be skipped")
-        if self._torch is not None and (problem := torch_profile.end(self._torch, self._scratch)):
+        if self._torch is not None and (problem := end_torch(self._torch, self._scratch)):
             self._problems.append(problem)
         self._torch = None
 

@@ -1,11 +1,14 @@
 """The worker pool of a node: it carries out the decisions of `WorkerScheduler`, and reports workers' events to it.
 
-No method blocks, except `WorkerPool.close`.
+No method blocks, except `WorkerPool.close`. `OomKills` tells whether the kernel has killed a worker for lack of memory
+(an OOM kill). The kernel's counters are documented in cgroups(7), and in the kernel's cgroup-v2.rst (``memory.events``)
+and cgroup-v1/memory.rst (``memory.oom_control``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import socket
@@ -13,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, assert_never, cast
 
 import msgpack
@@ -22,20 +25,109 @@ from ..wire import codec
 from ..wire import messages as wire
 from ..wire.checkpoint_messages import Joined, Kept, Stored
 from ..wire.codec import ProtocolError
-from . import after_call, fork_orders, limits, oom_kills
+from . import after_call, limits, pipe
 from . import pipe as pipes
 from .blobs import BlobStore
-from .deliveries import Deliveries
-from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from .failure import lacking
 from .freeports import FreePorts
 from .holdings import Allotment, Holdings, named_devices
-from .named_blobs import VALUES, NamedBlobs
+from .inspection import UnderWay
 from .notice_page import NoticePage
 from .notices import sources
-from .stack_reader import UnderWay
-from .worker_connection import WorkerConnection
-from .worker_scheduler import WorkerScheduler
+from .stored_blobs import VALUES, NamedBlobs
+from .worker_connection import Deliveries, WorkerConnection
+from .worker_scheduler import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal, WorkerScheduler
+
+_COMPUTER = Path("/proc/vmstat")
+
+RECENT_S = 60.0  # longest time in which a killed process frees its memory and ends
+
+
+def own_counter(process: Path = Path("/proc/self"), computer: Path = _COMPUTER) -> Path:
+    """Return the file with the number of OOM kills in this process's cgroup, or else in the whole computer.
+
+    A cgroup's file does not count kills of programs in other cgroups, which could be mistaken for the cause of a
+    worker's death. If no cgroup has such a file (the root group of cgroup v2 has none), return the file of the whole
+    computer.
+    """
+    try:
+        files = counters((process / "cgroup").read_text(), (process / "mountinfo").read_text())
+    except OSError:
+        return computer
+    return next((file for file in files if "oom_kill" in _counts(file)), computer)
+
+
+def counters(cgroup: str, mountinfo: str) -> list[Path]:
+    """Return the files that may contain the number of OOM kills in a process's cgroup, the best file first.
+
+    In a container, only a part of the hierarchy of cgroups may be mounted.
+
+    Args:
+        cgroup: the text of ``/proc/<pid>/cgroup``.
+        mountinfo: the text of ``/proc/<pid>/mountinfo``.
+    """
+    groups = {controllers: path for _, controllers, path in (line.split(":", 2) for line in cgroup.splitlines())}
+    memory = next((path for controllers, path in groups.items() if "memory" in controllers.split(",")), None)
+    first, then = list[Path](), list[Path]()
+    for line in mountinfo.splitlines():
+        mount, _, kind = line.partition(" - ")
+        root, place = mount.split()[3:5]
+        if kind.startswith("cgroup ") and memory is not None and "memory" in kind.split()[-1].split(","):
+            first += [Path(place, group, "memory.oom_control") for group in _below(root, memory)[:1]]
+        elif kind.startswith("cgroup2 ") and "" in groups:  # in v2, a group's count includes its descendants
+            then += [Path(place, group, "memory.events") for group in _below(root, groups[""])]
+    return first + then
+
+
+def _below(root: str, path: str) -> list[PurePosixPath]:
+    """Return the cgroup ``path`` and its ancestors, relative to the mounted group ``root``; [] if it is outside."""
+    group = PurePosixPath(path)
+    if not group.is_relative_to(root):
+        return []
+    below = group.relative_to(root)
+    return [below, *below.parents]
+
+
+class OomKills:
+    """The kernel's recent OOM kills, as counted in the file ``counter`` (see `own_counter`).
+
+    An OOM kill counts as the cause of a worker's death if the worker died of a SIGKILL that this node did not send, and
+    the number in the file has risen.
+    """
+
+    def __init__(self, counter: Path) -> None:
+        self._counter = counter
+        self._seen = self._later = self._count()
+        self._explained = 0  # kills after `_seen` that already explain a worker's death
+        self._looked_at = -math.inf
+
+    def look(self, now: float) -> None:
+        """Forget kills from more than `RECENT_S` ago, which did not hit a worker. Call this method regularly."""
+        if now - self._looked_at >= RECENT_S:
+            self._looked_at = now
+            self._explained = max(0, self._explained - (self._later - self._seen))
+            self._seen, self._later = self._later, self._count()
+
+    def news(self) -> bool:
+        """Return whether a recent OOM kill explains one more death by SIGKILL; each kill explains one death."""
+        if self._explained >= self._count() - self._seen:
+            return False
+        self._explained += 1
+        return True
+
+    def _count(self) -> int:
+        try:
+            return int(_counts(self._counter).get("oom_kill", 0))
+        except ValueError:
+            return 0
+
+
+def _counts(file: Path) -> dict[str, str]:
+    try:
+        return dict(line.split(" ", 1) for line in file.read_text().splitlines())
+    except (OSError, ValueError):
+        return {}
+
 
 ToClient = wire.Message | bytes  # a message to the client, or its encoded body
 
@@ -79,7 +171,7 @@ class WorkerPool:
         self._connections: dict[int, WorkerConnection] = {}
         self._deliveries = Deliveries(store)
         self._outbox: list[ToClient] = []
-        self._oom = oom_kills.OomKills(oom_kills.own_counter())
+        self._oom = OomKills(own_counter())
         self._devices, self._holdings = devices, Holdings()
         self._folder, self._blobs = folder, NamedBlobs(store)
         self._timer: asyncio.TimerHandle | None = None
@@ -118,7 +210,7 @@ class WorkerPool:
         self._logs = order["logs"]
         self._worker_threads = order["threads"]
         self._holdings.devices = named_devices(self._devices, {**os.environ, **order["env"]})
-        self._tell_fork_server(fork_orders.SETUP, order, fds=[self._notice_page.fd])
+        self._tell_fork_server(pipe.ORDER_SETUP, order, fds=[self._notice_page.fd])
         self._slots = slots
         self._starts_at = self._loop.call_later(after_s, self._start_workers)
 
@@ -260,7 +352,7 @@ class WorkerPool:
                             self._not_forked(worker, error, effects)
                             more = True
                     case EndWorker(worker):
-                        self._tell_fork_server(fork_orders.KILL, worker)
+                        self._tell_fork_server(pipe.ORDER_KILL, worker)
                     case Interrupt(worker, attempt):
                         self._connections[worker].send(codec.body(wire.Kill(attempt)))
                     case GiveUp(reason):
@@ -314,7 +406,7 @@ class WorkerPool:
             raise
         self._connections[worker] = connection
         try:
-            self._tell_fork_server(fork_orders.FORK, worker, slot, fresh, allotment, fds=fds)
+            self._tell_fork_server(pipe.ORDER_FORK, worker, slot, fresh, allotment, fds=fds)
         finally:
             for fd in fds[1:3]:
                 os.close(fd)
@@ -413,7 +505,7 @@ class WorkerPool:
         ``fds``: the message's descriptors; None if they are lost, and with them the values in blobs.
         """
         if fds is None and body == pipes.SPILLED:  # the message itself is lost, with its attempt's number
-            self._tell_fork_server(fork_orders.KILL, connection.worker)
+            self._tell_fork_server(pipe.ORDER_KILL, connection.worker)
             return None
         if len(body) == 1:
             self._on_mark(connection, body)

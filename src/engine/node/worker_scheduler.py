@@ -1,7 +1,8 @@
 """The executor's decisions: which worker runs an attempt, when it is ended, and what the client is sent. No I/O.
 
-Events (messages, ends of processes, the time) are method calls; `decide` returns the effects: actions to carry out. A
-warm worker runs many attempts, a fresh worker runs one. These invariants hold; for each, a test breaks the code:
+Events (messages, ends of processes, the time) are method calls; `decide` returns the effects: actions that `WorkerPool`
+carries out. A warm worker runs many attempts, a fresh worker runs one. These invariants hold; for each, a test breaks
+the code:
 
     EXEC-1  every attempt is answered exactly once: by its result, `Ended` or `Returned`
     EXEC-2  an attempt that may have started is never delivered to a second worker
@@ -27,10 +28,61 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from ...lazy_named_tuple import NamedTuple
 from ..wire.messages import Cause, Ended, Returned, Run, RunFlag, Started
-from .effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
-from .slot_table import SlotTable
-from .slots import TRIES, Attempt, Recall, Slot, StartFailures, Worker
+from .slots import TRIES, Attempt, Recall, Slot, SlotTable, StartFailures, Worker
+
+
+class Fork(NamedTuple):
+    worker: int
+    slot: int  # index of the slot (room for one task) that the worker fills; `instance_info` shows it
+    fresh: bool
+    attempt: int = 0  # for a fresh worker: the attempt that it will run; 0 otherwise
+
+
+class Deliver(NamedTuple):
+    worker: int
+    run: Run
+    body: bytes
+
+
+class Steal(NamedTuple):
+    """Take back the attempts that the worker has not read. Then report its results by `finished`, and call `stolen`."""
+
+    worker: int
+
+
+class Interrupt(NamedTuple):
+    worker: int
+    attempt: int
+
+
+class EndWorker(NamedTuple):
+    """Kill the worker and all processes that it has started. When all have ended, call `WorkerScheduler.gone`."""
+
+    worker: int
+
+
+class Answer(NamedTuple):
+    """Send the client a message that the executor has created, not a worker."""
+
+    message: Started | Ended | Returned
+
+
+class Relay(NamedTuple):
+    """Forward a worker's message to the client."""
+
+    body: bytes
+
+
+class GiveUp(NamedTuple):
+    """End the executor, because no task can run on this node; ``reason`` says why."""
+
+    reason: str
+
+
+Effect = Fork | Deliver | Steal | Interrupt | EndWorker | Answer | Relay | GiveUp
+
 
 PATIENCE_S = 1.0  # time for an interrupted thread to end its attempt; then its process is killed
 SETTLED_S = 1.0  # a worker that was ready for so long has not failed to start, even if it ends without an attempt

@@ -20,7 +20,7 @@ from ...lazy_dataclass import dataclass
 from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
-from ..node.info import free_port
+from ..node.environ import free_port
 from ..serialization.program import environment
 from .client_versions import same_version
 from .cluster import Cluster, Framework, Order, Program, address_variable, node_half, opened, processors

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..node import context
-from ..node.profile_requests import ProfileRequest
+from ..node.signal_requests import ProfileRequest
 from ..wire.messages import Profiled
 
 if TYPE_CHECKING:

@@ -421,7 +421,7 @@ def _failed(error: Exception) -> Failed:
 
     Also releases the local variables of the error's frames.
     """
-    from ..node.frames import release_frames
+    from ..node.after_call import release_frames
 
     failure, blob = failed(0, "call", error, most_bytes=INLINE_BYTES)
     release_frames(error)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.checkpoint.memory_interval import AGAIN_AFTER, MOST_STRIDE, MemoryInterval, too_much
+from outrider.engine.checkpoint.memory_saves import AGAIN_AFTER, MOST_STRIDE, MemoryInterval, too_much
 
 
 def kept(every: int, busy_steps: int, steps: int, kind: type[MemoryInterval] = MemoryInterval) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.checkpoint.memory_waits import SAVES, WAIT_S, MemoryWaits
+from outrider.engine.checkpoint.memory_saves import MEASURED_SAVES, WAIT_S, MemoryWaits
 
 
 def waits(kind: type[MemoryWaits], takes_s: float) -> float:
@@ -40,7 +40,7 @@ def test_the_invariant_falls_without_its_guard() -> None:
 
 def told(step_s: float, wait_s: float, every: int = 1) -> list[str]:
     waiting, now, said = MemoryWaits("run", every), 0.0, list[str]()
-    for _ in range(3 * SAVES):
+    for _ in range(3 * MEASURED_SAVES):
         said.append(waiting.waited(now, now + wait_s))
         now += wait_s + step_s
     return [each for each in said if each]

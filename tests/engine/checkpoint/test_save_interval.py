@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.checkpoint.save_interval import SaveInterval, spread_s
+from outrider.engine.checkpoint.agreement import SaveInterval, spread_s
 
 
 def save_interval(

@@ -13,7 +13,7 @@ from outrider.engine.api.errors import CheckpointError
 from outrider.engine.checkpoint.records import Damaged
 from outrider.engine.checkpoint.slot import Slot, restored
 from outrider.engine.checkpoint.snapshot import CopyMemory, Snapshot
-from outrider.engine.node.replicas import digest
+from outrider.engine.node.stored_blobs import part_digest
 
 
 def left(slot: Slot, state: Any) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def test_arrays_and_objects_come_back_and_are_writable() -> None:
         state = {"a": np.arange(size, dtype=np.float32), "b": [1, "two"], "c": np.full((size, 3), 7)}
         size_bytes, told = left(slot, state)
         with mmap.mmap(slot.fd, 0) as content:
-            assert digest(content, size_bytes) == told
+            assert part_digest(content, size_bytes) == told
         back = found(slot, size_bytes)
         assert back["b"] == [1, "two"]
         assert np.array_equal(back["a"], state["a"])
@@ -72,7 +72,7 @@ def test_a_change_of_any_byte_changes_the_digest() -> None:
     for at in (64, 100_000, 600_000, size_bytes - 1):
         os.pwrite(slot.fd, bytes([os.pread(slot.fd, 1, at)[0] ^ 1]), at)
         with mmap.mmap(slot.fd, 0) as content:
-            assert digest(content, size_bytes) != told
+            assert part_digest(content, size_bytes) != told
         os.pwrite(slot.fd, bytes([os.pread(slot.fd, 1, at)[0] ^ 1]), at)
 
 
@@ -81,7 +81,7 @@ def test_a_page_that_is_lost_changes_the_digest_also_where_all_numbers_are_the_s
     size_bytes, told = left(slot, {"a": np.ones(100_000)})
     os.pwrite(slot.fd, bytes(4096), 8192)
     with mmap.mmap(slot.fd, 0) as content:
-        assert digest(content, size_bytes) != told
+        assert part_digest(content, size_bytes) != told
 
 
 @pytest.mark.parametrize("size", [1, 64, 4_000, 4_096, 4_100, 50_000, 200_000])
@@ -89,7 +89,7 @@ def test_nodes_compute_the_same_digest_without_numpy(size: int) -> None:
     slot = Slot()
     size_bytes, told = left(slot, {"a": np.random.default_rng(size).random(size)})
     with mmap.mmap(slot.fd, 0) as content:
-        assert digest(content, size_bytes) == told
+        assert part_digest(content, size_bytes) == told
 
 
 def test_a_slot_is_taken_until_its_node_frees_it() -> None:
@@ -181,7 +181,7 @@ def test_the_digest_that_is_taken_while_copying_is_that_of_the_whole(
             size_bytes, told = left(slot, state)
             assert (slot._sums is not None) == ((load >= 8 or ranks > 4) and number > 0)
             with mmap.mmap(slot.fd, 0) as content:
-                assert digest(content, size_bytes) == told
+                assert part_digest(content, size_bytes) == told
             back = found(slot, size_bytes)
             for name, value in state.items():
                 if isinstance(value, torch.Tensor):

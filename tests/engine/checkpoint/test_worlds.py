@@ -13,8 +13,8 @@ import torch
 
 from outrider import CheckpointError, CheckpointFenced, checkpoint
 from outrider.engine.checkpoint import checkpoint as module
+from outrider.engine.checkpoint.agreement import lead_s
 from outrider.engine.checkpoint.checkpoint import Checkpoint
-from outrider.engine.checkpoint.save_interval import lead_s
 from outrider.engine.checkpoint.store import FileStore
 
 SHARED = np.arange(50_000.0)

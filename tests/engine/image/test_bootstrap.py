@@ -21,10 +21,9 @@ from outrider import BootstrapError, Image, Secret
 from outrider.engine.image import bootstrap as bootstrap_
 from outrider.engine.image.bootstrap import bootstrap
 from outrider.engine.image.commands import CommandResult
-from outrider.engine.image.install_plan import prepare
+from outrider.engine.image.install_plan import HostFacts, prepare
 from outrider.engine.image.installer.executor import socket_path_of
-from outrider.engine.image.probe import HostFacts
-from outrider.engine.node.outrider_archive import packed
+from outrider.engine.image.outrider_archive import packed
 
 pytestmark = pytest.mark.anyio
 

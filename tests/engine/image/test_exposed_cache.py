@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image
-from outrider.engine.image import probe
+from outrider.engine.image import install_plan, outrider_archive
 from outrider.engine.image.cache import client_cache
-from outrider.engine.node import outrider_archive
 
 pytestmark = pytest.mark.anyio
 NOBODY = 65534
@@ -43,10 +42,12 @@ ways = pytest.mark.parametrize(
 )
 
 
-def probed(cache: Path) -> probe.HostFacts:
+def probed(cache: Path) -> install_plan.HostFacts:
     env = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "OUTRIDER_CACHE": str(cache)}
-    argv = probe.arguments("3.99", "")
-    return probe.parse(subprocess.run(argv, input=probe.SCRIPT, env=env, capture_output=True, check=True).stdout)
+    argv = install_plan.probe_arguments("3.99", "")
+    return install_plan.parse_probe(
+        subprocess.run(argv, input=install_plan.PROBE_SCRIPT, env=env, capture_output=True, check=True).stdout
+    )
 
 
 @ways

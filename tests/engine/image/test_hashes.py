@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from outrider import BootstrapError, Image, SpecError
 from outrider.engine.image import requirements
 from outrider.engine.image import wheels as wheels_
-from outrider.engine.image.hashes import Hash, hashes_by_package, name_of
-from outrider.engine.image.requirements import Uv
+from outrider.engine.image.requirements import Hash, Uv, hashes_by_package, name_of
 from outrider.engine.image.wheels import Selection, WheelCache
 
 pytestmark = pytest.mark.anyio

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image, Secret
-from outrider.engine.image import install_plan, probe
+from outrider.engine.image import install_plan
 from outrider.engine.image.bootstrap import bootstrap
 from outrider.engine.image.commands import CommandResult
 from outrider.engine.image.hints import hint_for, no_shell
-from outrider.engine.image.install_plan import Prepared, PythonChoice, choose_python, prepare
-from outrider.engine.image.probe import HostFacts, Python
+from outrider.engine.image.install_plan import HostFacts, Prepared, Python, PythonChoice, choose_python, prepare
 from outrider.engine.image.wheels import uv_target, wheel_target
-from outrider.engine.node.devices import parse as parse_devices
+from outrider.engine.node.daemon import parse_gpus as parse_devices
 
 pytestmark = pytest.mark.anyio
 
@@ -50,13 +49,13 @@ async def prepared(uv: bool = True, packages: Sequence[Sequence[str]] = (), **op
 
 
 def probed(*arguments: str, **environment: str) -> bytes:
-    argv = probe.arguments("3.11", *(arguments or ("",)))
+    argv = install_plan.probe_arguments("3.11", *(arguments or ("",)))
     env = {"PATH": os.environ["PATH"], **environment}
-    return subprocess.run(argv, input=probe.SCRIPT, env=env, capture_output=True, check=True).stdout
+    return subprocess.run(argv, input=install_plan.PROBE_SCRIPT, env=env, capture_output=True, check=True).stdout
 
 
 def test_the_probe_finds_what_is_there(tmp_path: Path) -> None:
-    found = probe.parse(b"noise of a login\n" + probed(HOME=str(tmp_path)))
+    found = install_plan.parse_probe(b"noise of a login\n" + probed(HOME=str(tmp_path)))
     assert found.system == "Linux"
     assert found.machine == os.uname().machine
     assert found.cache == str(tmp_path / ".cache" / "outrider")
@@ -67,8 +66,10 @@ def test_the_probe_finds_what_is_there(tmp_path: Path) -> None:
 
 def test_the_cache_is_where_the_host_says(tmp_path: Path) -> None:
     odd = tmp_path / 'it\'s a "place" of $HOME'
-    assert probe.parse(probed(HOME="/nowhere", OUTRIDER_CACHE=str(odd))).cache == str(odd)
-    assert probe.parse(probed(HOME="/nowhere", XDG_CACHE_HOME=str(tmp_path))).cache == str(tmp_path / "outrider")
+    assert install_plan.parse_probe(probed(HOME="/nowhere", OUTRIDER_CACHE=str(odd))).cache == str(odd)
+    assert install_plan.parse_probe(probed(HOME="/nowhere", XDG_CACHE_HOME=str(tmp_path))).cache == str(
+        tmp_path / "outrider"
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,10 +77,10 @@ def test_the_cache_is_where_the_host_says(tmp_path: Path) -> None:
     [(b"\x1b]0;gpu1\x07", b""), (b"", b"bye\n"), (b"Welcome\nend\n", b"end of session\n"), (b"%", b"logout")],
 )
 def test_what_a_login_prints_around_the_probe_is_skipped(tmp_path: Path, before: bytes, after: bytes) -> None:
-    argv = probe.arguments("3.11", sys.executable)
+    argv = install_plan.probe_arguments("3.11", sys.executable)
     env = os.environ | {"OUTRIDER_CACHE": str(tmp_path)}
-    output = subprocess.run(argv, input=probe.SCRIPT, env=env, stdout=-1, check=True).stdout
-    assert probe.parse(before + output + after) == probe.parse(output)
+    output = subprocess.run(argv, input=install_plan.PROBE_SCRIPT, env=env, stdout=-1, check=True).stdout
+    assert install_plan.parse_probe(before + output + after) == install_plan.parse_probe(output)
 
 
 @pytest.mark.parametrize(
@@ -103,22 +104,24 @@ def test_login_that_runs_no_shell_has_its_next_step(stdout: bytes, stderr: bytes
 def test_incomplete_probe_output_is_refused() -> None:
     for output in (b"", b"This account is currently not available.\n", b"outrider-probe 1\nsystem Linux x86_64\n"):
         with pytest.raises(ValueError, match="did not run to its end"):
-            probe.parse(output)
+            install_plan.parse_probe(output)
 
 
 def test_a_probe_that_says_what_no_host_is_changes_no_decision() -> None:
-    found = probe.parse(b"outrider-probe 1\nlibc glibc two\npython 3 cpython /bin/x\npython 3.11.1 cpython\nend\n")
+    found = install_plan.parse_probe(
+        b"outrider-probe 1\nlibc glibc two\npython 3 cpython /bin/x\npython 3.11.1 cpython\nend\n"
+    )
     assert (found.libc, found.pythons) == ("other", ())
     for line in (b"user me", b"exposed 0"):
         with pytest.raises(ValueError, match=r"invalid literal|not enough values"):
-            probe.parse(b"outrider-probe 1\n" + line + b"\nend\n")
+            install_plan.parse_probe(b"outrider-probe 1\n" + line + b"\nend\n")
 
 
 def test_each_python_is_asked_for_the_packages_of_plugins(tmp_path: Path) -> None:
-    argv = probe.arguments("3.11", sys.executable, ["cloudpickle", "no-such-package", "typing-extensions"])
+    argv = install_plan.probe_arguments("3.11", sys.executable, ["cloudpickle", "no-such-package", "typing-extensions"])
     env = os.environ | {"OUTRIDER_CACHE": str(tmp_path)}
-    done = subprocess.run(argv, input=probe.SCRIPT, env=env, stdout=-1, check=True)
-    (python,) = probe.parse(done.stdout).pythons
+    done = subprocess.run(argv, input=install_plan.PROBE_SCRIPT, env=env, stdout=-1, check=True)
+    (python,) = install_plan.parse_probe(done.stdout).pythons
     assert (python.is_requested, python.packages) == (True, {"cloudpickle", "typing-extensions"})
 
 

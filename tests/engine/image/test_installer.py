@@ -19,13 +19,11 @@ from typing import Any
 import pytest
 
 from outrider import BootstrapError, Image
-from outrider.engine.image import install_plan
-from outrider.engine.image.install_plan import Prepared, PythonChoice
-from outrider.engine.image.installer import apt, executor, protocol
+from outrider.engine.image import install_plan, outrider_archive
+from outrider.engine.image.install_plan import Prepared, Python, PythonChoice
+from outrider.engine.image.installer import executor, protocol, system
 from outrider.engine.image.installer import installation as installation_module
 from outrider.engine.image.installer.installation import Failed, Installation
-from outrider.engine.image.probe import Python
-from outrider.engine.node import outrider_archive
 
 pytestmark = pytest.mark.anyio
 
@@ -172,9 +170,9 @@ def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_what_is_missing_is_installed(host: Path, installation: Installation, as_root: None) -> None:
-    assert apt.missing(["installed", "ffmpeg"]) == ["ffmpeg"]
-    assert apt.missing(["installed=1.0", "installed=2.0"]) == ["installed=2.0"]
-    apt.install(installation, ["ffmpeg"])
+    assert system.missing_packages(["installed", "ffmpeg"]) == ["ffmpeg"]
+    assert system.missing_packages(["installed=1.0", "installed=2.0"]) == ["installed=2.0"]
+    system.install_packages(installation, ["ffmpeg"])
     assert [line.split()[-1] for line in asked(host, "apt-get")] == ["noninteractive"] * 2
     assert "update" in asked(host, "apt-get")[0]
     assert "install --yes --no-install-recommends -- ffmpeg" in asked(host, "apt-get")[1]
@@ -183,7 +181,7 @@ def test_only_what_is_missing_is_installed(host: Path, installation: Installatio
 
 def test_a_broken_source_is_no_reason_to_give_up(host: Path, installation: Installation, as_root: None) -> None:
     program(host, "apt-get", 'case "$*" in *update*) echo "E: one repository is gone"; exit 100 ;; esac')
-    apt.install(installation, ["ffmpeg"])
+    system.install_packages(installation, ["ffmpeg"])
     assert len(asked(host, "apt-get")) == 2
 
 
@@ -192,7 +190,7 @@ def test_unknown_apt_package_is_reported_with_apts_output(
 ) -> None:
     program(host, "apt-get", 'case "$*" in *install*) echo "E: Unable to locate package x"; exit 100 ;; esac')
     with pytest.raises(Failed) as caught:
-        apt.install(installation, ["x"])
+        system.install_packages(installation, ["x"])
     assert caught.value.exit_status == 100
     assert caught.value.log == ["E: Unable to locate package x"]
     assert caught.value.command == "apt-get install --yes --no-install-recommends -- x"
@@ -202,14 +200,14 @@ def test_another_installer_is_waited_for(
     host: Path, installation: Installation, as_root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(apt.time, "sleep", waits.append)
+    monkeypatch.setattr(system.time, "sleep", waits.append)
     program(
         host,
         "apt-get",
         'if [ $(grep -c "^apt-get.*update" "$(dirname "$0")/asked") -lt 3 ]; then '
         'echo "E: Could not get lock /var/lib/apt/lists/lock"; exit 100; fi',
     )
-    apt.install(installation, ["ffmpeg"])
+    system.install_packages(installation, ["ffmpeg"])
     assert len(waits) == 2
     assert len(asked(host, "apt-get")) == 4
 
@@ -218,13 +216,13 @@ def test_an_interrupted_dpkg_is_put_right(host: Path, installation: Installation
     program(host, "dpkg", f'touch "{host}/right"')
     output = 'echo "E: dpkg was interrupted, you must"; exit 100'
     program(host, "apt-get", f'case "$*" in *install*) [ -e "{host}/right" ] || {{ {output}; }} ;; esac')
-    apt.install(installation, ["ffmpeg"])
+    system.install_packages(installation, ["ffmpeg"])
     assert asked(host, "dpkg") == ["--configure -a noninteractive"]
 
 
 def test_a_user_installs_by_sudo(host: Path, installation: Installation, as_user: None) -> None:
     program(host, "sudo", 'shift; exec "$@"')
-    apt.install(installation, ["ffmpeg"])
+    system.install_packages(installation, ["ffmpeg"])
     assert asked(host, "apt-get")[1].endswith("-- ffmpeg noninteractive")
     assert all(line.startswith("-n ") for line in asked(host, "sudo"))
 
@@ -234,7 +232,7 @@ def test_sudo_that_asks_for_a_password_is_refused_with_what_to_do(
 ) -> None:
     program(host, "sudo", 'echo "sudo: a password is required" >&2; exit 1')
     with pytest.raises(Failed, match="sudo asks for a password") as caught:
-        apt.install(installation, ["ffmpeg"])
+        system.install_packages(installation, ["ffmpeg"])
     assert "sudo apt-get install ffmpeg" in caught.value.hint
 
 
@@ -245,13 +243,13 @@ def test_a_sudo_that_does_not_answer_is_an_error(
     program(host, "sudo", "exec sleep 1000")
     monkeypatch.setattr(installation_module, "_ANSWERED_S", 0.1)
     with pytest.raises(Failed, match=r"sudo -n true did not end within 0\.1 s"):
-        apt.install(installation, ["ffmpeg"])
+        system.install_packages(installation, ["ffmpeg"])
 
 
 def test_a_host_that_is_no_debian(installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Failed, match="no apt") as caught:
-        apt.missing(["ffmpeg"])
+        system.missing_packages(["ffmpeg"])
     assert "leave it out" in caught.value.hint
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider import SpecError
-from outrider.engine.image.locks import Lock, parse
+from outrider.engine.image.requirements import Lock, parse_lock
 
 PATH = Path("/project/uv.lock")
 WHEEL = '{ url = "https://host/a-1-py3-none-any.whl", hashes = { sha256 = "aa" } }'
@@ -15,7 +15,7 @@ HEAD = '[[packages]]\nname = "a"\nversion = "1"\n'
 
 
 def of(pylock: str, uv_lock: str = "") -> Lock:
-    return parse(PATH, pylock, uv_lock=uv_lock)
+    return parse_lock(PATH, pylock, uv_lock=uv_lock)
 
 
 def test_what_a_lock_says() -> None:

@@ -11,10 +11,9 @@ import pytest
 
 from outrider import Secret, Volume
 from outrider.engine.api.image import Image
-from outrider.engine.image.install_plan import install_plan, prepare
-from outrider.engine.image.installer import apt, volumes
+from outrider.engine.image.install_plan import HostFacts, install_plan, prepare
+from outrider.engine.image.installer import system
 from outrider.engine.image.installer.installation import Failed, Installation
-from outrider.engine.image.probe import HostFacts
 
 HOST = HostFacts("Linux", "x86_64", "glibc 2.36", 0, "/cache", "", None, None, frozenset(), ())
 
@@ -27,10 +26,10 @@ class Machine:
         self.installed: list[str] = []
         self.uid = 1000
         self.is_fuse_ours = True
-        monkeypatch.setattr(volumes.shutil, "which", lambda name: f"/usr/bin/{name}" if name in self.tools else None)
-        monkeypatch.setattr(volumes.os, "geteuid", lambda: self.uid)
-        monkeypatch.setattr(volumes.os, "access", lambda *_: self.is_fuse_ours)
-        monkeypatch.setattr(apt, "install", self._install)
+        monkeypatch.setattr(system.shutil, "which", lambda name: f"/usr/bin/{name}" if name in self.tools else None)
+        monkeypatch.setattr(system.os, "geteuid", lambda: self.uid)
+        monkeypatch.setattr(system.os, "access", lambda *_: self.is_fuse_ours)
+        monkeypatch.setattr(system, "install_packages", self._install)
 
     def _install(self, _: Installation, packages: Sequence[str]) -> None:
         self.installed += packages
@@ -51,32 +50,32 @@ def installation() -> Any:
 
 def test_below_home_a_user_needs_nobody(machine: Machine, tmp_path: Path) -> None:
     home = str(tmp_path)
-    assert volumes._user_can_mount([f"{home}/data", f"{home}/more"])
-    assert not volumes._user_can_mount([f"{home}/data", "/data"])
-    assert not volumes._user_can_mount([f"{home}-other/data"])
+    assert system._user_can_mount([f"{home}/data", f"{home}/more"])
+    assert not system._user_can_mount([f"{home}/data", "/data"])
+    assert not system._user_can_mount([f"{home}-other/data"])
     (tmp_path / "out").symlink_to("/mnt")
-    assert not volumes._user_can_mount([f"{home}/out/data"])
+    assert not system._user_can_mount([f"{home}/out/data"])
     machine.is_fuse_ours = False
-    assert not volumes._user_can_mount([f"{home}/data"])
+    assert not system._user_can_mount([f"{home}/data"])
 
 
 def test_missing_packages_are_installed_or_named(machine: Machine, installation: Installation) -> None:
-    volumes._install(installation)
+    system._install_volume_programs(installation)
     assert machine.installed == []
     machine.tools -= {"fusermount3"}
-    volumes._install(installation)
+    system._install_volume_programs(installation)
     assert machine.installed == ["fuse3"]
     machine.tools -= {"rclone", "apt-get"}
     with pytest.raises(Failed, match="no rclone and no fuse3, and no apt") as caught:
-        volumes._install(installation)
+        system._install_volume_programs(installation)
     assert "Debian or Ubuntu" in caught.value.hint
 
 
 def test_host_without_fuse_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.stat
-    monkeypatch.setattr(volumes.os, "stat", lambda path: real(os.devnull if path == "/dev/fuse" else path))
+    monkeypatch.setattr(system.os, "stat", lambda path: real(os.devnull if path == "/dev/fuse" else path))
     with pytest.raises(Failed, match="no /dev/fuse"):
-        volumes._check_host()
+        system._check_host()
 
 
 @pytest.mark.anyio

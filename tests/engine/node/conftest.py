@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from outrider.engine.node import forkserver, oom_kills, process
+from outrider.engine.node import forkserver, process, worker_pool
 from outrider.engine.node.server import ExecutorServer
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values
@@ -33,7 +33,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def _no_kills_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node counts none of the kernel's kills for memory: those of other tests would be among them."""
-    monkeypatch.setattr(oom_kills, "own_counter", lambda: Path("/none"))
+    monkeypatch.setattr(worker_pool, "own_counter", lambda: Path("/none"))
 
 
 @pytest.fixture

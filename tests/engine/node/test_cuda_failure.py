@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node.cuda_failure import Cuda
+from outrider.engine.node.between_tasks import Cuda
 from outrider.engine.wire import messages as m
 
 # Two devices; this process has a context on the second. CUDA_SAYS is what the driver answers: retain, push, memory.

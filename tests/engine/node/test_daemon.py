@@ -20,7 +20,7 @@ import cloudpickle
 import msgpack
 import pytest
 
-from outrider.engine.node import outrider_archive
+from outrider.engine.image import outrider_archive
 from outrider.engine.node.bridge import BEGINS
 from outrider.engine.wire import messages as m
 from outrider.engine.wire import values

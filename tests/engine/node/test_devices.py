@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.engine.node import devices
+from outrider.engine.node import daemon
 
 if TYPE_CHECKING:
     import pytest
@@ -20,8 +20,8 @@ def test_a_driver_that_does_not_answer_holds_nobody_up(tmp_path: Path, monkeypat
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(Path, "glob", lambda *_: iter([tmp_path]))
-    monkeypatch.setattr(devices, "_PATIENCE_S", 0.5)
-    query = devices.Query()
+    monkeypatch.setattr(daemon, "_GPUS_WITHIN_S", 0.5)
+    query = daemon.GpuQuery()
     while not (tmp_path / "pid").exists() or not (pid := (tmp_path / "pid").read_text().strip()):
         pass
     found = query.answer()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.node import blobs, disk_blobs
+from outrider.engine.node import blobs, stored_blobs
 from outrider.engine.node.blobs import BlobStore
-from outrider.engine.node.disk_blobs import DiskBlobs
+from outrider.engine.node.stored_blobs import DiskBlobs
 from outrider.engine.wire.messages import NotMoved
 
 pytestmark = pytest.mark.anyio
@@ -58,12 +58,12 @@ async def test_where_the_disk_is_full_it_stays_in_memory(
     store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[object] = []
-    monkeypatch.setattr(disk_blobs, "FREE_SHARE", 1.1)
+    monkeypatch.setattr(stored_blobs, "FREE_SHARE", 1.1)
     moving = DiskBlobs(store, tmp_path, moved=told.append, send=told.append)
     moving.move(["a"])
     assert await until(told) == NotMoved("a", "its disk is full")
     assert content(store.fd("a")) == CONTENT
-    monkeypatch.setattr(disk_blobs, "FREE_SHARE", 0.0)
+    monkeypatch.setattr(stored_blobs, "FREE_SHARE", 0.0)
     moving.move(["b"])
     assert await until(told) == "b"
 

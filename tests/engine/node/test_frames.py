@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from outrider.engine.node.frames import release_frames
+from outrider.engine.node.after_call import release_frames
 
 
 class Large:

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.node import limits
-from outrider.engine.node.arrivals import Arrivals
 from outrider.engine.node.blobs import SPARE, BlobStore
-from outrider.engine.node.client_channels import NewChannel
+from outrider.engine.node.client_channels import Arrivals, NewChannel
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.codec import encode
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node import context, log_sender, log_socket, named_blobs, output
+from outrider.engine.node import context, log_sender, log_socket, output, stored_blobs
 from outrider.engine.node.blobs import BlobStore
 from outrider.engine.node.log_sender import LogSender
 from outrider.engine.node.log_socket import DATAGRAM_BYTES, LogClient, LogEnd, LogSocket
@@ -223,7 +223,7 @@ async def test_artifacts_are_blobs_of_which_a_node_keeps_so_many_bytes(
         os.write(fd, b"x" * size_bytes)
         task.log.put_blob(task.attempt, records.artifact(1.0, "best.pt", size_bytes, "0a" * 32), fd)
 
-    monkeypatch.setattr(named_blobs.NamedBlobs.__init__, "__defaults__", (1000,))
+    monkeypatch.setattr(stored_blobs.NamedBlobs.__init__, "__defaults__", (1000,))
     client = await make()
     names = []
     for size_bytes in (600, 300, 200):
@@ -246,9 +246,9 @@ async def test_artifacts_are_blobs_of_which_a_node_keeps_so_many_bytes(
 def test_artifacts_leave_descriptors_for_values(monkeypatch: pytest.MonkeyPatch, *, same_host: bool) -> None:
     """And those that were fetched leave theirs to others, also under the same name, as on this computer."""
     most = 400
-    monkeypatch.setattr(named_blobs.resource, "getrlimit", lambda _: (2 * most, 2 * most))
+    monkeypatch.setattr(stored_blobs.resource, "getrlimit", lambda _: (2 * most, 2 * most))
     store = BlobStore(same_host=same_host)
-    blobs = named_blobs.NamedBlobs(store)
+    blobs = stored_blobs.NamedBlobs(store)
 
     def save() -> str:
         blob = blobs.named(m.Logged(1, b"", 0, ""), [os.open("/dev/null", os.O_RDONLY)])

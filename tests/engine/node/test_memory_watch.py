@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.node.memory_watch import LOOK_S, LOOKS_APART, MemoryWatch, held_bytes
+from outrider.engine.node.forkserver import LOOK_S, LOOKS_APART, MemoryWatch, held_bytes
 
 MB = 1_000_000
 

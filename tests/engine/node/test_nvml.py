@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.node.nvml import AGAIN_S, Gpus
+from outrider.engine.node.sampler import NVML_AGAIN_S, Gpus
 from outrider.engine.wire.messages import GpuSample
 
 from ..fake_gpus import built
@@ -62,7 +62,7 @@ def test_a_driver_that_comes_later_is_found(library: str, monkeypatch: pytest.Mo
     assert gpus.read() == ()
     set_variable(monkeypatch, "")
     assert gpus.read() == ()  # it was asked just now
-    now += AGAIN_S
+    now += NVML_AGAIN_S
     assert gpus.read() == (FIRST, SECOND)
 
 

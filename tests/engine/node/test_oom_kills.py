@@ -13,11 +13,11 @@ from typing import Any
 import anyio
 import pytest
 
-from outrider.engine.node import oom_kills
-from outrider.engine.node.oom_kills import RECENT_S, OomKills
+from outrider.engine.node import worker_pool
+from outrider.engine.node.worker_pool import RECENT_S, OomKills
 from outrider.engine.wire.messages import Cause
 
-own_counter = oom_kills.own_counter  # which the fixture of all tests here replaces in its module
+own_counter = worker_pool.own_counter  # which the fixture of all tests here replaces in its module
 
 V1 = "9:name=systemd:/\n4:memory:{path}\n3:cpuset:/\n0::/\n"
 V2 = "0::{path}\n"
@@ -152,7 +152,7 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 @pytest.mark.skipif(not os.access(CGROUPS / "cgroup.procs", os.W_OK), reason="needs a memory cgroup (v1) and root")
 async def test_a_task_killed_for_memory_says_so(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     group = CGROUPS / f"outrider-test-{os.getpid()}"
-    monkeypatch.setattr(oom_kills, "own_counter", lambda: group / "memory.oom_control")
+    monkeypatch.setattr(worker_pool, "own_counter", lambda: group / "memory.oom_control")
 
     def hog(directory: str) -> int:
         (Path(directory) / "cgroup.procs").write_text(str(os.getpid()))
@@ -173,7 +173,7 @@ async def test_a_task_killed_for_memory_says_so(make: Any, monkeypatch: pytest.M
 @pytest.mark.skipif(not os.access(CGROUPS / "cgroup.procs", os.W_OK), reason="needs a memory cgroup (v1) and root")
 async def test_a_kill_in_another_cgroup_explains_no_death(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both died of SIGKILL, and it was taken for the kernel's, as the counter of the whole computer had risen."""
-    monkeypatch.setattr(oom_kills, "own_counter", own_counter)
+    monkeypatch.setattr(worker_pool, "own_counter", own_counter)
     group = CGROUPS / f"outrider-test-{os.getpid()}"
     client = await make()
     group.mkdir()

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node import peer_connections, peers
-from outrider.engine.node.arrivals import Arrival, Arrivals
+from outrider.engine.node import peers
 from outrider.engine.node.blobs import BlobStore
+from outrider.engine.node.client_channels import Arrival, Arrivals
 from outrider.engine.node.peers import Peers
 from outrider.engine.transport.peer_keys import new_keys
 from outrider.engine.wire import codec
@@ -81,7 +81,7 @@ class End:
 @pytest.fixture
 async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[End]]:
     monkeypatch.setattr(peers, "IDLE_S", 0.02)
-    for module in (peers, peer_connections):
+    for module in (peers, peers):
         monkeypatch.setattr(module, "CONNECT_S", 60.0)
     before = {*Path("/proc/self/fd").iterdir()}
     made = [End(), End(), End()]
@@ -192,7 +192,7 @@ async def test_a_source_that_is_silent_is_given_up_and_one_that_waits_itself_is_
 ) -> None:
     first, second, _ = ends
     monkeypatch.setattr(peers, "IDLE_S", 0.05)
-    monkeypatch.setattr(peer_connections, "SILENCE_S", 1.5)
+    monkeypatch.setattr(peers, "SILENCE_S", 1.5)
     arrival = first.begins("a", DATA[:1000])
     port = await first.serves("a")
     second.pulls(port)
@@ -211,7 +211,7 @@ async def test_a_source_is_not_given_up_for_the_time_for_which_this_process_stoo
     ends: list[End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, _ = ends
-    monkeypatch.setattr(peer_connections, "SILENCE_S", 0.3)
+    monkeypatch.setattr(peers, "SILENCE_S", 0.3)
     arrival = first.begins("a", DATA[:1000])
     second.pulls(await first.serves("a"))
     async with asyncio.timeout(60):
@@ -234,7 +234,7 @@ async def test_a_node_counts_as_reached_though_this_process_stood_still_on_the_w
     await asyncio.sleep(0)
     loop = asyncio.get_running_loop()
     clock = loop.time
-    monkeypatch.setattr(loop, "time", lambda: clock() + 2 * peer_connections.CONNECT_S)
+    monkeypatch.setattr(loop, "time", lambda: clock() + 2 * peers.CONNECT_S)
     assert await second.heard() == m.Arrived("mine", len(DATA), DIGEST, True)
 
 
@@ -345,7 +345,7 @@ async def test_a_kept_connection_to_a_node_that_stands_still_is_given_up(
     first, second, _ = ends
     first.begins("a", DATA)
     assert (await second.has_copied(first, "b")).have_bytes == len(DATA)
-    monkeypatch.setattr(peer_connections, "SILENCE_S", 0.2)
+    monkeypatch.setattr(peers, "SILENCE_S", 0.2)
     monkeypatch.setattr(peers, "IDLE_S", 60.0)
     first.store.drop(["a"])
     assert await second.has_copied(first, "c") == m.Arrived("c", 0, "", True, "nothing came for 0.2 s")
@@ -362,7 +362,7 @@ async def test_connections_are_kept_for_a_while_and_no_longer(ends: list[End], m
             await asyncio.sleep(0)
     assert first.peers._connections
     clock = loop.time
-    monkeypatch.setattr(loop, "time", lambda: clock() + peer_connections.KEEP_S)
+    monkeypatch.setattr(loop, "time", lambda: clock() + peers.KEEP_S)
     await none_open(first)
     assert not second.peers._to_others._kept
     assert (await second.has_copied(first, "c")).have_bytes == len(DATA)
@@ -370,7 +370,7 @@ async def test_connections_are_kept_for_a_while_and_no_longer(ends: list[End], m
 
 async def test_so_many_are_kept_and_no_more(ends: list[End], monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = ends
-    monkeypatch.setattr(peer_connections, "MOST_KEPT", 2)
+    monkeypatch.setattr(peers, "MOST_KEPT", 2)
     monkeypatch.setattr(peers, "CONNECTIONS", 4)
     first.begins("a", DATA)
     port = await first.serves("a")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from outrider.actors.offered_ports import PORTS_MOST, OfferedPorts
-from outrider.engine.node.port_book import PortBook
+from outrider.engine.node.freeports import PortBook
 from outrider.engine.wire import messages as wire
 
 MOST, FEW = 6, 2

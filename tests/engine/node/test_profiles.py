@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node import context, profile_relay
-from outrider.engine.node.profile_requests import SIGNAL
+from outrider.engine.node import context, inspection
+from outrider.engine.node.signal_requests import PROFILE_SIGNAL
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.log_records import Artifact, unpacked
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task has begun its profile in time, however busy the computer is."""
-    monkeypatch.setattr(profile_relay, "BEGIN_S", 60.0)
+    monkeypatch.setattr(inspection, "BEGIN_S", 60.0)
 
 
 def wait_for(path: str) -> str:
@@ -109,7 +109,7 @@ async def test_why_there_is_none_is_said(make: Any, tmp_path: Path) -> None:
     assert (await answer(client, 99)).problem == "it waits for a slot of the node, or has ended"
 
     def defies(path: str, end: str) -> str:
-        signal.signal(SIGNAL, signal.SIG_DFL)
+        signal.signal(PROFILE_SIGNAL, signal.SIG_DFL)
         return begun(path, end)
 
     attempt = client.run(defies, str(tmp_path / "a"), str(tmp_path / "end"))
@@ -139,15 +139,15 @@ async def test_a_process_that_is_gone_is_not_waited_for(make: Any, tmp_path: Pat
 async def test_a_task_in_c_code_is_waited_for_so_long_and_then_goes_on(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profile_relay, "BEGIN_S", 0.2)
+    monkeypatch.setattr(inspection, "BEGIN_S", 0.2)
     client = await make()
 
     def compute(path: str, end: str) -> int:
         """Do as code does that comes back to Python late: the signal is handled then."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {PROFILE_SIGNAL})
         Path(path).touch()
         wait_for(end)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {PROFILE_SIGNAL})
         return 32
 
     attempt = client.run(compute, str(tmp_path / "a"), str(tmp_path / "end"))

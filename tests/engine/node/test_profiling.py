@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from outrider.engine.node import context
-from outrider.engine.node.profile_requests import SIGNAL, ProfileRequest, request_file
 from outrider.engine.node.profiling import Profiling
+from outrider.engine.node.signal_requests import PROFILE_SIGNAL, ProfileRequest, request_file
 from outrider.engine.wire.messages import Profiled
 
 
@@ -26,7 +26,7 @@ class ImportedLate(ModuleType):
         if name != "TaskProfile":
             raise AttributeError(name)
         self.TaskProfile = BegunProfile
-        signal.raise_signal(SIGNAL)
+        signal.raise_signal(PROFILE_SIGNAL)
         return BegunProfile
 
 
@@ -50,13 +50,13 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pr
     begun.clear()
     monkeypatch.setattr(context._process, "profiling", None)
     monkeypatch.setitem(sys.modules, "outrider.engine.node.task_profile", ImportedLate("task_profile"))
-    before = signal.getsignal(SIGNAL)
+    before = signal.getsignal(PROFILE_SIGNAL)
     task: Any = SimpleNamespace(closing=[])
     log: Any = SimpleNamespace(wanted=True)
     tasks = {attempt: (task, get_ident()) for attempt in (1, 2)}
     Profiling(str(tmp_path), tasks=tasks, send=lambda message, _: answers.append(message), log=log, lock=RLock())  # type: ignore[arg-type, return-value]
     yield answers
-    signal.signal(SIGNAL, before)
+    signal.signal(PROFILE_SIGNAL, before)
 
 
 def ask(folder: Path, attempt: int) -> None:
@@ -66,12 +66,12 @@ def ask(folder: Path, attempt: int) -> None:
 def test_request_during_the_import_for_another_is_refused(tmp_path: Path, answers: list[Profiled]) -> None:
     ask(tmp_path, 1)
     ask(tmp_path, 2)
-    signal.raise_signal(SIGNAL)
+    signal.raise_signal(PROFILE_SIGNAL)
     (profile,) = begun
     (refused,) = answers
     assert {profile.request.attempt, refused.attempt} == {1, 2}
     assert refused.problem == "another profile of its process is under way"
     profile.over(profile, SimpleNamespace(fd=-1, problem=""))
     ask(tmp_path, 1)
-    signal.raise_signal(SIGNAL)
+    signal.raise_signal(PROFILE_SIGNAL)
     assert len(begun) == 2

@@ -14,8 +14,7 @@ import pytest
 from outrider.engine.checkpoint.slot import Slot
 from outrider.engine.checkpoint.snapshot import Snapshot
 from outrider.engine.node.blobs import FREE, BlobStore
-from outrider.engine.node.named_blobs import NamedBlobs
-from outrider.engine.node.replicas import HEAD_BYTES, Replicas, digest
+from outrider.engine.node.stored_blobs import HEAD_BYTES, NamedBlobs, Replicas, part_digest
 from outrider.engine.wire.checkpoint_messages import Kept, Replicate, Replicated
 from outrider.engine.wire.messages import LOST
 
@@ -47,7 +46,7 @@ class Node:
 
 async def test_a_node_opens_what_another_has_and_says_where_others_find_it() -> None:
     node, fd = Node(), part()
-    told = digest(os.pread(fd, SIZE, 0), SIZE)
+    told = part_digest(os.pread(fd, SIZE, 0), SIZE)
     first = await node.asked("a", f"/proc/{os.getpid()}/fd/{fd}")
     os.close(fd)
     assert (first.blob, first.problem) == ("a", "")
@@ -60,7 +59,7 @@ async def test_a_node_opens_what_another_has_and_says_where_others_find_it() -> 
 
 async def test_what_is_damaged_too_short_or_not_there_is_told() -> None:
     node, fd = Node(), part()
-    told = digest(os.pread(fd, SIZE, 0), SIZE)
+    told = part_digest(os.pread(fd, SIZE, 0), SIZE)
     os.pwrite(fd, b"y", HEAD_BYTES + 50_000)
     assert (await node.asked("a", f"/proc/{os.getpid()}/fd/{fd}", told)).problem == "it is damaged"
     assert (await node.asked("a", "", told, SIZE + 1000)).problem == "it is not there"

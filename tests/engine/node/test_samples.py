@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.node import samples
-from outrider.engine.node.sampler import Machine, Sampler
-from outrider.engine.node.samples import CpuTicks, Memory, Readings, Traffic
+from outrider.engine.node import sampler as samples
+from outrider.engine.node.sampler import CpuTicks, Machine, Memory, Readings, Sampler, Traffic
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.codec import decode, encode
 
@@ -62,8 +61,8 @@ def test_memory_that_the_kernel_gives_back_is_not_used() -> None:
 
 def test_the_loopback_does_not_count() -> None:
     assert samples.interface_names(NET_DEV) == {"eth0", "docker0"}
-    assert samples.traffic(NET_DEV, {"eth0"}) == Traffic(1000, 3000)
-    assert samples.traffic(NET_DEV, {"eth0", "docker0"}) == Traffic(1070, 3080)
+    assert samples.traffic_of(NET_DEV, {"eth0"}) == Traffic(1000, 3000)
+    assert samples.traffic_of(NET_DEV, {"eth0", "docker0"}) == Traffic(1070, 3080)
 
 
 def test_limits_of_a_group() -> None:
@@ -81,14 +80,14 @@ def test_limits_of_a_group() -> None:
 
 def test_a_sample_is_what_was_used_between_two_readings() -> None:
     before = readings(10.0, 100.0, traffic=Traffic(1000, 50))
-    sampled = samples.between(before, readings(15.0, 105.0, traffic=Traffic(1500, 20)))
+    sampled = samples.use_between(before, readings(15.0, 105.0, traffic=Traffic(1500, 20)))
     assert sampled == m.Sampled(5.0, 0.5, 2.0, 1, 2, 3, 4, 500, 0, ())
 
 
 def test_a_clock_that_stands_still_tells_nothing() -> None:
     """As of a sandbox whose /proc/stat is all zeros: a machine that seems idle, and may not be."""
-    assert samples.between(readings(10.0, 1.0, ticks=0), readings(15.0, 1.0, ticks=0)) is None
-    assert samples.between(readings(10.0, 1.0), readings(10.0, 1.0)) is None
+    assert samples.use_between(readings(10.0, 1.0, ticks=0), readings(15.0, 1.0, ticks=0)) is None
+    assert samples.use_between(readings(10.0, 1.0), readings(10.0, 1.0)) is None
 
 
 NUMBERS = st.integers(-(2**65), 2**65)  # as containers and file systems over a network may say that they have
@@ -108,7 +107,7 @@ READINGS = st.builds(
 
 @given(READINGS, READINGS)
 def test_any_two_readings_make_a_message_that_the_protocol_allows(before: Readings, now: Readings) -> None:
-    sampled = samples.between(before, now)
+    sampled = samples.use_between(before, now)
     if sampled is not None:
         assert decode(encode(sampled)[4:]) == sampled
 

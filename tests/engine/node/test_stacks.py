@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node import context, stack_file, stack_reader
+from outrider.engine.node import context, inspection, signal_requests
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +105,7 @@ async def test_a_task_whose_process_and_child_have_any_bytes_as_names_is_seen(ma
 
 
 async def test_a_task_that_has_cut_its_file_has_no_stack_and_keeps_none_from_others() -> None:
-    memory = stack_reader.StackMemory(1)
+    memory = inspection.StackMemory(1)
     os.ftruncate(memory.fd, 0)
     assert (await memory.text(1)).startswith("no stack: error: unpack requires")
     memory.close()
@@ -178,12 +178,12 @@ async def test_a_process_that_closed_its_files_or_blocks_signals_gets_none(make:
 async def test_a_stopped_process_is_waited_for_and_answers_later(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_reader, "WITHIN_S", 0.1)
+    monkeypatch.setattr(inspection, "WITHIN_S", 0.1)
     client = await make()
     attempt = client.run(wait_for, str(tmp_path / "end"))
     await text_with(client, attempt, "in wait_for")
     (of,) = client.server._workers.under_way()
-    pid, _ = stack_file.read_head(of.memory.fd)
+    pid, _ = signal_requests.read_head(of.memory.fd)
     os.kill(pid, signal.SIGSTOP)
     try:
         assert "it has not answered within" in (await asked(client))[attempt].text
@@ -197,19 +197,19 @@ async def test_a_stopped_process_is_waited_for_and_answers_later(
 async def test_an_answer_that_came_while_the_executor_stood_still_is_read(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, looks, really_seen = await make(), list[Path](), stack_reader._seen
+    client, looks, really_seen = await make(), list[Path](), inspection._seen
     attempt = client.run(wait_for, str(tmp_path / "end"))
     await text_with(client, attempt, "in wait_for")
     (of,) = client.server._workers.under_way()
 
-    def seen(status: Path) -> stack_reader._Seen:
+    def seen(status: Path) -> inspection._Seen:
         looks.append(status)
         while len(looks) == 2 and (os.fstat(of.memory.fd).st_size <= of.memory._begin or really_seen(status).at_signal):
             time.sleep(0.001)
         return really_seen(status)
 
-    monkeypatch.setattr(stack_reader, "_seen", seen)
-    monkeypatch.setattr(stack_reader, "WITHIN_S", 0.0)
+    monkeypatch.setattr(inspection, "_seen", seen)
+    monkeypatch.setattr(inspection, "WITHIN_S", 0.0)
     assert "in wait_for" in (await asked(client))[attempt].text
 
 
@@ -253,7 +253,7 @@ async def test_stacks_are_taken_of_a_process_that_computes_in_threads(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, questions: int
 ) -> None:
     """Frames of threads that run meanwhile may be gone: a worker died of that within 200 questions, each time."""
-    monkeypatch.setattr(stack_reader, "WITHIN_S", 60.0)  # or some threads are not asked in time, on a busy machine
+    monkeypatch.setattr(inspection, "WITHIN_S", 60.0)  # or some threads are not asked in time, on a busy machine
     client = await make()
     path = str(tmp_path / "end")
 
@@ -304,14 +304,14 @@ async def test_a_thread_that_gets_no_processor_is_not_taken_for_one_without_pyth
 
     attempt = client.run(count_in_threads)
     await text_with(client, attempt, "in join")
-    really_seen, waiting, asked_already = stack_reader._seen, set[Path](), set[Path]()
+    really_seen, waiting, asked_already = inspection._seen, set[Path](), set[Path]()
     loop = asyncio.get_running_loop()
 
     def goes_on(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
         waiting.clear()
 
-    def seen(status: Path) -> stack_reader._Seen:
+    def seen(status: Path) -> inspection._Seen:
         thread, pid = int(status.parent.name), int(status.parent.parent.parent.name)
         if thread == pid:
             return really_seen(status)
@@ -320,10 +320,10 @@ async def test_a_thread_that_gets_no_processor_is_not_taken_for_one_without_pyth
             waiting.add(status)
             os.kill(pid, signal.SIGSTOP)
             loop.call_later(0.2, goes_on, pid)
-        return stack_reader._Seen(True, False, False) if waiting else really_seen(status)
+        return inspection._Seen(True, False, False) if waiting else really_seen(status)
 
-    monkeypatch.setattr(stack_reader, "_seen", seen)
-    monkeypatch.setattr(stack_reader, "WITHIN_S", 60.0)
+    monkeypatch.setattr(inspection, "_seen", seen)
+    monkeypatch.setattr(inspection, "WITHIN_S", 60.0)
     text = (await asked(client))[attempt].text
     monkeypatch.undo()
     assert len(asked_already) == 3
@@ -335,7 +335,7 @@ async def test_a_thread_that_gets_no_processor_is_not_taken_for_one_without_pyth
 async def test_all_threads_are_seen_while_the_main_thread_hangs_in_c_code_with_the_lock(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_reader, "WITHIN_S", 60.0)
+    monkeypatch.setattr(inspection, "WITHIN_S", 60.0)
     client = await make()
     os.mkfifo(tmp_path / "end")
 
@@ -357,7 +357,7 @@ async def test_all_threads_are_seen_while_the_main_thread_hangs_in_c_code_with_t
     took = time.monotonic() - began
     assert re.search(r"in hang$", first, re.MULTILINE)
     assert "in wait_in_a_thread" in other
-    assert took < stack_reader.WITHIN_S, "no thread is waited for in vain"
+    assert took < inspection.WITHIN_S, "no thread is waited for in vain"
     os.write(os.open(tmp_path / "end", os.O_WRONLY), b"x")
     assert client.result(await client.answer(attempt)) == 1
 
@@ -368,7 +368,7 @@ async def test_stacks_are_taken_of_threads_whose_frames_come_and_go(make: Any, t
     client = await make(slots=2, kind="thread")
 
     def waits_for_the_lock() -> bool:
-        return callable(signal.getsignal(stack_file.SIGNAL))
+        return callable(signal.getsignal(signal_requests.STACK_SIGNAL))
 
     assert await client.call(waits_for_the_lock)
     attempts = [client.run(compute, str(tmp_path / "end")) for _ in range(2)]
@@ -410,7 +410,7 @@ async def test_a_task_that_has_taken_a_step_is_not_disturbed(make: Any, tmp_path
 async def test_a_process_that_ends_meanwhile_costs_the_others_nothing(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_reader, "WITHIN_S", 60.0)
+    monkeypatch.setattr(inspection, "WITHIN_S", 60.0)
     client = await make(slots=2)
     attempt = client.run(wait_for, str(tmp_path / "end"))
     await text_with(client, attempt, "in wait_for")
@@ -428,7 +428,7 @@ def test_a_dead_process_is_not_signalled() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    with pytest.raises(ProcessLookupError), stack_reader.ProcessHandle(pid):
+    with pytest.raises(ProcessLookupError), inspection.ProcessHandle(pid):
         pass
 
 
@@ -440,7 +440,7 @@ async def test_a_process_of_another_program_is_never_signalled(tmp_path: Path) -
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"up\n"
-        memory = stack_reader.StackMemory(1)
+        memory = inspection.StackMemory(1)
         dump, refused = await memory._dump(other.pid, memory.fd)
         assert (dump, refused) == ([], "it has closed its files")
         memory.close()
@@ -450,20 +450,20 @@ async def test_a_process_of_another_program_is_never_signalled(tmp_path: Path) -
 
 async def test_a_process_that_stops_handling_the_signal_is_not_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may do so after it was seen to handle it, and before a thread of it gets the signal: as one that ends does."""
-    monkeypatch.setattr(stack_reader, "WITHIN_S", 0.05)
-    monkeypatch.setattr(stack_reader, "AGAIN_S", 0.0)
-    monkeypatch.setattr(stack_reader.StackMemory, "_refusal", lambda *_, **__: "")
+    monkeypatch.setattr(inspection, "WITHIN_S", 0.05)
+    monkeypatch.setattr(inspection, "AGAIN_S", 0.0)
+    monkeypatch.setattr(inspection.StackMemory, "_refusal", lambda *_, **__: "")
     program = "import threading\nthreading.Thread(target=input).start()\nprint('up', flush=True)"
     other = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    memory = stack_reader.StackMemory(2)
+    memory = inspection.StackMemory(2)
     again: list[int] = []
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == b"up\n"
         dump, refused = await memory._dump(other.pid, memory.fd)
         assert (dump, refused) == ([], "its process does not handle the signal any more, as one that is about to end")
-        with stack_reader.ProcessHandle(other.pid) as handle:
-            for thread in stack_reader._threads(other.pid):
+        with inspection.ProcessHandle(other.pid) as handle:
+            for thread in inspection._threads(other.pid):
                 if thread != other.pid:
                     assert await memory._of_thread(handle, thread, time.monotonic() + 60) == ""
         assert not await memory._has_answered(other.pid, frozenset(), lambda: again.append(1))
@@ -480,20 +480,20 @@ def test_a_kernel_that_counts_no_time_on_a_processor_does_not_say_it(
 ) -> None:
     if said is not None:
         (tmp_path / "schedstat").write_text(said)
-    assert stack_reader._ran_s(tmp_path / "status") == ran_s
+    assert inspection._ran_s(tmp_path / "status") == ran_s
 
 
 def test_a_thread_of_the_worker_notes_its_attempt() -> None:
-    fd = stack_file.make(2)
+    fd = signal_requests.make_stack_file(2)
     pid = os.fork()
     if pid == 0:  # the handler stays registered in the process
-        notes = stack_file.StackFile(fd, locked=False)
+        notes = signal_requests.StackFile(fd, locked=False)
         notes.began(1, 9)
         notes.stepped(1)
-        os._exit(threading.get_ident() != stack_file.read_notes(fd, 2)[1].thread)
+        os._exit(threading.get_ident() != signal_requests.read_notes(fd, 2)[1].thread)
     assert os.waitpid(pid, 0)[1] == 0
-    assert stack_file.read_head(fd) == (pid, fd)
-    first, second = stack_file.read_notes(fd, 2)
+    assert signal_requests.read_head(fd) == (pid, fd)
+    first, second = signal_requests.read_notes(fd, 2)
     assert (first.attempt, second.attempt) == (0, 9)
     assert 0 < second.stepped_ns <= time.monotonic_ns()
     os.close(fd)

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from outrider.engine.node import stack_samples, torch_profile
-from outrider.engine.node.stack_samples import StackSpans
-from outrider.engine.node.task_profile import Steps
+from outrider.engine.node import task_profile
+from outrider.engine.node.task_profile import StackSpans, Steps
 
 if TYPE_CHECKING:
     import pytest
@@ -89,7 +88,7 @@ def test_functions_that_are_seen_again_go_on_and_lie_within_their_callers() -> N
 
 
 def test_there_is_an_end_to_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_samples, "MOST", 3)
+    monkeypatch.setattr(task_profile, "MOST_SPANS", 3)
     spans = StackSpans()
     for at in range(10):
         spans.add(outer(inner), at)
@@ -113,7 +112,7 @@ class _Torch:
 
 def test_an_old_torch_is_said_to_be_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", _Torch())  # type: ignore[arg-type]
-    profiler, said = torch_profile.begin()
+    profiler, said = task_profile.begin_torch()
     assert profiler is None
     assert said.startswith("torch 1.9 cannot profile all threads")
 
@@ -121,5 +120,5 @@ def test_an_old_torch_is_said_to_be_old(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_torch_that_fails_is_told_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Torch._C._profiler, "_ExperimentalConfig", lambda **_: object())
     monkeypatch.setitem(sys.modules, "torch", _Torch())  # type: ignore[arg-type]
-    assert torch_profile.begin().problem.startswith("torch's profiler did not begin: AttributeError")
+    assert task_profile.begin_torch().problem.startswith("torch's profiler did not begin: AttributeError")
     assert threading.active_count() < 50

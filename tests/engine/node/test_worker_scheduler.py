@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.node.effects import Answer, Deliver, Effect, EndWorker, Fork, GiveUp, Relay, Steal
-from outrider.engine.node.slot_table import DEPTH
-from outrider.engine.node.slots import STALL_S, TRIES
-from outrider.engine.node.worker_scheduler import SETTLED_S, WorkerScheduler
+from outrider.engine.node.slots import DEPTH, STALL_S, TRIES
+from outrider.engine.node.worker_scheduler import (
+    SETTLED_S,
+    Answer,
+    Deliver,
+    Effect,
+    EndWorker,
+    Fork,
+    GiveUp,
+    Relay,
+    Steal,
+    WorkerScheduler,
+)
 from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Value
 
 

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from outrider.engine.node import slot_table, slots
+from outrider.engine.node import slots
+from outrider.engine.node import slots as slot_table
 from outrider.engine.node import worker_scheduler as scheduler_module
-from outrider.engine.node.effects import Answer, Relay
-from outrider.engine.node.slot_table import SlotTable
-from outrider.engine.node.slots import StartFailures
-from outrider.engine.node.worker_scheduler import WorkerScheduler
+from outrider.engine.node.slots import SlotTable, StartFailures
+from outrider.engine.node.worker_scheduler import Answer, Relay, WorkerScheduler
 from outrider.engine.wire.messages import Cause, Returned
 
 from .worker_scheduler_model import ExecutorMachine

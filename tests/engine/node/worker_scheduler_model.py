@@ -14,9 +14,18 @@ from hypothesis.stateful import (
     rule,
 )
 
-from outrider.engine.node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
 from outrider.engine.node.slots import PAUSE_S, STALL_S, TRIES
-from outrider.engine.node.worker_scheduler import WorkerScheduler
+from outrider.engine.node.worker_scheduler import (
+    Answer,
+    Deliver,
+    EndWorker,
+    Fork,
+    GiveUp,
+    Interrupt,
+    Relay,
+    Steal,
+    WorkerScheduler,
+)
 from outrider.engine.wire.messages import Cause, Ended, Returned, Run, RunFlag, Started, Value
 
 BESIDE = RunFlag.FRESH | RunFlag.BESIDE

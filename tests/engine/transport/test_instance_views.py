@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from outrider.actors.interfaces import NodeFacts, NodeId, World
-from outrider.engine.node.info import Info
+from outrider.engine.node.environ import Info
 from outrider.engine.transport import instance_views
 from outrider.engine.transport.instance_views import InstanceViews
 

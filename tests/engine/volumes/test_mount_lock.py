@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from outrider.engine.volumes import mount_lock
-from outrider.engine.volumes.mount_lock import MountLock
+from outrider.engine.volumes import mount as mount_lock
+from outrider.engine.volumes.mount import MountLock
 
 
 class Sharing(RuleBasedStateMachine):

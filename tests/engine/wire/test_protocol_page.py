@@ -8,18 +8,7 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 
-from outrider.engine.node import (
-    blobs,
-    facts,
-    freeports,
-    output,
-    peer_connections,
-    peers,
-    sampler,
-    slot_table,
-    slots,
-    worker_scheduler,
-)
+from outrider.engine.node import blobs, facts, freeports, output, peers, sampler, slots, worker_scheduler
 from outrider.engine.node.worker_streams import WINDOW
 from outrider.engine.transport import blob_transfers, channels, route
 from outrider.engine.wire import codec, messages, values
@@ -101,7 +90,7 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     assert f"`Credit(attempt, stream, {WINDOW})`" in text
     assert f"`slots` (1 to {facts.MAX_SLOTS} tasks at a time)" in text
     assert f"at most {freeports.FEW} of one node in a world" in text
-    assert f"up to {slot_table.DEPTH} lie" in text
+    assert f"up to {slots.DEPTH} lie" in text
     assert f"longer than {slots.STALL_S * 1000:g} ms" in text
     assert f"not reacted after {worker_scheduler.PATIENCE_S:g} s" in text
     assert f"`version` is {messages.PROTOCOL_VERSION}." in text
@@ -113,10 +102,9 @@ def test_numbers_in_the_text_are_the_codes() -> None:
     assert f"no `Have` comes for {channels.TAKEN_S:g} s" in text
     assert f"of length 0 after {peers.IDLE_S:g} s" in text
     assert (
-        f"not reached within {peer_connections.CONNECT_S:g} s (`connected` false), sent nothing for "
-        f"{peer_connections.SILENCE_S:g} s" in text
+        f"not reached within {peers.CONNECT_S:g} s (`connected` false), sent nothing for {peers.SILENCE_S:g} s" in text
     )
-    assert f"at most {peer_connections.PIECE_BYTES} in each" in text
+    assert f"at most {peers.PIECE_BYTES} in each" in text
     assert f"begun {blob_transfers.CHANNEL_TRIES} times in a row" in text
     assert f"seconds, {sampler.LEAST_S} or more" in text
     assert f"has {blobs.SPARE} descriptors left beside it for other channels (where its limit is below 128" in text

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import apt, environment, executor, files, volumes
+from . import environment, executor, system
 from .installation import Failed, Installation
 from .protocol import Inbox
 
@@ -70,11 +70,11 @@ def _carry_out(installation: Installation, inbox: Inbox, plan: Mapping[str, Any]
             installation.scratch.append(directory)
         (directory / "host").write_text(host)
         python = Path(plan["python"])
-        if plan["apt"] and (missing := apt.missing(plan["apt"])):
+        if plan["apt"] and (missing := system.missing_packages(plan["apt"])):
             with installation.during("apt", " ".join(missing)):
-                apt.install(installation, missing)
+                system.install_packages(installation, missing)
         if plan["environment"] is not None:
-            python = environment.prepare(installation, inbox, cache, plan["environment"])
+            python = environment.prepare_environment(installation, inbox, cache, plan["environment"])
         if not executor.is_running(directory):
             _start(installation, inbox, plan, python, directory)
     return {"socket": str(executor.socket_path_of(directory)), "python": str(python), "runtime": plan["runtime"]}
@@ -82,14 +82,16 @@ def _carry_out(installation: Installation, inbox: Inbox, plan: Mapping[str, Any]
 
 def _start(installation: Installation, inbox: Inbox, plan: Mapping[str, Any], python: Path, directory: Path) -> None:
     tree, store = directory / "includes", Path(plan["cache"]) / "files"
-    files.forget(store)
+    environment.forget_files(store)
     if plan["files"]:
         with installation.during("files", f"{len(plan['files'])} files"):
-            files.receive(installation, inbox, store, {digest: size for _, digest, size, _ in plan["files"]})
-            files.lay_out(tree, store, plan["files"])
+            environment.receive_files(
+                installation, inbox, store, {digest: size for _, digest, size, _ in plan["files"]}
+            )
+            environment.lay_out_files(tree, store, plan["files"])
     tree.mkdir(mode=0o700, exist_ok=True)
     env = _environment(plan, python, tree)
-    mounted = volumes.mount(installation, plan)
+    mounted = system.mount_volumes(installation, plan)
     if plan["run"]:
         with installation.during("run"):
             command_env = {**env, **plan["env"]}

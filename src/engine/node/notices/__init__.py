@@ -1,5 +1,5 @@
-"""Preemption notices (a cloud announces that it takes a machine back): a module per cloud, and the watcher that polls.
+"""Preemption notices (a cloud announces that it takes a machine back): the sources, and the watcher that polls them.
 
 Public names: `watcher.PreemptionWatcher`, `sources`.
-Open first: `watcher.py`.
+Open first: `watcher.py`, then `clouds.py` for the notices of AWS, Azure and Google Cloud.
 """

@@ -29,11 +29,11 @@ FILE_BYTES = 64  # maximum size of a notice file, which contains only a number
 _SIGNALS = ("signal", "slurm")
 _FILE = "file"
 _CLOUDS = {  # source -> (module, class); a module is imported only when needed, because that takes 20 ms
-    "aws": ("aws", "SpotAction"),
-    "aws-rebalance": ("aws", "Rebalance"),
-    "gcp": ("gcp", "Preempted"),
-    "gcp-maintenance": ("gcp", "Maintenance"),
-    "azure": ("azure", "ScheduledEvents"),
+    "aws": ("clouds", "SpotAction"),
+    "aws-rebalance": ("clouds", "Rebalance"),
+    "gcp": ("clouds", "Preempted"),
+    "gcp-maintenance": ("clouds", "Maintenance"),
+    "azure": ("clouds", "ScheduledEvents"),
 }
 
 # A callback for a source's current state: the seconds until the machine's end, or None if there is no notice (any

@@ -12,10 +12,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from ....actors.interfaces import AttemptId
-from ...node.effects import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal
+from ...node.freeports import PortBook
 from ...node.output import Backlog
-from ...node.port_book import PortBook
-from ...node.worker_scheduler import WorkerScheduler
+from ...node.worker_scheduler import Answer, Deliver, EndWorker, Fork, GiveUp, Interrupt, Relay, Steal, WorkerScheduler
 from ...wire import codec
 from ...wire.messages import (
     PROTOCOL_VERSION,

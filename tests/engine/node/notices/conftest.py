@@ -126,16 +126,16 @@ async def service() -> AsyncIterator[Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks as often as a test wants to wait."""
-    from outrider.engine.node.notices import aws, azure, gcp, sources
+    from outrider.engine.node.notices import clouds, sources
 
     for place, values in (
-        (aws, {"WITHIN_S": PATIENCE_S}),
-        (aws.Imds, {"every_s": 0.005}),
-        (azure, {"WITHIN_S": PATIENCE_S, "FIRST_WITHIN_S": PATIENCE_S}),
-        (azure.ScheduledEvents, {"every_s": 0.005}),
-        (gcp, {"EVERY_S": 0.005, "WITHIN_S": PATIENCE_S}),
-        (gcp.Preempted, {"every_s": 0.0}),
-        (gcp.Maintenance, {"every_s": 0.0}),
+        (clouds, {"WITHIN_S": PATIENCE_S}),
+        (clouds.Imds, {"every_s": 0.005}),
+        (clouds, {"WITHIN_S": PATIENCE_S, "FIRST_WITHIN_S": PATIENCE_S}),
+        (clouds.ScheduledEvents, {"every_s": 0.005}),
+        (clouds, {"EVERY_S": 0.005, "WITHIN_S": PATIENCE_S}),
+        (clouds.Preempted, {"every_s": 0.0}),
+        (clouds.Maintenance, {"every_s": 0.0}),
     ):
         for name, value in values.items():
             monkeypatch.setattr(place, name, value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node.notices import aws
+from outrider.engine.node.notices import clouds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 
@@ -50,8 +50,8 @@ def imds(service: Any) -> Imds:
 
 
 @pytest.fixture
-def source(service: Any) -> aws.SpotAction:
-    return aws.SpotAction(service.url)
+def source(service: Any) -> clouds.SpotAction:
+    return clouds.SpotAction(service.url)
 
 
 NOW = datetime.now(UTC).timestamp()
@@ -123,7 +123,7 @@ async def test_a_token_that_has_run_out_is_replaced_at_once(service: Any, imds: 
 
 
 async def test_a_token_is_renewed_before_it_runs_out(service: Any, imds: Imds, source: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(aws, "TOKEN_S", 0.02)
+    monkeypatch.setattr(clouds, "AWS_TOKEN_S", 0.02)
     imds_answer = service.answer
 
     async def lenient(request: Any) -> Any:
@@ -160,7 +160,7 @@ async def test_a_service_that_does_not_answer_is_asked_less_often_and_then_belie
     service: Any, imds: Imds, source: Any, monkeypatch: Any, capfd: Any
 ) -> None:
     """As from a container behind a bridge: the token's answer runs out of hops."""
-    monkeypatch.setattr(aws, "WITHIN_S", 0.02)
+    monkeypatch.setattr(clouds, "AWS_WITHIN_S", 0.02)
     answers, service.answer = service.answer, lambda request: asyncio.Event().wait()
     service.watch(source)
     await service.until(lambda: len(service.asked) >= 3)
@@ -171,7 +171,7 @@ async def test_a_service_that_does_not_answer_is_asked_less_often_and_then_belie
 
 
 async def test_a_rebalance_recommendation_leaves_two_minutes_from_when_it_came(service: Any, imds: Imds) -> None:
-    service.watch(aws.Rebalance(service.url))
+    service.watch(clouds.Rebalance(service.url))
     await service.until(lambda: len(service.asked) > 3)
     imds.items[REBALANCE] = '{"noticeTime": "2020-10-27T08:22:00Z"}'
     await service.until(lambda: service.notices == [120.0])

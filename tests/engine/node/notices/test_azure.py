@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node.notices import azure
+from outrider.engine.node.notices import clouds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 
@@ -49,7 +49,7 @@ def metadata(service: Any) -> Metadata:
 
 @pytest.fixture
 def watched(service: Any, metadata: Metadata) -> Any:
-    service.watch(azure.ScheduledEvents(service.url))
+    service.watch(clouds.ScheduledEvents(service.url))
     return service
 
 
@@ -102,7 +102,7 @@ async def test_the_first_answer_may_take_long(
     service: Any, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It turns the service on. Longer than any later one may take."""
-    monkeypatch.setattr(azure, "WITHIN_S", 0.25)
+    monkeypatch.setattr(clouds, "AZURE_WITHIN_S", 0.25)
     answers = service.answer
     slow = asyncio.Event()
 
@@ -112,19 +112,19 @@ async def test_the_first_answer_may_take_long(
         return await answers(request)
 
     service.answer = first_slowly
-    service.watch(azure.ScheduledEvents(service.url))
+    service.watch(clouds.ScheduledEvents(service.url))
     await service.until(lambda: len(service.asked) == 2)
-    asyncio.get_running_loop().call_later(2 * azure.WITHIN_S, slow.set)
+    asyncio.get_running_loop().call_later(2 * clouds.AZURE_WITHIN_S, slow.set)
     await service.until(lambda: service.notices == [None])
     assert [request.path for request in service.asked][:2] == [NAME, EVENTS]
     assert [request.path for request in service.asked].count(NAME) == 1
 
 
-@pytest.mark.parametrize(("kind", "least_s"), azure.LEAST_S.items())
+@pytest.mark.parametrize(("kind", "least_s"), clouds.AZURE_LEAST_S.items())
 async def test_without_the_services_clock_a_time_that_has_passed_is_not_believed(
     service: Any, metadata: Metadata, kind: str, least_s: float
 ) -> None:
     service.dated = False
     metadata.schedule(kind, in_s=5)
-    service.watch(azure.ScheduledEvents(service.url))
+    service.watch(clouds.ScheduledEvents(service.url))
     await service.until(lambda: service.notices == [least_s])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node.notices import gcp
+from outrider.engine.node.notices import clouds
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quick")]
 
@@ -54,7 +54,7 @@ def metadata(service: Any) -> Metadata:
 
 
 async def test_a_preemption_is_known_as_soon_as_it_is_there(service: Any, metadata: Metadata) -> None:
-    service.watch(gcp.Preempted(service.url))
+    service.watch(clouds.Preempted(service.url))
     await service.until(lambda: metadata.waiting == 1)
     assert service.notices == [None]
     metadata.change(PREEMPTED, "TRUE")
@@ -68,11 +68,11 @@ async def test_a_preemption_is_known_as_soon_as_it_is_there(service: Any, metada
 async def test_the_seconds_count_from_when_it_was_first_seen(
     service: Any, metadata: Metadata, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(gcp, "HOST_S", 0.05)
+    monkeypatch.setattr(clouds, "GCP_HOST_S", 0.05)
     metadata.values[PREEMPTED] = "TRUE"
     told: list[float] = []
     service.tell = told.append
-    service.watch(gcp.Preempted(service.url))
+    service.watch(clouds.Preempted(service.url))
     await service.until(lambda: len(told) == 4)
     assert told == sorted(told, reverse=True)
     assert told[-1] < 30 - 3 * 0.05
@@ -82,7 +82,9 @@ async def test_the_seconds_count_from_when_it_was_first_seen(
 async def test_maintenance_that_ends_the_machine_is_a_notice(
     service: Any, metadata: Metadata, seconds: float | None, told: float
 ) -> None:
-    service.watch(gcp.Maintenance(service.url) if seconds is None else gcp.Maintenance(service.url, seconds=seconds))
+    service.watch(
+        clouds.Maintenance(service.url) if seconds is None else clouds.Maintenance(service.url, seconds=seconds)
+    )
     await service.until(lambda: metadata.waiting == 1)
     metadata.change(MAINTENANCE, "MIGRATE_ON_HOST_MAINTENANCE")
     await service.until(lambda: metadata.waiting == 2)
@@ -95,7 +97,7 @@ async def test_maintenance_that_ends_the_machine_is_a_notice(
 
 @pytest.mark.parametrize("broken", [{"status": 503}, {"flavor": {}}], ids=str)
 async def test_a_busy_server_or_another_one_is_not_believed(service: Any, metadata: Metadata, broken: Any) -> None:
-    service.watch(gcp.Preempted(service.url))
+    service.watch(clouds.Preempted(service.url))
     await service.until(lambda: metadata.waiting == 1)
     before = {name: getattr(metadata, name) for name in broken}
     vars(metadata).update(broken)
@@ -111,9 +113,9 @@ async def test_a_question_that_is_left_hanging_is_asked_again(
     service: Any, metadata: Metadata, monkeypatch: Any
 ) -> None:
     """The server was replaced under it, as on a live migration: nothing ever comes."""
-    monkeypatch.setattr(gcp, "HOST_S", 0.05)
-    monkeypatch.setattr(gcp, "WITHIN_S", 0.05)
-    service.watch(gcp.Preempted(service.url))
+    monkeypatch.setattr(clouds, "GCP_HOST_S", 0.05)
+    monkeypatch.setattr(clouds, "GCP_WITHIN_S", 0.05)
+    service.watch(clouds.Preempted(service.url))
     await service.until(lambda: metadata.waiting == 1)
     answers, service.answer = service.answer, lambda request: asyncio.Event().wait()
     asked = len(service.asked)
@@ -129,7 +131,7 @@ async def test_a_server_that_does_not_wait_is_not_asked_without_pause(service: A
         return 200, metadata.values[request.path], metadata.flavor
 
     service.answer = answer
-    service.watch(gcp.Preempted(service.url))
+    service.watch(clouds.Preempted(service.url))
     await service.until(lambda: len(service.asked) > 3)
     metadata.values[PREEMPTED] = "TRUE"
     await service.until(lambda: len(service.notices) == 2)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.node.notices import aws, azure, gcp, sources
+from outrider.engine.node.notices import clouds, sources
 from outrider.engine.node.notices.sources import PreemptFile, Signals
 from outrider.engine.node.process import shield
 
@@ -27,7 +27,7 @@ def test_every_source_has_a_text() -> None:
         ["aws", "aws-rebalance", "gcp", "gcp-maintenance,seconds=3600", "azure", "slurm,USR1=120,SIGTERM=30"]
     )
     assert [type(source) for source in found] == [
-        aws.SpotAction, aws.Rebalance, gcp.Preempted, gcp.Maintenance, azure.ScheduledEvents, Signals,
+        clouds.SpotAction, clouds.Rebalance, clouds.Preempted, clouds.Maintenance, clouds.ScheduledEvents, Signals,
     ]  # fmt: skip
     assert [source.name for source in found] == ["aws", "aws-rebalance", "gcp", "gcp-maintenance", "azure", "slurm"]
     assert sources.named([]) == []
@@ -35,7 +35,7 @@ def test_every_source_has_a_text() -> None:
 
 def test_another_place_may_be_asked() -> None:
     (source,) = sources.named(["azure,url=http://127.0.0.1:8080/"])
-    assert isinstance(source, azure.ScheduledEvents)
+    assert isinstance(source, clouds.ScheduledEvents)
     assert source._url == "http://127.0.0.1:8080"
 
 

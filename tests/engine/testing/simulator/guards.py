@@ -30,7 +30,7 @@ from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
 from outrider.engine.client.lineage import Lineage, Need, State
 from outrider.engine.client.remaking import Run, Waiting
-from outrider.engine.node.port_book import PortBook
+from outrider.engine.node.freeports import PortBook
 from outrider.engine.node.slots import Attempt, StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.serialization.stored_objects import StoredObject

@@ -1,6 +1,6 @@
 """Outrider's code as an archive for a host that has only Python. The same sources always give the same bytes.
 
-On the host, the archive is unpacked into a folder named by the archive's digest, whose ``__main__.py`` is ``boot.py``.
+On the host, the archive is unpacked into a folder named by the archive's digest, whose ``__main__.py`` is ``engine/node/boot.py``.
 The archive contains the Outrider package as installed here, cloudpickle, and msgpack in pure Python. msgpack is in a
 separate folder that is searched last, so that a compiled msgpack of the host is preferred.
 """
@@ -41,7 +41,7 @@ class OutriderArchive(NamedTuple):
 def build() -> OutriderArchive:
     """Return the archive (about 1 MB). The first call in a process builds it, in 0.2 s."""
     files = {
-        "__main__.py": (Path(__file__).parent / "boot.py").read_bytes(),
+        "__main__.py": (Path(__file__).parent / "engine/node/boot.py").read_bytes(),
         **_sources(Path(__file__).parents[2], _PACKAGE),
         **_sources(_folder_of("cloudpickle"), "cloudpickle"),
         **{f"pure/msgpack/{name}": (_folder_of("msgpack") / name).read_bytes() for name in _PURE},

@@ -1,5 +1,6 @@
-"""The reader of tasks' stacks: it sends a signal to the tasks' processes, which then write their stacks to a file.
+"""The executor's inspection of running tasks, for the client: their stacks, and their profiles.
 
+Stacks: `StackAnswers` sends a signal to the tasks' processes, which then write their stacks to a memory file.
 A real-time signal ends a process that does not handle it. Therefore a process gets the signal only if it handles the
 signal and does not block it (as /proc/PID/status shows), and if it has its worker's memory file open under the
 descriptor number to which the handler writes. Such a process is the worker, or a fork of it that has not executed
@@ -7,6 +8,11 @@ another program. A fork younger than `YOUNG_S` gets no signal, because it may be
 handler is checked again just before each signal, because an ending process or a task may remove it.
 The threads of a process get the signal one after the other, the main thread first. Each thread writes its own frames,
 which do not change meanwhile.
+
+Profiles: `ProfileRelay` passes requests on to the process of a task, and answers every request.
+A worker reads its pipe only between tasks. Therefore the request is a file in the node's folder, whose name contains
+the pid of the task's process, and a signal notifies the process. The process removes the file when it begins the
+profile.
 """
 
 from __future__ import annotations
@@ -23,8 +29,8 @@ from pathlib import Path
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
 from ..wire import messages as wire
-from . import process, stack_file, stack_text
-from .stack_file import SIGNAL
+from . import process, signal_requests, stack_text
+from .signal_requests import PROFILE_SIGNAL, STACK_SIGNAL, ProfileRequest, request_file
 
 WITHIN_S = 1.0  # time limit for a process to write its stacks; a process that waits for a disk may not react
 AGAIN_S = 0.1  # delay of a second signal, for a thread worker that got the first one just before it began to wait
@@ -37,7 +43,7 @@ LOOKS_ASLEEP, RAN_S = 3, 0.012
 LOOKS_AWAKE = 12  # number of checks that replaces RAN_S if the kernel does not report the processor time
 LOOKS_LEAST = 8  # minimum number of checks, even after the time limit: this process may have been stopped
 READ_BYTES = 1 << 20  # maximum size of a dump: faulthandler writes at most 100 threads of 100 frames each
-_BIT = 1 << (SIGNAL - 1)
+_BIT = 1 << (STACK_SIGNAL - 1)
 _TICKS = os.sysconf("SC_CLK_TCK")
 # the number of the system call `tgkill` on this processor: older glibc than 2.30 has no function for it
 _TGKILL = {"x86_64": 234, "ppc64le": 250, "s390x": 241}.get(os.uname().machine, 131)
@@ -48,9 +54,9 @@ class StackMemory:
     """The memory file of a worker, as the node uses it: it reads the stacks and the progress of the worker's tasks."""
 
     def __init__(self, threads: int) -> None:
-        self.fd = stack_file.make(threads)
+        self.fd = signal_requests.make_stack_file(threads)
         self._threads = threads
-        self._begin = stack_file.stacks_at(threads)
+        self._begin = signal_requests.stacks_at(threads)
         self._turn = asyncio.Lock()
 
     def close(self) -> None:
@@ -60,7 +66,7 @@ class StackMemory:
 
     def stepped_at(self, attempt: int) -> float:
         """Return the time of the last step of the attempt, or of an earlier attempt in its process; 0.0 without one."""
-        notes = stack_file.read_notes(self.fd, self._threads)
+        notes = signal_requests.read_notes(self.fd, self._threads)
         noted = [note for note in notes if note.attempt == attempt] if self._threads > 1 else notes
         return noted[0].stepped_ns / 1e9 if noted else 0.0
 
@@ -75,7 +81,7 @@ class StackMemory:
                 return f"no stack: {type(error).__name__}: {error}"
 
     async def _text(self, attempt: int) -> str:
-        pid, number = stack_file.read_head(self.fd)
+        pid, number = signal_requests.read_head(self.fd)
         if not pid:
             return "its process has not begun"
         if self._threads > 1:
@@ -111,7 +117,7 @@ class StackMemory:
             answered = await self._has_answered(pid, blocked, handle.signal)
         if not answered:
             return f"no stack: it has not answered within {WITHIN_S:g} s ({_state(pid)})"
-        ids = [note.thread for note in stack_file.read_notes(self.fd, self._threads) if note.attempt == attempt]
+        ids = [note.thread for note in signal_requests.read_notes(self.fd, self._threads) if note.attempt == attempt]
         threads = stack_text.parsed(self._written())
         return stack_text.of_thread(threads, ids[0]) if ids else "no stack: it has just begun, or ended"
 
@@ -254,13 +260,13 @@ class ProcessHandle:
         if self._fd >= 0:
             os.close(self._fd)
 
-    def signal(self, number: int = SIGNAL) -> None:
+    def signal(self, number: int = STACK_SIGNAL) -> None:
         if self._fd >= 0:
             signal.pidfd_send_signal(self._fd, number)
         else:
             os.kill(self.pid, number)
 
-    def signal_thread(self, thread: int, number: int = SIGNAL) -> None:
+    def signal_thread(self, thread: int, number: int = STACK_SIGNAL) -> None:
         """Send a signal to one thread of the process. Raises ProcessLookupError if either has ended."""
         self.signal(0)  # raises if the process has ended: its pid may then be another process's
         if _syscall(_TGKILL, self.pid, thread, int(number)) < 0:
@@ -386,3 +392,93 @@ def _state(pid: int) -> str:
 def _age_s(pid: int) -> float:
     began = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]) / _TICKS
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began
+
+
+BEGIN_S = 10.0  # time limit for a profile's begin: Python handles the signal when C code has returned
+WRITE_S = 60.0  # time limit for writing the trace after the profile's end
+LOOK_S = 0.1
+NOT_BEGUN = (
+    f"it has not begun within {BEGIN_S:g} s: the task's process has run no Python code in its main thread meanwhile; "
+    "its stacks show what it is at"
+)
+
+
+class ProfileRelay:
+    """The relay of profile requests from the client to tasks' processes.
+
+    Args:
+        under_way: returns the running attempts of this node.
+        send: sends a message to the client.
+        folder: the node's private folder.
+    """
+
+    def __init__(
+        self, under_way: Callable[[], Sequence[UnderWay]], send: Callable[[wire.Message], object], folder: Path
+    ) -> None:
+        self._under_way, self._send, self._folder = under_way, send, folder
+        self._waiting: dict[tuple[int, str], asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, message: wire.Profile) -> None:
+        key = message.attempt, message.profile
+        if key in self._waiting:
+            return
+        self._waiting[key] = asyncio.Event()
+        task = asyncio.get_running_loop().create_task(self._answer(message, self._waiting[key]))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def answered(self, message: wire.Profiled) -> None:
+        """Record that a task's process has answered. (The worker pool forwards the answer to the client.)"""
+        if (answered := self._waiting.get((message.attempt, message.profile))) is not None:
+            answered.set()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _answer(self, request: wire.Profile, answered: asyncio.Event) -> None:
+        try:
+            why = await self._why_none(request, answered)
+        except (OSError, ValueError):
+            why = "its process has ended"
+        finally:
+            del self._waiting[request.attempt, request.profile]
+        if why:
+            self._send(wire.Profiled(request.attempt, request.profile, "", why))
+
+    async def _why_none(self, request: wire.Profile, answered: asyncio.Event) -> str:
+        """Send a request to the task's process, and wait; return why there is no answer, "" if there is one."""
+        memories = [each.memory for each in self._under_way() if each.attempt == request.attempt]
+        if not memories:
+            return "it waits for a slot of the node, or has ended"
+        pid, _ = signal_requests.read_head(memories[0].fd)
+        if not pid:
+            return "its process has not begun"
+        file = request_file(self._folder, pid, request.attempt)
+        file.write_bytes(ProfileRequest(*request).written())
+        try:
+            with ProcessHandle(pid) as handle:
+                if not handles(pid, PROFILE_SIGNAL):
+                    return "its process does not handle the signal by which it is asked, as one that is about to end"
+                handle.signal_thread(pid, PROFILE_SIGNAL)
+            return await self._wait(request, answered, file)
+        finally:
+            file.unlink(missing_ok=True)
+
+    async def _wait(self, request: wire.Profile, answered: asyncio.Event, file: Path) -> str:
+        now = asyncio.get_running_loop().time
+        began, last = now(), False
+        while not answered.is_set():
+            if last:
+                return "its process has ended"
+            # at the attempt's end, check once more: the answer has arrived before the end
+            last = all(each.attempt != request.attempt for each in self._under_way())
+            if now() > began + BEGIN_S and file.exists():  # noqa: ASYNC240  the file is on a local disk
+                return NOT_BEGUN
+            if now() > began + BEGIN_S + request.seconds + WRITE_S:
+                return f"it is not over {WRITE_S:g} s after its time"
+            with suppress(TimeoutError):
+                await asyncio.wait_for(answered.wait(), LOOK_S)
+        return ""

@@ -1,40 +1,44 @@
-"""A worker's memory file, in which the node reads the stacks of the worker's threads, and their progress.
+"""Requests by signal from a node to a busy worker: for its stacks, and for a profile.
 
-On a signal, `faulthandler` writes the stacks in C, without the interpreter's lock, and without ending the process. A
-write to a file never blocks, unlike a write to a full pipe. The file begins with the worker's pid and the number of the
-file's descriptor in the worker. A note for each thread follows: its attempt, its number and the time of its last step.
-The stacks come last.
+Stacks: on a signal, `faulthandler` writes the stacks in C, without the interpreter's lock, and without ending the
+process, to the worker's memory file (`StackFile`). A write to a file never blocks, unlike a write to a full pipe. The
+file begins with the worker's pid and the number of the file's descriptor in the worker. A note for each thread follows:
+its attempt, its number and the time of its last step. The stacks come last.
+
+Profiles: `ProfileRequest` is the content of a file in the node's folder. A second signal announces the file.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import fcntl
+import json
 import mmap
 import os
 import signal
 import struct
 import threading
 import time
+from pathlib import Path
 
 from ...lazy_named_tuple import NamedTuple
 
 # A real-time signal that no known software uses. (Slurm, submitit and Lightning use SIGUSR1 and SIGUSR2, libraries use
 # the other old signals, libc reserves the first two or three real-time signals, and valgrind the last.)
-SIGNAL = signal.SIGRTMIN + 11
+STACK_SIGNAL = signal.SIGRTMIN + 11
 _HEAD = struct.Struct("=II")
 _NOTE = struct.Struct("=QQQ")  # attempt or 0, thread (`threading.get_ident`), time of the last step (ns) or 0
 _STEP = struct.Struct("=Q")
 _STEP_AT = _NOTE.size - _STEP.size
 
 
-class Note(NamedTuple):
+class TaskNote(NamedTuple):
     attempt: int
     thread: int
     stepped_ns: int  # time of the last step, by `time.monotonic_ns`; 0: none
 
 
-def make(threads: int) -> int:
+def make_stack_file(threads: int) -> int:
     """Return the descriptor of a new memory file, for a worker that runs tasks in ``threads`` threads.
 
     Raises OSError if no descriptor is left.
@@ -65,9 +69,9 @@ class StackFile:
         self._fd = fd
         self._notes = mmap.mmap(fd, os.fstat(fd).st_size)
         if locked:
-            signal.signal(SIGNAL, self._dump)
+            signal.signal(STACK_SIGNAL, self._dump)
         else:
-            faulthandler.register(SIGNAL, fd, all_threads=False, chain=False)
+            faulthandler.register(STACK_SIGNAL, fd, all_threads=False, chain=False)
         _HEAD.pack_into(self._notes, 0, os.getpid(), fd)
 
     def began(self, place: int, attempt: int) -> None:
@@ -79,7 +83,7 @@ class StackFile:
 
     def _dump(self, *_: object) -> None:
         """Write the stacks. The signal is blocked meanwhile: so the node sees that the output is not complete."""
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {STACK_SIGNAL})
         try:
             faulthandler.dump_traceback(self._fd, all_threads=True)
         finally:
@@ -92,9 +96,9 @@ def read_head(fd: int) -> tuple[int, int]:
     return pid, number
 
 
-def read_notes(fd: int, threads: int) -> list[Note]:
+def read_notes(fd: int, threads: int) -> list[TaskNote]:
     raw = os.pread(fd, threads * _NOTE.size, _HEAD.size)
-    return [Note(*each) for each in _NOTE.iter_unpack(raw)]
+    return [TaskNote(*each) for each in _NOTE.iter_unpack(raw)]
 
 
 def stacks_at(threads: int) -> int:
@@ -104,3 +108,32 @@ def stacks_at(threads: int) -> int:
 
 def _at(place: int) -> int:
     return _HEAD.size + place * _NOTE.size
+
+
+PROFILE_SIGNAL = signal.SIGRTMIN + 12  # next to the signal of `stack_file`, for the same reasons
+
+
+class ProfileRequest(NamedTuple):
+    """A request for a profile. The profile ends after ``steps`` training steps (0: no limit) or after ``seconds``."""
+
+    attempt: int
+    name: str
+    steps: int
+    seconds: float
+    skip: int = 0  # number of training steps before the profile begins
+
+    def written(self) -> bytes:
+        return json.dumps(self).encode()
+
+    @classmethod
+    def read(cls, content: bytes) -> ProfileRequest:
+        return cls(*json.loads(content))
+
+
+def request_file(folder: Path, pid: int, attempt: int) -> Path:
+    return folder / f"profile-{pid}-{attempt}.ask"
+
+
+def request_files(folder: Path, pid: int) -> list[Path]:
+    """Return the request files for all tasks of a process."""
+    return sorted(folder.glob(f"profile-{pid}-*.ask"))
