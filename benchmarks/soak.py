@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from outrider import Local, NodeLost, Pool, checkpoint, compute, instance_info
-from outrider.engine.testing.chaos import processes
+from outrider.testing.fault_injection import processes
 
 NODES = 4
 LOSS_S = 30.0  # between two losses of a node

@@ -49,7 +49,7 @@ from outrider.actors.late_nodes import Preparing
 from outrider.actors.pool import supervise
 from outrider.engine.node.freeports import PortBook
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine, PreemptionNotice, Provider
-from outrider.providers.fake import Fake, Script
+from outrider.testing.fake_provider import Fake, Script
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from outrider.actors.interfaces import (
 )
 from outrider.actors.pool import supervise
 from outrider.providers.base import EntryPoints, LaunchRequest
-from outrider.providers.fake import Fake
+from outrider.testing.fake_provider import Fake
 
 BATCH = 16  # reports per read of a link
 

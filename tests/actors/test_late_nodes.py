@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from outrider.actors.interfaces import ConnectFailed, NodeId
 from outrider.actors.late_nodes import NO_ADDRESS, NO_ANSWER, PREPARED, LateNodes, Preparing, sentence
-from outrider.providers.fake import Script
+from outrider.testing.fake_provider import Script
 
 WHERE = st.sampled_from([NO_ADDRESS, NO_ANSWER, PREPARED, "at the step 'apt'"])
 

@@ -8,7 +8,7 @@ import pytest
 from outrider.actors import messages as m
 from outrider.actors.interfaces import GaveUp, Reason, Settled, Verdict
 from outrider.actors.machines import Machines
-from outrider.providers.fake import Script
+from outrider.testing.fake_provider import Script
 
 pytestmark = pytest.mark.anyio
 

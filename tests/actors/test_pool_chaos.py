@@ -11,7 +11,7 @@ from outrider.actors import messages as m
 from outrider.actors.fleet_controller import NodePhase
 from outrider.actors.interfaces import GaveUp, OnLoss, Reason, Settled, Verdict
 from outrider.providers.errors import NoCapacity
-from outrider.providers.fake import Script
+from outrider.testing.fake_provider import Script
 
 pytestmark = pytest.mark.anyio
 SEEDS = 20

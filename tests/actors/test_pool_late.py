@@ -10,8 +10,8 @@ from outrider.actors.interfaces import ConnectFailed, NodeId, PoolSpec
 from outrider.actors.node import TRIES_AT_ONCE
 from outrider.actors.stragglers import GRACE_S
 from outrider.providers.errors import NotAuthorized
-from outrider.providers.fake import Script
 from outrider.providers.ssh import SSH
+from outrider.testing.fake_provider import Script
 
 pytestmark = pytest.mark.anyio
 NEVER_S = 1e6

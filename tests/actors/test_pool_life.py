@@ -13,9 +13,9 @@ from outrider.actors.kernel import ActorFailed
 from outrider.actors.membership import SMALL
 from outrider.actors.pool import supervise
 from outrider.providers.base import EntryPoints, LaunchRequest
-from outrider.providers.contract import cancel_at_every_step
 from outrider.providers.errors import NoCapacity, NotAuthorized, ProviderError
-from outrider.providers.fake import Fake, FakeFleet, Script
+from outrider.testing.fake_provider import Fake, FakeFleet, Script
+from outrider.testing.provider_contract import cancel_at_every_step
 
 pytestmark = pytest.mark.anyio
 

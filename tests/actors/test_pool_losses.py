@@ -23,7 +23,7 @@ from outrider.actors.interfaces import (
 )
 from outrider.actors.membership import SOURCES_KEPT
 from outrider.providers.base import PreemptionNotice
-from outrider.providers.fake import Script
+from outrider.testing.fake_provider import Script
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from outrider.actors.interfaces import GaveUp, QueuedTooLong, Reason
 from outrider.actors.stragglers import GRACE_S
 from outrider.providers.base import MachineReachable
 from outrider.providers.errors import BadRequest, NoCapacity
-from outrider.providers.fake import Script
+from outrider.testing.fake_provider import Script
 
 pytestmark = pytest.mark.anyio
 NEVER_S = 1e6

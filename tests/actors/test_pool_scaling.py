@@ -8,7 +8,7 @@ import pytest
 from outrider.actors import messages as m
 from outrider.actors.interfaces import ScaleByLoad, Verdict
 from outrider.actors.node_lives import LOOK_S
-from outrider.providers.fake import Script
+from outrider.testing.fake_provider import Script
 
 pytestmark = pytest.mark.anyio
 

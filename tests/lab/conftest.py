@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from cluster import Cluster
 
     from outrider import AWS, GCP
-    from outrider.providers.gcp.testing.front import GCE
     from outrider.testing import EC2
+    from outrider.testing.clouds.gcp.front import GCE
 
     Hosts = Callable[..., list[Host]]
 
@@ -175,7 +175,7 @@ def aws(cloud: EC2) -> Callable[..., AWS]:
 @pytest.fixture
 def gce(lab: Lab, hypervisor: LabHypervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GCE]:
     """Compute Engine with hosts for machines. The environment leads to it, but for ``GCP(endpoint_url=...)``."""
-    from outrider.providers.gcp.testing.front import GCE
+    from outrider.testing.clouds.gcp.front import GCE
 
     with GCE(hypervisor=hypervisor, subnet=str(lab.network.subnet)) as gce:
         for name, value in {

@@ -16,7 +16,7 @@ from cloud.imds import ITEMS, LONGEST_TTL_S, TOKEN, TTL, Metadata
 from netlab import Host, leftovers
 from netlab.commands import run
 
-from outrider.providers.cloud.testing.hypervisor import Boot
+from outrider.testing.clouds.shared.hypervisor import Boot
 
 pytestmark = pytest.mark.anyio
 IDS = {"instance-id": "i-0", "placement/availability-zone": "us-east-1a", "placement/region": "us-east-1"}

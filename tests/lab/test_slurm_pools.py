@@ -19,9 +19,9 @@ from netlab import PLAIN_USER, Host
 
 from outrider import Nodes, Pool, Slurm, compute, preemption, should_stop
 from outrider.errors import OutriderError, TaskKilled
-from outrider.providers import contract
 from outrider.providers.base import LaunchRequest, Machine
 from outrider.providers.slurm import fleet
+from outrider.testing import provider_contract
 
 if TYPE_CHECKING:
     from cluster import Cluster
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAM_S = 600.0  # for a whole one: the digits' takes 31 s of a core, of which other tests leave a tenth at times
 SETTLED, SETTLED_S = 10, 2.0  # so many times in a row in so long
-LONG = contract.cancelling_at_any_await_leaves_nothing
+LONG = provider_contract.cancelling_at_any_await_leaves_nothing
 SOME = 9  # of so many awaits one is tried for each change; the others by `make nightly`
 REQUEST = LaunchRequest(client_key="ssh-ed25519 CLIENT", nodes=2, lease_s=60.0)
 
@@ -78,10 +78,10 @@ def living(made: Cluster) -> list[str]:
 
 @pytest.mark.parametrize(
     "check",
-    [pytest.param(check, marks=[pytest.mark.nightly] * (check is LONG)) for check in contract.CHECKS],
+    [pytest.param(check, marks=[pytest.mark.nightly] * (check is LONG)) for check in provider_contract.CHECKS],
     ids=lambda check: check.__name__,
 )
-async def test_contract(check: contract.Check, cluster, slurm) -> None:
+async def test_contract(check: provider_contract.Check, cluster, slurm) -> None:
     made, off = cluster(nodes=2, node_timeout_s=5), set[str]()
 
     async def alive() -> int:
@@ -100,12 +100,14 @@ async def test_contract(check: contract.Check, cluster, slurm) -> None:
         off.add(node := min(steps(made)))  # its machines get their nodes in this order
         made.node(node).power_off()
 
-    await check(contract.Subject(provider=slurm(made), alive=alive, kill=kill, request=REQUEST, within_s=120.0))
+    await check(
+        provider_contract.Subject(provider=slurm(made), alive=alive, kill=kill, request=REQUEST, within_s=120.0)
+    )
     assert living(made) == []
 
 
 async def test_cancelling_at_some_awaits_leaves_nothing(cluster, slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "count", lambda first: count(first, SOME))
+    monkeypatch.setattr(provider_contract, "count", lambda first: count(first, SOME))
     await test_contract(LONG, cluster, slurm)
 
 

@@ -8,10 +8,10 @@ import anyio
 import pytest
 import trio.testing
 
-from outrider.providers import contract
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, MachineReachable, PreemptionNotice
 from outrider.providers.errors import NoCapacity
-from outrider.providers.fake import Fake, Script
+from outrider.testing import provider_contract
+from outrider.testing.fake_provider import Fake, Script
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
@@ -25,7 +25,7 @@ def anyio_backend():
 @pytest.mark.parametrize(
     "script", [Script(), Script(launch_s=(2.0,), boot_s=(30.0,), terminate_s=5.0)], ids=["quick", "slow"]
 )
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", provider_contract.CHECKS, ids=lambda check: check.__name__)
 async def test_it_passes_the_contract(check, script):
     fake = Fake(script)
 
@@ -35,7 +35,7 @@ async def test_it_passes_the_contract(check, script):
     async def kill(machine):
         next(fleet for fleet in fake.fleets if machine.id in fleet.machines).lose(machine.id)
 
-    await check(contract.Subject(provider=fake, alive=alive, kill=kill, within_s=120.0))
+    await check(provider_contract.Subject(provider=fake, alive=alive, kill=kill, within_s=120.0))
 
 
 class Leaky(Fake):
@@ -66,9 +66,9 @@ async def test_the_contract_notices_a_provider_that_leaks_on_cancellation():
     async def alive():
         return len(fake.alive)
 
-    subject = contract.Subject(provider=fake, alive=alive, kill=None)
+    subject = provider_contract.Subject(provider=fake, alive=alive, kill=None)
     with pytest.raises(AssertionError, match="cancelled at await"):
-        await contract.cancelling_at_any_await_leaves_nothing(subject)
+        await provider_contract.cancelling_at_any_await_leaves_nothing(subject)
 
 
 async def test_the_contract_notices_a_price_below_nothing():
@@ -89,7 +89,9 @@ async def test_the_contract_notices_a_price_below_nothing():
         return 0
 
     with pytest.RaisesGroup(pytest.RaisesExc(AssertionError, match=r"costs -1\.0 USD")):
-        await contract.a_quote_is_a_price_or_none(contract.Subject(provider=Haggling(), alive=alive, kill=None))
+        await provider_contract.a_quote_is_a_price_or_none(
+            provider_contract.Subject(provider=Haggling(), alive=alive, kill=None)
+        )
 
 
 async def test_machines_boot_and_fail_by_the_script():

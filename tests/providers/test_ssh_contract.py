@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from outrider.providers import contract
 from outrider.providers.base import EntryPoints, Machine
 from outrider.providers.ssh import SSH, Host, SSHFleet
+from outrider.testing import provider_contract
 
 pytestmark = pytest.mark.anyio
 
@@ -34,14 +34,14 @@ class Lender:
         return sum(len(fleet._lent) for fleet in self.open_fleets)
 
 
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
-async def test_contract(check: contract.Check) -> None:
+@pytest.mark.parametrize("check", provider_contract.CHECKS, ids=lambda check: check.__name__)
+async def test_contract(check: provider_contract.Check) -> None:
     async def nobody_hears_of_it(machine: Machine) -> None:
         """A host loses its power."""
 
     lender = Lender()
     await check(
-        contract.Subject(
+        provider_contract.Subject(
             provider=lender,
             alive=lender.on_loan,
             kill=nobody_hears_of_it,

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from outrider import Local, Nodes, Pool, compute, instance_info, plugins
-from outrider.engine.testing.chaos import processes
+from outrider.testing.fault_injection import processes
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from statistics import median
 import pytest
 
 from outrider import Local, Pool, checkpoint, compute, instance_info, plugins
-from outrider.engine.testing.chaos import processes
+from outrider.testing.fault_injection import processes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.nightly]
 

@@ -23,7 +23,7 @@ VERBS = {  # for each verb, the module (of this room, or with its full name) and
     "report": ("report", "report"),
     "run": ("run", "run"),
     "runs": ("runs", "runs"),
-    "sim": ("outrider.engine.cli.sim", "sim"),
+    "sim": ("outrider.testing.simulator.command", "sim"),
     "ssh": ("ssh", "ssh"),
     "stacks": ("stacks", "stacks"),
     "stop": ("stop", "stop"),

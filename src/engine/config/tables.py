@@ -278,7 +278,7 @@ def _specs(value: object) -> tuple[Spec, ...]:
 
 
 def _chaos(value: object) -> object:
-    from ..testing.chaos.options import Chaos
+    from ...testing.fault_injection.options import Chaos
 
     return _build(Chaos, value) if isinstance(value, Mapping) else value
 

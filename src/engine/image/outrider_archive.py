@@ -25,7 +25,7 @@ _AT_THE_CLIENT = (
     "engine/cli/*",
     "engine/profiles/*",
     "engine/report/*",
-    "engine/testing/simulator/*",
+    "testing/simulator/*",
     "engine/ui/*",
     "providers/*/testing/*",
 )

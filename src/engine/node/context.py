@@ -255,7 +255,9 @@ def profiling() -> Profiling | None:
 
 
 on_profile_step: Callable[[str, int | None], None] | None = None  # called at each step while a profile is running
-on_step: dict[TaskContext | None, Callable[[str], None]] = {}  # called at each step; used only by `testing.chaos`
+on_step: dict[
+    TaskContext | None, Callable[[str], None]
+] = {}  # called at each step; used only by `testing.fault_injection`
 
 
 class _Process:

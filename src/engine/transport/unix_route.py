@@ -13,7 +13,7 @@ from ..node.client_channels import peer_uid
 from .channels import Channel
 from .route import Route
 
-# puts a proxy between the client and a machine; used by `testing.chaos`
+# puts a proxy between the client and a machine; used by `testing.fault_injection`
 Interpose = Callable[[Machine, socket.socket], Awaitable[socket.socket]]
 
 

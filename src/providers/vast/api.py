@@ -4,7 +4,7 @@ An offer is one machine that somebody rents out, on demand or for bids; it has o
 names and error codes that the modules of `providers.cloud` need. No I/O except in `load_offers`.
 
 Sources: Vast.ai's documentation (github.com/vast-ai/docs), especially its OpenAPI files, and its own client,
-vast-ai/vast-cli. ``testing/openapi.json`` names the files and commits.
+vast-ai/vast-cli. ``testing/clouds/vast/openapi.json`` names the files and commits.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from outrider.engine.testing.chaos import processes
 from outrider.providers.local.processes import mount_small, unmount
 from outrider.providers.local.state import sweep
+from outrider.testing.fault_injection import processes
 
 from .journal import Reader
 from .plan import CLIENT_LIMIT, INTERRUPTS, OPENING, SIGNALS, Life, Strike

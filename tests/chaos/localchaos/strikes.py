@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from outrider.engine.testing.chaos import disk, processes
-from outrider.engine.testing.chaos.processes import Process
+from outrider.testing.fault_injection import disk, processes
+from outrider.testing.fault_injection.processes import Process
 
 from .plan import ORPHAN, Strike
 from .who import everything, parts

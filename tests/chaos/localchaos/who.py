@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.engine.testing.chaos.processes import Process
+from outrider.testing.fault_injection.processes import Process
 
 MARK = "OUTRIDER_CHAOS_LIFE"  # in the environment of a client and of all that descends from it
 SUPERVISOR = ".watchdog import main"

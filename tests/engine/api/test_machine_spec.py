@@ -12,7 +12,7 @@ from outrider import SSH, Local, Pool, Spec, SpecError, accelerators
 from outrider.engine.api.settings import MachineOptions
 from outrider.engine.node.sampler import LEAST_S
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
-from outrider.providers.fake import Fake
+from outrider.testing.fake_provider import Fake
 
 REQUEST = LaunchRequest("key", 4, least=2, lease_s=30.0)
 

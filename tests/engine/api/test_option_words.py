@@ -137,8 +137,8 @@ FOR_PYTHON = (  # messages about what only programs do
     "engine/api/option_words.py",
     "engine/api/foreign_names.py",
     "engine/plugins/joblib_backend.py",
-    "engine/testing/",
-    "testing.py",
+    "testing/",
+    "testing/__init__.py",
 )
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from outrider import Checkpoint, Local, Nodes, Pool, SpecError, checkpoint, compute, instance_info, plugins
 from outrider.engine.checkpoint.snapshot import CopyMemory, Snapshot
-from outrider.engine.testing.chaos import processes
 from outrider.engine.transport.memory_checkpoints import NodeReplicas
+from outrider.testing.fault_injection import processes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_state")]
 

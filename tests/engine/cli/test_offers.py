@@ -21,9 +21,9 @@ from outrider.engine.config import tables
 from outrider.providers import registry
 from outrider.providers.base import LaunchRequest, MachineOffer
 from outrider.providers.errors import NoCapacity, NotAuthorized
-from outrider.providers.fake import Fake
 from outrider.providers.registry import Registered
 from outrider.testing import EC2, Behaviour
+from outrider.testing.fake_provider import Fake
 
 if TYPE_CHECKING:
     from .conftest import Outrider

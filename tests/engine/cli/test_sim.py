@@ -11,7 +11,7 @@ from outrider.actors.fleet_controller import FleetController
 from outrider.actors.generations import Gang
 from outrider.actors.pool import PoolActor
 from outrider.engine.cli.main import app
-from outrider.engine.testing.simulator import campaign
+from outrider.testing.simulator import campaign
 
 
 def run(*arguments: str) -> int:

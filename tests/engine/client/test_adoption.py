@@ -28,9 +28,9 @@ from outrider.providers.base import (
     MachineReachable,
 )
 from outrider.providers.errors import NoCapacity
-from outrider.providers.fake import Fake, FakeFleet, Script
 from outrider.providers.shared import pool_lock
 from outrider.providers.shared.journal import Journal
+from outrider.testing.fake_provider import Fake, FakeFleet, Script
 
 pytestmark = pytest.mark.anyio
 EAST = {"region": "us-east-1"}

@@ -31,7 +31,7 @@ from outrider.providers.base import (
     MachineReachable,
     MachineStarted,
 )
-from outrider.providers.fake import Fake, FakeFleet
+from outrider.testing.fake_provider import Fake, FakeFleet
 
 HOUR = 3600.0
 ONE = MachineId("one")

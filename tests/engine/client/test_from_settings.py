@@ -16,7 +16,7 @@ from outrider.engine.client.from_settings import (
     requirements,
 )
 from outrider.providers.base import Machine, MachineId
-from outrider.providers.fake import Fake, FakeFleet
+from outrider.testing.fake_provider import Fake, FakeFleet
 
 MACHINE = Machine(MachineId("m"), None, "")
 

@@ -14,9 +14,9 @@ from outrider import Spec
 from outrider.engine.api.settings import Selection
 from outrider.engine.client.provider_fallback import FallbackFleet, ProviderFallback
 from outrider.providers.base import EntryPoints, LaunchRequest, MachineGone, MachineId
-from outrider.providers.contract import CHECKS, Check, Subject
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
-from outrider.providers.fake import Fake, FakeFleet, Script
+from outrider.testing.fake_provider import Fake, FakeFleet, Script
+from outrider.testing.provider_contract import CHECKS, Check, Subject
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)

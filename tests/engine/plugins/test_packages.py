@@ -11,7 +11,7 @@ from outrider import Plugin, Pool, plugins
 from outrider.engine.client.from_settings import plugin_packages
 from outrider.engine.plugins import client_versions
 from outrider.engine.plugins.client_versions import installed, same_version
-from outrider.providers.fake import Fake
+from outrider.testing.fake_provider import Fake
 
 HERE = {
     "torch": "2.13.0+cpu",

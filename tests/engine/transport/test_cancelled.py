@@ -16,7 +16,7 @@ import pytest
 
 from outrider.engine.transport import ssh
 from outrider.providers.base import Address, Machine, MachineId
-from outrider.providers.contract import cancel_at_every_step
+from outrider.testing.provider_contract import cancel_at_every_step
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from outrider.engine.transport.unix_route import UnixRoute
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import encode
 from outrider.providers.base import Address, Machine, MachineId
-from outrider.providers.contract import cancel_at_every_step
+from outrider.testing.provider_contract import cancel_at_every_step
 
 pytestmark = pytest.mark.anyio
 

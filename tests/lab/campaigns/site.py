@@ -20,7 +20,7 @@ from .ward import Ward
 from .wish import Wish
 
 if TYPE_CHECKING:
-    from outrider.providers.aws.testing.instances import Instance
+    from outrider.testing.clouds.aws.instances import Instance
 
 LAB = Path(__file__).parents[1]
 REPOSITORY = LAB.parents[1]

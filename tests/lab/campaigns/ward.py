@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, assert_never
 
 from cloud import LabHypervisor
 
-from outrider.providers.cloud.testing.hypervisor import Boot
+from outrider.testing.clouds.shared.hypervisor import Boot
 
 if TYPE_CHECKING:
     from netlab import Lab

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from netlab import Host, Lab, LabError
 from netlab.commands import ip, run
 
-from outrider.providers.cloud.testing.hypervisor import Boot
+from outrider.testing.clouds.shared.hypervisor import Boot
 
 from .imds import Metadata, MetadataService
 
@@ -29,7 +29,7 @@ POWER = ("/usr/sbin/poweroff", "/usr/sbin/halt", "/usr/sbin/shutdown", "/usr/bin
 
 
 class LabHypervisor:
-    """Implements `outrider.providers.cloud.testing.hypervisor.Hypervisor`. Several threads may call it at once."""
+    """Implements `outrider.testing.clouds.shared.hypervisor.Hypervisor`. Several threads may call it at once."""
 
     def __init__(self, lab: Lab, *, user: str = USER) -> None:
         """``user``: the default one of every machine image."""

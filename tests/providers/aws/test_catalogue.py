@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from outrider.providers.aws import catalogue
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.catalogue import VENDOR, load, parse
-from outrider.providers.aws.testing import prices as cloud_prices
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.cloud import caching
 from outrider.providers.cloud.offers import Cooldowns, InstanceType, choose
 from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError
 from outrider.testing import EC2
+from outrider.testing.clouds.aws import prices as cloud_prices
 
 pytestmark = pytest.mark.anyio
 

@@ -10,25 +10,26 @@ import anyio
 import pytest
 
 from outrider import AWS
-from outrider.providers import contract
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine
-from outrider.testing import EC2, Behaviour
+from outrider.testing import EC2, Behaviour, provider_contract
 
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)
 GOOD = Behaviour(boot_s=0.01, stop_s=0.01, types=("m7i.large",))
 BAD = replace(GOOD, stale_s=0.5, wavering=True, throttled=True)
-LONG = contract.cancelling_at_any_await_leaves_nothing  # a hundred pools: on a good day is enough
+LONG = provider_contract.cancelling_at_any_await_leaves_nothing  # a hundred pools: on a good day is enough
 SOME = 9  # of so many awaits one is tried for each change; the others by `make nightly`
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("check", "behaviour"),
-    [(check, day) for check in contract.CHECKS if check is not LONG for day in (GOOD, BAD)]
+    [(check, day) for check in provider_contract.CHECKS if check is not LONG for day in (GOOD, BAD)]
     + [pytest.param(LONG, GOOD, marks=pytest.mark.nightly)],
     ids=lambda value: value.__name__ if callable(value) else "on a bad day" if value.throttled else "on a good day",
 )
-async def test_aws_fleet_passes_the_contract(check: contract.Check, cloud: EC2, aws: Callable[..., AWS]) -> None:
+async def test_aws_fleet_passes_the_contract(
+    check: provider_contract.Check, cloud: EC2, aws: Callable[..., AWS]
+) -> None:
     async def alive() -> int:
         return len(cloud.instances("pending", "running", "stopping", "stopped", "shutting-down"))
 
@@ -38,7 +39,7 @@ async def test_aws_fleet_passes_the_contract(check: contract.Check, cloud: EC2, 
         cloud.interrupt(machine.id, notice_s=0)
 
     await check(
-        contract.Subject(
+        provider_contract.Subject(
             provider=aws(), request=REQUEST, entry_points=EntryPoints(), alive=alive, kill=kill, within_s=60
         )
     )
@@ -50,5 +51,5 @@ async def test_aws_fleet_passes_the_contract(check: contract.Check, cloud: EC2, 
 async def test_cancelling_at_some_awaits_leaves_nothing(
     cloud: EC2, aws: Callable[..., AWS], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contract, "count", lambda first: count(first, SOME))
+    monkeypatch.setattr(provider_contract, "count", lambda first: count(first, SOME))
     await test_aws_fleet_passes_the_contract(LONG, cloud, aws)

@@ -21,11 +21,11 @@ from outrider.providers.aws import cloud as listing
 from outrider.providers.aws import network
 from outrider.providers.aws.api import Api
 from outrider.providers.aws.cloud import leftovers
-from outrider.providers.aws.testing import templates, wsgi_app
-from outrider.providers.aws.testing.protocol import parse
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
 from outrider.providers.shared.resource_ownership import Claim
 from outrider.testing import EC2
+from outrider.testing.clouds.aws import templates, wsgi_app
+from outrider.testing.clouds.aws.protocol import parse
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "providers" / "aws.md"

@@ -23,25 +23,27 @@ import trio
 import trio.testing
 
 from outrider.engine.cli.main import main
-from outrider.providers import contract
 from outrider.providers.base import Fleet, Machine, MachineEvent
 from outrider.providers.cloud import teardown
 from outrider.providers.cloud.calls import is_lost
 from outrider.providers.cloud.http import HttpApi, HttpFailure, Key, Service, translate, trouble_of
 from outrider.providers.cloud.single_launch import SingleLauncher
-from outrider.providers.cloud.testing import checks
-from outrider.providers.cloud.testing.checks import CALL, CHECKS, QUICK, Check, Subject
-from outrider.providers.cloud.testing.front import CloudFront
-from outrider.providers.cloud.testing.kills import Client, Kill, kill_all, moments
 from outrider.providers.errors import ProviderError
 from outrider.providers.shared.journal import Journal
-from outrider.testing import Times
+from outrider.testing import Times, provider_contract
+from outrider.testing.clouds.shared import checks
+from outrider.testing.clouds.shared.checks import CALL, CHECKS, QUICK, Check, Subject
+from outrider.testing.clouds.shared.front import CloudFront
+from outrider.testing.clouds.shared.kills import Client, Kill, kill_all, moments
 
 SEED = int(os.environ.get("OUTRIDER_SEED", "0"))
 FEW, MANY, AT_ONCE = 4, 200, 20
 SOME = 17  # of so many awaits one is tried
 BAD = Times(boot_s=0.01, stop_s=0.01, stale_s=0.5, wavering=True)
-IN_CI = (contract.terminate_is_confirmed_and_idempotent, contract.leaving_terminates_every_machine)  # on a bad day
+IN_CI = (
+    provider_contract.terminate_is_confirmed_and_idempotent,
+    provider_contract.leaving_terminates_every_machine,
+)  # on a bad day
 
 
 def surroundings(
@@ -115,17 +117,17 @@ def unguarded() -> Callable[[pytest.MonkeyPatch], None]:
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("check", "times"),
-    [(check, QUICK) for check in contract.CHECKS]
+    [(check, QUICK) for check in provider_contract.CHECKS]
     + [
         pytest.param(check, BAD, marks=() if check in IN_CI else pytest.mark.nightly)
-        for check in contract.CHECKS
-        if check is not contract.cancelling_at_any_await_leaves_nothing
+        for check in provider_contract.CHECKS
+        if check is not provider_contract.cancelling_at_any_await_leaves_nothing
     ]
-    + [pytest.param(contract.cancelling_at_any_await_leaves_nothing, BAD, marks=pytest.mark.nightly)],
+    + [pytest.param(provider_contract.cancelling_at_any_await_leaves_nothing, BAD, marks=pytest.mark.nightly)],
     ids=lambda value: value.__name__ if callable(value) else "on a bad day" if value.stale_s else "on a good day",
 )
-async def test_contract(check: contract.Check, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "count", lambda first: count(first, SOME))
+async def test_contract(check: provider_contract.Check, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider_contract, "count", lambda first: count(first, SOME))
     # Where the end of a machine was confirmed to begin, a list that is older than the machine lacks it as one does that
     # is newer than its end: it may end a moment later than that was told.
     ended = {*subject.ended, "shutting-down"} if subject.front.times.stale_s else subject.ended
@@ -140,7 +142,7 @@ async def test_contract(check: contract.Check, subject: Subject, monkeypatch: py
 
     provider: Any = subject.provider(**subject.options)
     request = replace(subject.request, nodes=2)
-    await check(contract.Subject(provider=provider, request=request, alive=alive, kill=kill, within_s=60))
+    await check(provider_contract.Subject(provider=provider, request=request, alive=alive, kill=kill, within_s=60))
     if subject.front.times.stale_s:
         subject.front.advance(1.0)  # in which ends that have begun are over
     assert subject.left() == []

@@ -8,7 +8,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.providers import contract
 from outrider.providers.base import (
     EntryPoints,
     Fleet,
@@ -23,6 +22,7 @@ from outrider.providers.base import (
 from outrider.providers.cloud import labels, teardown
 from outrider.providers.errors import NoCapacity, ProviderError
 from outrider.providers.shared.journal import Journal
+from outrider.testing import provider_contract
 
 from .sky import Clouded, Sky, SkyCloud
 
@@ -38,9 +38,11 @@ def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
-async def test_it_passes_the_contract(check: contract.Check, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
-    monkeypatch.setattr(contract, "count", lambda first: count(first, SOME))
+@pytest.mark.parametrize("check", provider_contract.CHECKS, ids=lambda check: check.__name__)
+async def test_it_passes_the_contract(
+    check: provider_contract.Check, monkeypatch: pytest.MonkeyPatch, state: Path
+) -> None:
+    monkeypatch.setattr(provider_contract, "count", lambda first: count(first, SOME))
     sky = Sky()
 
     async def alive() -> int:
@@ -49,7 +51,7 @@ async def test_it_passes_the_contract(check: contract.Check, monkeypatch: pytest
     async def kill(machine: Machine) -> None:
         sky.set(machine.id, "terminated")
 
-    await check(contract.Subject(provider=Clouded(sky), request=REQUEST, alive=alive, kill=kill, within_s=60))
+    await check(provider_contract.Subject(provider=Clouded(sky), request=REQUEST, alive=alive, kill=kill, within_s=60))
     assert sky.alive == []
     assert Journal.open(state).records() == []
 

@@ -12,12 +12,12 @@ import pytest
 from outrider import Hyperstack, Lambda, Spec, Vast
 from outrider.engine.client.provider_fallback import FallbackFleet, ProviderFallback
 from outrider.providers.base import EntryPoints, LaunchRequest
-from outrider.providers.cloud.testing.front import CloudFront
 from outrider.providers.errors import NoCapacity
 from outrider.providers.hyperstack import api as of_hyperstack
 from outrider.providers.lambda_labs import api as of_lambda
 from outrider.providers.vast import api as of_vast
 from outrider.testing import HyperstackCloud, LambdaCloud, Times, VastCloud, cloud_faults
+from outrider.testing.clouds.shared.front import CloudFront
 
 from .suite import anyio_backend, surroundings
 

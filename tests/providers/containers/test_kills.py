@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.providers.cloud.testing.kills import Client, kill_all, moments
+from outrider.testing.clouds.shared.kills import Client, kill_all, moments
 
 from .podman import IMAGE, USR, Podman
 

@@ -9,9 +9,9 @@ import pytest
 
 from outrider import GCP
 from outrider.providers.cloud import teardown
-from outrider.providers.cloud.testing.machines import Times
 from outrider.providers.gcp import api
-from outrider.providers.gcp.testing.front import GCE
+from outrider.testing.clouds.gcp.front import GCE
+from outrider.testing.clouds.shared.machines import Times
 
 QUICK = Times(boot_s=0.01, stop_s=0.01)
 

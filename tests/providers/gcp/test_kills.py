@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from outrider.providers.cloud.small_labels import LAUNCH
-from outrider.providers.cloud.testing.faults import LostAnswer
-from outrider.providers.gcp.testing.front import GCE
+from outrider.testing.clouds.gcp.front import GCE
+from outrider.testing.clouds.shared.faults import LostAnswer
 
 STRESS = int(os.environ.get("OUTRIDER_STRESS", "0"))
 SEED = int(os.environ.get("OUTRIDER_SEED", "0"))

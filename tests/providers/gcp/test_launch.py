@@ -21,11 +21,11 @@ from outrider.providers.base import (
     MachineGone,
 )
 from outrider.providers.cloud import fleet as poller
-from outrider.providers.cloud.testing.faults import CallRefused, LostAnswer, NoCapacity, Throttle, Unauthorized
-from outrider.providers.cloud.testing.machines import FrontMachine
 from outrider.providers.errors import BadRequest, NotAuthorized, ProviderError, QuotaExceeded
 from outrider.providers.errors import NoCapacity as NoRoom
-from outrider.providers.gcp.testing.front import GCE, Quota
+from outrider.testing.clouds.gcp.front import GCE, Quota
+from outrider.testing.clouds.shared.faults import CallRefused, LostAnswer, NoCapacity, Throttle, Unauthorized
+from outrider.testing.clouds.shared.machines import FrontMachine
 
 pytestmark = pytest.mark.anyio
 Provided = Callable[..., GCP]

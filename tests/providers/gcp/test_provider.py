@@ -12,8 +12,8 @@ from outrider import GCP
 from outrider.providers.base import AcceleratorRequest, EntryPoints, LaunchRequest
 from outrider.providers.cloud import small_labels as labels
 from outrider.providers.errors import BadRequest, NotAuthorized
-from outrider.providers.gcp.testing.extract_schema import METHODS
-from outrider.providers.gcp.testing.front import GCE
+from outrider.testing.clouds.gcp.extract_schema import METHODS
+from outrider.testing.clouds.gcp.front import GCE
 
 pytestmark = pytest.mark.anyio
 ROLE = Path(__file__).parents[3] / "docs" / "providers" / "gcp-role.yaml"
@@ -61,7 +61,7 @@ async def test_a_region_has_to_be_known(cloud: GCE, gcp: Callable[..., GCP], mon
 
 
 async def test_a_token_is_asked_for_once_and_again_when_it_is_refused(cloud: GCE, gcp: Callable[..., GCP]) -> None:
-    from outrider.providers.cloud.testing.faults import CallRefused
+    from outrider.testing.clouds.shared.faults import CallRefused
 
     cloud.faults.add(CallRefused("regionInstances.bulkInsert", "authError", "Invalid Credentials", 401))
     async with gcp().open("pool", EntryPoints()) as fleet:

@@ -11,11 +11,11 @@ from outrider import Hyperstack
 from outrider.providers.base import LaunchRequest
 from outrider.providers.cloud import labels
 from outrider.providers.cloud.account import account_of
-from outrider.providers.cloud.testing.checks import Subject
 from outrider.providers.hyperstack import api
 from outrider.providers.hyperstack import cloud as cloud_module
 from outrider.providers.hyperstack.cloud import HyperstackSurveyor, labels_in
 from outrider.testing import HyperstackCloud, Times, cloud_faults
+from outrider.testing.clouds.shared.checks import Subject
 
 from ..cloud.suite import anyio_backend, dead_pool, journal_path, outrider, surroundings, times, unguarded
 

@@ -11,9 +11,9 @@ from outrider import Hyperstack
 from outrider.providers.base import EntryPoints, LaunchRequest, Warned
 from outrider.providers.cloud import fleet as cloud_fleet
 from outrider.providers.cloud.calls import is_lost
-from outrider.providers.cloud.testing.checks import event
 from outrider.providers.errors import BadRequest, NoCapacity, NotAuthorized, ProviderError, QuotaExceeded
 from outrider.testing import HyperstackCloud, cloud_faults
+from outrider.testing.clouds.shared.checks import event
 
 pytestmark = pytest.mark.anyio
 REQUEST = LaunchRequest("ssh-ed25519 CLIENT", 2)

@@ -11,10 +11,10 @@ from outrider import Lambda
 from outrider.providers.base import LaunchRequest
 from outrider.providers.cloud import labels
 from outrider.providers.cloud.account import account_of
-from outrider.providers.cloud.testing.checks import Subject
 from outrider.providers.lambda_labs import api
 from outrider.providers.lambda_labs.cloud import LambdaSurveyor
 from outrider.testing import LambdaCloud, Times, cloud_faults
+from outrider.testing.clouds.shared.checks import Subject
 
 from ..cloud.suite import (
     anyio_backend,

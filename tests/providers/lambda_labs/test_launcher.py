@@ -15,12 +15,12 @@ from outrider.providers.base import EntryPoints, LaunchRequest, Machine, Machine
 from outrider.providers.cloud import labels
 from outrider.providers.cloud.fleet import CloudFleet
 from outrider.providers.cloud.http import HttpApi
-from outrider.providers.cloud.testing.front import Request
 from outrider.providers.errors import BadRequest, NoCapacity, QuotaExceeded
 from outrider.providers.lambda_labs.api import LAUNCH, VERSION, service
 from outrider.providers.lambda_labs.cloud import LambdaCloud as Cloud
 from outrider.providers.lambda_labs.cloud import LambdaLauncher
 from outrider.testing import LambdaCloud, cloud_faults
+from outrider.testing.clouds.shared.front import Request
 
 from ..cloud.suite import events, on_a_mock_clock
 

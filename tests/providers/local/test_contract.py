@@ -8,13 +8,13 @@ import signal
 import pytest
 
 from outrider.engine.client.from_settings import ENTRY_POINTS
-from outrider.providers import contract
 from outrider.providers.local.provider import Local
+from outrider.testing import provider_contract
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("as_remote", [False, True], ids=["", "as remote"])
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", provider_contract.CHECKS, ids=lambda check: check.__name__)
 async def test_it_passes_the_contract(check, as_remote, tmp_path, request_, table):
     async def alive():
         return len(table.groups())
@@ -24,7 +24,7 @@ async def test_it_passes_the_contract(check, as_remote, tmp_path, request_, tabl
 
     provider = Local(state=tmp_path, as_remote=as_remote)
     await check(
-        contract.Subject(
+        provider_contract.Subject(
             provider=provider, request=request_, entry_points=ENTRY_POINTS, alive=alive, kill=kill, within_s=60
         )
     )

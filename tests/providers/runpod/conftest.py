@@ -10,10 +10,10 @@ import pytest
 from outrider import RunPod
 from outrider.providers.base import AcceleratorRequest, LaunchRequest
 from outrider.providers.cloud.account import account_of
-from outrider.providers.cloud.testing.checks import Subject
 from outrider.providers.runpod import api
 from outrider.providers.runpod.cloud import RunPodSurveyor, thing
 from outrider.testing import RunPodCloud, Times, cloud_faults
+from outrider.testing.clouds.shared.checks import Subject
 
 from ..cloud.suite import (
     anyio_backend,

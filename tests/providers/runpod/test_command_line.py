@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from outrider.providers.cloud.testing.kills import Kill
 from outrider.providers.runpod import api
 from outrider.testing import RunPodCloud
+from outrider.testing.clouds.shared.kills import Kill
 
 from ..cloud.suite import Command
 

@@ -10,12 +10,12 @@ import pytest
 from outrider import Vast
 from outrider.providers.base import LaunchRequest
 from outrider.providers.cloud import labels
-from outrider.providers.cloud.testing.checks import Subject
 from outrider.providers.errors import NoCapacity
 from outrider.providers.vast import api
 from outrider.providers.vast import cloud as launcher
 from outrider.providers.vast.cloud import VastSurveyor
 from outrider.testing import Times, VastCloud, cloud_faults
+from outrider.testing.clouds.shared.checks import Subject
 
 from ..cloud.suite import anyio_backend, dead_pool, journal_path, outrider, surroundings, times, without_limits
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from outrider.providers.cloud.testing.kills import Kill
 from outrider.providers.vast import api
 from outrider.testing import VastCloud
+from outrider.testing.clouds.shared.kills import Kill
 
 from ..cloud.suite import Command
 

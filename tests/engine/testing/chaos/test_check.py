@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outrider.engine.testing.chaos.check import difference
+from outrider.testing.fault_injection.check import difference
 
 
 @dataclass

@@ -23,16 +23,16 @@ from outrider.engine.api.settings import Nodes
 from outrider.engine.client.observer import Observer
 from outrider.engine.client.open_pool import OpenPool
 from outrider.engine.observe.sinks import PoolSinks
-from outrider.engine.testing.chaos import disk, processes
-from outrider.engine.testing.chaos.chaos import chaos
-from outrider.engine.testing.chaos.fault_injector import FaultInjector
-from outrider.engine.testing.chaos.faults import Fault, Freeze, FullDisk, HoldGil, Kill, KillRank, Partition
-from outrider.engine.testing.chaos.options import Chaos
-from outrider.engine.testing.chaos.plan import LEAST
-from outrider.engine.testing.chaos.processes import Process
-from outrider.engine.testing.chaos.report import InitialNode
-from outrider.engine.testing.chaos.wires import Wires
 from outrider.providers.base import Machine, MachineId
+from outrider.testing.fault_injection import disk, processes
+from outrider.testing.fault_injection.chaos import chaos
+from outrider.testing.fault_injection.fault_injector import FaultInjector
+from outrider.testing.fault_injection.faults import Fault, Freeze, FullDisk, HoldGil, Kill, KillRank, Partition
+from outrider.testing.fault_injection.options import Chaos
+from outrider.testing.fault_injection.plan import LEAST
+from outrider.testing.fault_injection.processes import Process
+from outrider.testing.fault_injection.report import InitialNode
+from outrider.testing.fault_injection.wires import Wires
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import SpecError
-from outrider.engine.testing.chaos.faults import KINDS, LOSSES, Fault, Freeze, Kill, Partition, Preempt
-from outrider.engine.testing.chaos.options import Chaos
-from outrider.engine.testing.chaos.plan import LEAST, MOST, Planned, check_ranks, stepped, timed
+from outrider.testing.fault_injection.faults import KINDS, LOSSES, Fault, Freeze, Kill, Partition, Preempt
+from outrider.testing.fault_injection.options import Chaos
+from outrider.testing.fault_injection.plan import LEAST, MOST, Planned, check_ranks, stepped, timed
 
 faults = st.lists(st.sampled_from([kind() for kind in KINDS.values()]), min_size=1, max_size=6)
 chaoses = st.builds(
@@ -77,7 +77,7 @@ def test_times_differ_with_the_seed_and_have_the_mean() -> None:
 
 
 def test_the_plan_is_the_same_in_another_process() -> None:
-    code = "from outrider.testing import Chaos; from outrider.engine.testing.chaos.plan import timed; "
+    code = "from outrider.testing import Chaos; from outrider.testing.fault_injection.plan import timed; "
     code += "print(next(timed(Chaos(15, seed=7))).at_s)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) == next(timed(Chaos(15, seed=7))).at_s

@@ -26,10 +26,12 @@ from outrider import (
     should_stop,
 )
 from outrider.engine.node import context
-from outrider.engine.testing.chaos import injection, processes
-from outrider.engine.testing.chaos.chaos import chaos
-from outrider.engine.testing.chaos.check import Disturbance
-from outrider.engine.testing.chaos.faults import (
+from outrider.engine.transport import heartbeat
+from outrider.testing.fake_provider import Fake
+from outrider.testing.fault_injection import injection, processes
+from outrider.testing.fault_injection.chaos import chaos
+from outrider.testing.fault_injection.check import Disturbance
+from outrider.testing.fault_injection.faults import (
     Fault,
     Freeze,
     FullDisk,
@@ -41,10 +43,8 @@ from outrider.engine.testing.chaos.faults import (
     Preempt,
     SlowLink,
 )
-from outrider.engine.testing.chaos.options import Chaos
-from outrider.engine.testing.chaos.plan import timed
-from outrider.engine.transport import heartbeat
-from outrider.providers.fake import Fake
+from outrider.testing.fault_injection.options import Chaos
+from outrider.testing.fault_injection.plan import timed
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.testing.chaos import processes
-from outrider.engine.testing.chaos.processes import Process
+from outrider.testing.fault_injection import processes
+from outrider.testing.fault_injection.processes import Process
 
 
 @pytest.fixture

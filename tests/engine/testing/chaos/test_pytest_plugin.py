@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[4]
-PLUGIN = "outrider.engine.testing.chaos.pytest_plugin"
+PLUGIN = "outrider.testing.fault_injection.pytest_plugin"
 
 COUNTS = """
 import pytest

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from outrider import SpecError, events
-from outrider.engine.testing.chaos.html import page
-from outrider.engine.testing.chaos.options import Chaos
-from outrider.engine.testing.chaos.report import InitialNode, Report, StepCount, Strike
-from outrider.engine.testing.chaos.timeline import timeline
+from outrider.testing.fault_injection.html import page
+from outrider.testing.fault_injection.options import Chaos
+from outrider.testing.fault_injection.report import InitialNode, Report, StepCount, Strike
+from outrider.testing.fault_injection.timeline import timeline
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from outrider.engine.testing.chaos.wires import FULL_BYTES, Wire, Wires
+from outrider.testing.fault_injection.wires import FULL_BYTES, Wire, Wires
 
 pytestmark = pytest.mark.anyio
 

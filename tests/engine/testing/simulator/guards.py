@@ -34,8 +34,8 @@ from outrider.engine.node.freeports import PortBook
 from outrider.engine.node.slots import Attempt, StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
 from outrider.engine.serialization.stored_objects import StoredObject
-from outrider.engine.testing.simulator.machines import Daemon
 from outrider.engine.transport.node_objects import NodeObjects
+from outrider.testing.simulator.machines import Daemon
 
 Patch = pytest.MonkeyPatch
 

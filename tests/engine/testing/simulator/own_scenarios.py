@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from outrider.actors.interfaces import OnLoss
-from outrider.engine.testing.simulator import faults as f
-from outrider.engine.testing.simulator.draw import hasty
-from outrider.engine.testing.simulator.scenario import CloudSpec, Job, Scenario
+from outrider.testing.simulator import faults as f
+from outrider.testing.simulator.draw import hasty
+from outrider.testing.simulator.scenario import CloudSpec, Job, Scenario
 
 
 def lost_after_its_stall(seed: int) -> Scenario:

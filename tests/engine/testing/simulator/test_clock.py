@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from outrider.engine.testing.simulator.clock import Spinning, Stuck, VirtualLoop
+from outrider.testing.simulator.clock import Spinning, Stuck, VirtualLoop
 
 
 def test_a_year_takes_no_time():

@@ -6,15 +6,15 @@ import pytest
 
 from outrider.engine.client import from_settings
 from outrider.engine.node import freeports
-from outrider.engine.testing.simulator import connection as played
-from outrider.engine.testing.simulator import machines, play
-from outrider.engine.testing.simulator.clock import VirtualLoop
-from outrider.engine.testing.simulator.scenario import CloudSpec, Scenario
-from outrider.engine.testing.simulator.simulation import Simulation
-from outrider.engine.testing.simulator.trace import Trace
 from outrider.engine.transport import connection, heartbeat
-from outrider.providers import contract
 from outrider.providers.base import EntryPoints, LaunchRequest
+from outrider.testing import provider_contract
+from outrider.testing.simulator import connection as played
+from outrider.testing.simulator import machines, play
+from outrider.testing.simulator.clock import VirtualLoop
+from outrider.testing.simulator.scenario import CloudSpec, Scenario
+from outrider.testing.simulator.simulation import Simulation
+from outrider.testing.simulator.trace import Trace
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_so_have_pools():
     assert (machines.PORTS_KEPT, machines.PORTS_FEW) == (freeports.KEPT, freeports.FEW)
 
 
-@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", provider_contract.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("boot_s", [0.0, 30.0])
 def test_the_scripted_cloud_is_a_provider(check, boot_s):
     loop = VirtualLoop()
@@ -45,7 +45,7 @@ def test_the_scripted_cloud_is_a_provider(check, boot_s):
 
     loop.run(
         check(
-            contract.Subject(
+            provider_contract.Subject(
                 provider=sim.cloud,
                 request=LaunchRequest("ssh-ed25519 CLIENT", 2),
                 entry_points=EntryPoints(),

@@ -7,13 +7,13 @@ import signal
 import pytest
 
 from outrider.actors.pool import PoolActor
-from outrider.engine.testing.simulator import campaign
-from outrider.engine.testing.simulator.campaign import Outcome, breaks, outcomes
-from outrider.engine.testing.simulator.draw import draw
-from outrider.engine.testing.simulator.fault_schedule import FaultSchedule
-from outrider.engine.testing.simulator.limit import cpu_limit
-from outrider.engine.testing.simulator.play import play
-from outrider.engine.testing.simulator.referee import Referee
+from outrider.testing.simulator import campaign
+from outrider.testing.simulator.campaign import Outcome, breaks, outcomes
+from outrider.testing.simulator.draw import draw
+from outrider.testing.simulator.fault_schedule import FaultSchedule
+from outrider.testing.simulator.limit import cpu_limit
+from outrider.testing.simulator.play import play
+from outrider.testing.simulator.referee import Referee
 
 ENOUGH_S = 0.1
 Patch = pytest.MonkeyPatch

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.testing.simulator.connection import PlayedConnection
-from outrider.engine.testing.simulator.draw import draw
-from outrider.engine.testing.simulator.machines import Daemon
-from outrider.engine.testing.simulator.play import play
-from outrider.engine.testing.simulator.rules.nodes import NodeRules
-from outrider.engine.testing.simulator.scenario import Scenario
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.session import Session
+from outrider.testing.simulator.connection import PlayedConnection
+from outrider.testing.simulator.draw import draw
+from outrider.testing.simulator.machines import Daemon
+from outrider.testing.simulator.play import play
+from outrider.testing.simulator.rules.nodes import NodeRules
+from outrider.testing.simulator.scenario import Scenario
 
 from . import own_scenarios
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.testing.simulator.clock import VirtualLoop
-from outrider.engine.testing.simulator.network import IN, OUT, Circuit, Line
+from outrider.testing.simulator.clock import VirtualLoop
+from outrider.testing.simulator.network import IN, OUT, Circuit, Line
 
 
 class Wire:

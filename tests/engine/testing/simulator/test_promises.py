@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.engine.testing.simulator.draw import draw
-from outrider.engine.testing.simulator.play import play
-from outrider.engine.testing.simulator.rules.promises import PROMISES
-from outrider.engine.testing.simulator.scenario import Scenario
+from outrider.testing.simulator.draw import draw
+from outrider.testing.simulator.play import play
+from outrider.testing.simulator.rules.promises import PROMISES
+from outrider.testing.simulator.scenario import Scenario
 
 from . import guards, own_scenarios
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.testing.simulator import faults as f
-from outrider.engine.testing.simulator.draw import draw
-from outrider.engine.testing.simulator.shrink import shrink, smallest
+from outrider.testing.simulator import faults as f
+from outrider.testing.simulator.draw import draw
+from outrider.testing.simulator.shrink import shrink, smallest
 
 
 @given(st.lists(st.integers(), unique=True, max_size=30), st.data())

@@ -12,10 +12,10 @@ from functools import cache
 import pytest
 
 from outrider.actors.interfaces import OnLoss
-from outrider.engine.testing.simulator import faults as f
-from outrider.engine.testing.simulator.draw import LARGE, draw
-from outrider.engine.testing.simulator.play import play
-from outrider.engine.testing.simulator.scenario import CloudSpec, Job, Scenario
+from outrider.testing.simulator import faults as f
+from outrider.testing.simulator.draw import LARGE, draw
+from outrider.testing.simulator.play import play
+from outrider.testing.simulator.scenario import CloudSpec, Job, Scenario
 
 IN_EVERY_PROCESS = 15  # seeds: a play takes 0.1 s of a core
 DIGESTS = "from outrider.testing import draw, play; print([play(draw(seed)).digest for seed in range({})])"

@@ -11,12 +11,12 @@ import pytest
 
 import outrider
 from outrider.actors import membership
-from outrider.engine.testing.simulator import faults as f
-from outrider.engine.testing.simulator.draw import draw
-from outrider.engine.testing.simulator.play import play
-from outrider.engine.testing.simulator.rules.nodes import NodeRules
-from outrider.engine.testing.simulator.storm import storm
 from outrider.engine.transport import instance_views
+from outrider.testing.simulator import faults as f
+from outrider.testing.simulator.draw import draw
+from outrider.testing.simulator.play import play
+from outrider.testing.simulator.rules.nodes import NodeRules
+from outrider.testing.simulator.storm import storm
 
 
 def test_a_storm_takes_its_share_of_the_nodes_within_a_minute():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.cloud.testing.billing import Bill, Interval, Ledger
+from outrider.testing.clouds.shared.billing import Bill, Interval, Ledger
 
 from .account import Account
 

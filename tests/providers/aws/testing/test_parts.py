@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws.testing.faults import Faults, LostAnswer, Slow, Throttle
-from outrider.providers.aws.testing.filters import chosen, page
-from outrider.providers.aws.testing.instance_types import quota_code
-from outrider.providers.aws.testing.protocol import EC2Error
-from outrider.providers.aws.testing.throttle import Buckets
-from outrider.providers.cloud.testing.clock import Clock
-from outrider.providers.cloud.testing.versions import Versions
+from outrider.testing.clouds.aws.faults import Faults, LostAnswer, Slow, Throttle
+from outrider.testing.clouds.aws.filters import chosen, page
+from outrider.testing.clouds.aws.instance_types import quota_code
+from outrider.testing.clouds.aws.protocol import EC2Error
+from outrider.testing.clouds.aws.throttle import Buckets
+from outrider.testing.clouds.shared.clock import Clock
+from outrider.testing.clouds.shared.versions import Versions
 
 FACTS = {"colour": lambda thing: [thing[0]], "size": lambda thing: [thing[1]]}
 NAMES = st.lists(st.text("ab*?.\\", max_size=4), max_size=6)

@@ -10,7 +10,7 @@ from botocore.serialize import create_serializer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.aws.testing.protocol import EC2Error, model, parse, render, render_error, render_item
+from outrider.testing.clouds.aws.protocol import EC2Error, model, parse, render, render_error, render_item
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="￾￿"), min_size=1)
 TAGS = st.lists(st.fixed_dictionaries({"Key": TEXT, "Value": TEXT}), min_size=1, max_size=3)

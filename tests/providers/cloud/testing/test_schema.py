@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.providers.cloud.testing.schema import Invalid, Schemas
+from outrider.testing.clouds.shared.schema import Invalid, Schemas
 
 SCHEMAS = Schemas({
     "Launch": {
