@@ -1,10 +1,10 @@
 """Decisions and supervision of a pool, with anyio as the only dependency.
 
-Deciders, which are classes without I/O and without a clock, choose where each task runs, when a broadcast begins again
-and which node is replaced: `ledger`, `placement`, `generations`, `fleet_controller`, `failure_detector`, `autoscaler`.
-Thin shells carry these decisions out: the actors `pool` and `node` with their helpers. Connections and machines are
-accessed through the protocols of `interfaces`.
+Deciders, classes without I/O and clock, choose each task's node (`ledger`, `entries`, `placement`), run broadcasts
+again (`generations`) and replace nodes (`fleet_controller`, `failure_detector`, `stragglers`). Shells carry this out:
+`pool`, `machines`, `node_lives`, `broadcasts`. `interfaces` has the protocols of connections and machines.
 
-Public names: `pool.PoolActor`, `interfaces`, `events`, `messages`, `amounts.Amounts`, `kernel.Ref`.
+Public names: `pool.PoolActor`, `pool.supervise`, `interfaces`, `events`, `messages`, `amounts.Amounts`, `kernel.Ref`,
+`seats.Seats`, `late_nodes.Preparing`.
 Open first: `interfaces.py`, then `ledger.py`.
 """

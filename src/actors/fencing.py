@@ -1,7 +1,8 @@
-"""Fencing, which ends every rank of a generation before the next one begins: running attempts, lost nodes, ranks to run
-again. Pure data.
+"""The state and the effects of a broadcast. Pure data; `generations` decides on it.
 
-`generations` decides how to react.
+The state is what fencing (ending every rank of a generation before the next generation begins) needs to know: the
+running attempts of ranks, the nodes that were lost, and the ranks that are to run again. The effects are actions that
+`generations` decides and `broadcasts` carries out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..lazy_named_tuple import NamedTuple
-from .interfaces import AttemptId, NodeId, Order, Task, World
+from . import events as ev
+from .interfaces import AttemptId, Ending, NodeId, Order, Task, World
+from .placement import Claim, ReleaseSeat, WithdrawClaim
 
 
 class Latest(NamedTuple):
@@ -157,3 +160,54 @@ class Gaps:
         self.waiting.clear()
         self.half_lost.clear()
         return [rank for ranks in dropped for rank in ranks]
+
+
+class NeedPorts(NamedTuple):
+    """A request for free ports. When each node has as many free ports as requested, ``Gang.ports`` must be called with
+    them.
+    """
+
+    of: tuple[tuple[NodeId, int], ...]
+    # the ranks of a lost node that run again while other ranks continue; None: the ports are for a whole generation
+    gap: Gap | None = None
+
+
+class EndAll(NamedTuple):
+    endings: tuple[Ending, ...]
+    generation: int
+
+
+class RankEnded(NamedTuple):
+    """The end of one rank, for callers that want each rank's ending at once. `EndAll` will contain the same ending
+    again.
+    """
+
+    rank: int
+    ending: Ending
+
+
+class RankFailed(NamedTuple):
+    """The failure of a rank that ends the broadcast: no other generation follows."""
+
+    ending: Ending
+
+
+class GenerationStarted(NamedTuple):
+    world: World
+    ranks: tuple[int, ...]  # the ranks that begin: all ranks, or only the ranks that a lost node ran
+
+
+# the caller carries effects out at once, in order; a new claim of seats replaces the broadcast's earlier claim
+Effect = (
+    Claim
+    | WithdrawClaim
+    | NeedPorts
+    | RunRank
+    | KillRank
+    | ReleaseSeat
+    | RankEnded
+    | RankFailed
+    | EndAll
+    | GenerationStarted
+    | ev.GenerationLost
+)

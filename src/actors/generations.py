@@ -1,12 +1,15 @@
-"""The generations of one broadcast (a gang), and their fencing: a decider without I/O; each event carries its time.
+"""The generations of one broadcast, and how one follows another: a decider without I/O; each event carries its time.
 
-A generation runs the function once per rank under one immutable `World`. When a rank's node is lost, `OnLoss` says how
-the broadcast continues. RESTART ends the old generation first, which is called fencing: every surviving attempt is
-killed, and the next generation begins only when each of these attempts is reported as ended or its node is lost too. So
-two generations never run at the same time, and one new generation follows, even if further nodes are lost during the
-fencing. A broadcast keeps its seats, which are slots kept for its ranks, from one generation to the next; `placement`
-grants the missing seats. The missing seats are claimed as soon as a node gets a notice or is lost: a task that took
-such a slot would delay the next generation.
+A generation runs the function once per rank under one immutable `World`, which is the list of nodes, ranks and ports
+that the ranks see. When a rank's node is lost, `OnLoss` determines how the broadcast continues. RESTART ends the old
+generation first, which is called fencing: every surviving attempt is killed, and the next generation begins only when
+each of these attempts is reported as ended or its node is lost too. So two generations never run at the same time, and
+one new generation follows, even if further nodes are lost during the fencing. RESEND runs only the ranks of the lost
+node again, on another node, while the other ranks continue; these ranks are a `Gap`. FAIL ends the broadcast.
+
+A broadcast keeps its seats, which are slots kept for its ranks, from one generation to the next; `placement` grants the
+missing seats. The missing seats are claimed as soon as a node gets a notice or is lost: a task that took such a slot
+would delay the next generation. The wait for replacements of lost nodes is limited by `ReplacementWait`.
 
 GANG-1: a broadcast ends exactly once, with one ending per rank.
 GANG-2: (RESTART) no generation begins while an attempt of an older generation may still run.
@@ -38,14 +41,24 @@ GANG-17: once ranks wait for each other (`collective`, `joined`), the failure of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
 from . import events as ev
-from .broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded, RankFailed
-from .broadcast_seats import BroadcastSeats
-from .fencing import Gap, KillRank, Losses
+from .fencing import (
+    Effect,
+    EndAll,
+    Gap,
+    Gaps,
+    GenerationStarted,
+    KillRank,
+    Losses,
+    NeedPorts,
+    RankAttempts,
+    RankEnded,
+    RankFailed,
+)
 from .interfaces import (
     AttemptId,
     BroadcastSpec,
@@ -60,9 +73,180 @@ from .interfaces import (
     Task,
     TaskId,
     Verdict,
+    World,
 )
-from .placement import WithdrawClaim
-from .replacement_wait import ReplacementWait
+from .placement import Claim, ReleaseSeat, WithdrawClaim
+
+
+class ReplacementWait:
+    def __init__(self, timeout_s: float) -> None:
+        # time at which the wait ends; None: the broadcast does not wait, or waits without a limit
+        self.ends_at: float | None = None
+        self.over_early = False  # whether the wait ended before all ranks of the old generation had ended (the fence)
+        self._timeout_s = timeout_s
+
+    def begin(self, now: float) -> None:
+        """Begin the wait because a node is missing. A wait that has already begun keeps its end."""
+        self.ends_at = self.ends_at or now + self._timeout_s
+
+    def begin_anew(self, now: float) -> None:
+        """Restart the wait because another node is missing: there is the whole time for each missing node."""
+        self.ends_at = now + self._timeout_s
+
+    def lasts_on(self, now: float) -> None:
+        """Handle that a machine waits in its provider's queue: if the broadcast waits, its time starts again now."""
+        if self.ends_at is not None:
+            self.begin_anew(now)
+
+    def fenced(self, now: float) -> None:
+        """Handle that all ranks of the old generation have ended: if the wait ended before, let it count as ended
+        now.
+        """
+        if self.over_early:
+            self.ends_at = now
+
+    def stop(self) -> None:
+        """Stop the wait: its time limit has no consequences any more."""
+        self.ends_at = None
+        self.over_early = False
+
+
+class BroadcastSeats:
+    """The part of a broadcast that concerns its seats; the subclass `Gang` adds the generations."""
+
+    def __init__(self, spec: BroadcastSpec, *, minimum: int, wanted: int, attempts: Iterator[int]) -> None:
+        self.spec = spec
+        self.minimum = minimum  # number of nodes without which the pool is not ready
+        self.wanted = wanted  # number of nodes that the pool should have in the end
+        self.generation = 0
+        self.seats: set[NodeId] = set()
+        self.effects: list[Effect] = []
+        # facts of the nodes that were ready when seats were last granted, in the order of ranks
+        self._facts: dict[NodeId, NodeFacts] = {}
+        # nodes that take no new work; True: because of a preemption notice, False: because the pool drains the node
+        self._leaving: dict[NodeId, bool] = {}
+        self._needed = max(1, minimum)  # number of nodes that the next generation needs
+        self._chosen: tuple[NodeId, ...] = ()  # nodes of the next generation while it waits for free ports
+        self._each = 1  # number of ranks on each node of the next generation
+        self._port_requests: list[NeedPorts] = []  # requests for ports that are not fulfilled yet
+        self._attempts = RankAttempts(attempts)
+        self._gaps = Gaps()
+        self._world = World(0, (), 1, "", 0)
+
+    def size(self) -> int:
+        """Return how many nodes the next generation should have: as many as the last generation, but no more than the
+        pool should have.
+        """
+        return max(1, min(self.wanted, len(self._world.nodes)) if self.generation else self.minimum)
+
+    # --- state of the broadcast -----------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Mapping[AttemptId, tuple[int, NodeId]]:
+        """The attempts of this broadcast that may be running, each with its rank and node."""
+        return self._attempts.running
+
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether ranks of lost nodes still wait to run again, while the other ranks continue."""
+        return bool(self._port_requests or self._gaps.waiting)
+
+    @property
+    def port_requests(self) -> Sequence[NeedPorts]:
+        """The requests for ports that are not fulfilled yet."""
+        return tuple(self._port_requests)
+
+    def listens_on(self, node: NodeId) -> bool:
+        """Return whether a rank of the current generation listens on a port of ``node``."""
+        world = self._world
+        return node in world.nodes and (bool(world.ports) or node == world.head)
+
+    def lacking_nodes(self, ready: int) -> str:
+        """Return, as text for people, what the next generation still needs: ready nodes, or free slots. ``ready``:
+        number of ready nodes.
+        """
+        needed = self._needed
+        if ready < needed:
+            return f"{needed - ready} of {needed} nodes to be ready"
+        return f"a free slot on {max(1, needed - len(self.seats))} of {needed} nodes"
+
+    # --- claims of seats ------------------------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        """Claim the seats that the next generation needs; the first generation claims a seat on every node of the
+        pool.
+        """
+        least, again = max(0, self._needed - len(self.seats)), self.generation > 0
+        claim = Claim(self.spec.job, least=least, every=not again, again=again, besides=frozenset(self.seats))
+        self.effects.append(claim)
+
+    def _reserve(self) -> None:
+        """Claim in advance the seats that the next generation will lack, while the current generation still runs or is
+        being ended.
+        """
+        if (missing := self.size() - len(self.seats.difference(self._leaving))) > 0:
+            claim = Claim(self.spec.job, least=1, most=missing, again=True, besides=frozenset(self.seats))
+            self.effects.append(claim)
+
+    def _claim_beside(self, count: int) -> None:
+        """Claim ``count`` replacements for lost nodes; the current generation continues on its other nodes."""
+        besides = self.seats.union(self._world.nodes)
+        self.effects.append(Claim(self.spec.job, least=1, most=count, again=True, besides=frozenset(besides)))
+
+    def _release(self, *nodes: NodeId) -> None:
+        for node in nodes:
+            if node in self.seats:
+                self.seats.discard(node)
+                self.effects.append(ReleaseSeat(node))
+
+    # --- the nodes of a generation, their ports and their world ---------------------------------------------------
+
+    def _choose_nodes(self) -> bool:
+        """Choose each ready node on which the broadcast has a seat; return whether there are enough such nodes."""
+        self._release(*sorted(self.seats - self._facts.keys()))
+        self._chosen = tuple([node for node in self._facts if node in self.seats])  # in the order of ranks
+        if len(self._chosen) < self._needed:
+            return False
+        self._each = max(1, min(self.spec.ranks_per_node(self._facts[node]) for node in self._chosen))
+        return True
+
+    def _ports_of_chosen(self) -> tuple[tuple[NodeId, int], ...]:
+        """Return pairs of a node and the number of ports that the next generation needs on it: one port on the head
+        (the node of rank 0), or one port for each rank.
+        """
+        if self.spec.every_rank_listens:
+            return tuple((node, self._each) for node in self._chosen)
+        return ((self._chosen[0], 1),)
+
+    def _ports_in_place_of(self, lost: NodeId) -> int:
+        """Return how many free ports the ranks of the node ``lost`` need on the node where they run again."""
+        return self._world.ranks_per_node if self.spec.every_rank_listens else int(lost == self._world.head)
+
+    def _lacking_ports(self, of: tuple[tuple[NodeId, int], ...]) -> str:
+        """Return, as text for people, which node can never offer as many ports as ``of`` requests; empty: each node can
+        (GANG-11).
+        """
+        for node, count in of:
+            facts = self._facts[node]
+            if count > facts.ports_at_once:
+                has = f"node {node} ({facts.hostname}) keeps {facts.ports_at_once} free at a time"
+                return f"{count} ranks of a node need a port each, and {has}"
+        return ""
+
+    def _make_world(self, ports_by_node: Sequence[tuple[int, ...]]) -> None:
+        """Make the world of the next generation: its nodes, ranks and ports. ``ports_by_node``: one tuple of ports for
+        each node.
+        """
+        self.generation += 1
+        ports = tuple(port for of_node in ports_by_node for port in of_node) if self.spec.every_rank_listens else ()
+        address = self._facts[self._chosen[0]].address
+        self._world = World(self.generation, self._chosen, self._each, address, ports_by_node[0][0], ports)
+
+    def _replace_in_world(self, gap: Gap, node: NodeId, ports: tuple[int, ...]) -> None:
+        """Update the world: the ranks of ``gap``, whose node was lost, run again on ``node``."""
+        self.generation += 1
+        self._world = self._world.with_replaced(gap.lost, node, self._facts[node].address, ports, self.generation)
+
 
 # seconds for which other ranks of a collective may fail by themselves after a rank failed; their errors may tell more
 GRACE_S = 2.0

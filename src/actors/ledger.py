@@ -1,8 +1,10 @@
 """The ledger of all tasks that have not ended, and of the node of each task: a decider; each event carries its time.
 
-Each event is a method; decisions accumulate in ``decisions`` until the caller has carried them out. `placement` decides
-where an attempt fits and which attempts to take back, `retries` whether a task runs again; this module tracks the state
-of each task: queued, leased to a node, queued again, ended.
+Each event is a method of `Ledger`; its decisions accumulate in ``decisions`` until the caller has carried them out.
+`placement` decides where an attempt (one try to run a task) fits and which attempts to take back; an `Entry` of
+`entries` decides whether a task runs again. This module tracks the state of each task: queued, leased to a node, queued
+again, ended. `Queues` holds the waiting tasks, `Expiries` the times at which they have waited for too long, and
+`backlog` computes how many more slots and nodes they can use.
 
 LEDGER-1: a task ends exactly once.
 LEDGER-2: a task that has not ended is either queued or leased to one node: no task is forgotten.
@@ -35,14 +37,19 @@ LEDGER-19: a task for any node that needs only a slot begins where most of its i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
+from sys import maxsize
 
+from ..lazy_dataclass import dataclass
 from .amounts import NOTHING, Amounts
-from .backlog import backlog
-from .decisions import Decisions
+from .entries import FAILURES, FEW, LEASED, OVER, QUEUED, Entry, Functions, Host, TaskQueue
 from .interfaces import (
     AttemptId,
+    Ending,
     Finished,
     GaveUp,
     JobId,
@@ -58,12 +65,160 @@ from .interfaces import (
     Verdict,
 )
 from .membership import Roster
-from .placement import Claim, Placement
-from .queue_timeouts import Expiries
-from .queues import Queues
-from .retries import FAILURES, LEASED, OVER, QUEUED, Entry, Functions, Host
-from .task_queue import TaskQueue
-from .waiting_line import Lane, WaitingLine
+from .placement import Claim, Lane, Placement, WaitingLine
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The decisions that are due now. The caller carries them out and empties these lists."""
+
+    runs: list[tuple[NodeId, Order]] = field(default_factory=list)
+    # the float: seconds that the task ran
+    endings: deque[tuple[Task, Settle, Ending, float]] = field(default_factory=deque)
+    kills: list[tuple[NodeId, AttemptId]] = field(default_factory=list)
+    recalls: list[tuple[NodeId, tuple[AttemptId, ...]]] = field(default_factory=list)
+    # (task, node of the attempt that ended, number of that attempt, cause)
+    retries: list[tuple[Task, NodeId, int, str]] = field(default_factory=list)
+    # granted claims of broadcasts: the nodes on which each got a seat
+    seats: list[tuple[JobId, tuple[NodeId, ...]]] = field(default_factory=list)
+    # nodes that get no new work and hold no attempts any more; a node may be listed repeatedly
+    emptied: list[NodeId] = field(default_factory=list)
+
+
+# number of waiting tasks whose needs are examined; the needs of all waiting tasks are extrapolated from them
+SAMPLE = 1000
+
+
+def backlog(
+    queue: deque[Entry],
+    pinned: Mapping[int, deque[Entry]],
+    line: WaitingLine,
+    placement: Placement,
+    *,
+    worth_s: float,
+    now: float,
+) -> tuple[int, float, int]:
+    """Return the number of tasks for any node, the number of slots that they can use, and the number of awaited ranks.
+
+    A task of a function that takes less than ``worth_s`` counts as a fraction of a slot. A task that needs amounts of
+    processors or memory counts as all the slots that become useless on its node, because too little is left for further
+    tasks.
+    """
+    while queue and queue[0].state != QUEUED:
+        queue.popleft()
+    ranks = [rank for rank, entries in pinned.items() if any(entry.state == QUEUED for entry in entries)]
+    in_line = Counter(entry.task.needs or NOTHING for entry in line.entries if entry.task.on is None)
+    tasks, slots = in_line.total(), sum((placement.worth(needs) * count for needs, count in in_line.items()), 0.0)
+    stuck = [entry for entry in placement.stuck(now) if entry.state == LEASED and entry.task.on is None]
+    for waiting in (queue, stuck):
+        sample = [entry for entry in islice(waiting, SAMPLE) if entry.state != OVER]
+        share = len(waiting) / max(1, min(len(waiting), SAMPLE))
+        times = [entry.function.average_s for entry in sample]
+        tasks += round(len(times) * share)
+        slots += share * sum(1.0 if time is None else min(1.0, time / worth_s) for time in times)
+    return tasks, slots, max((*ranks, *line.ranks), default=-1) + 1
+
+
+class Queues:
+    def __init__(self, line: WaitingLine) -> None:
+        self.anywhere = TaskQueue()
+        self.pinned: dict[int, TaskQueue] = {}  # tasks that are bound to a rank (``on=``), by rank
+        self.line = line  # the line of tasks that need amounts, including those that are also bound to a rank
+        self.ranks = maxsize  # number of ranks (ready nodes) that the pool is to have
+
+    def has_place_for(self, task: Task) -> bool:
+        """Return whether the pool is to have the rank that the task is bound to; True for a task without a rank."""
+        return task.on is None or task.on < self.ranks
+
+    def add(self, entry: Entry) -> None:
+        if entry.task.needs is not None:
+            self.line.add(entry)
+        elif entry.task.on is None:
+            self.anywhere.append(entry)
+        else:
+            self.pinned.setdefault(entry.task.on, TaskQueue()).append(entry)
+
+    def put_back(self, entry: Entry) -> None:
+        """Queue a task whose attempt was lost or taken back, in front of the tasks that have not begun."""
+        if entry.task.needs is not None:
+            self.line.add(entry)
+        elif entry.task.on is None:
+            self.anywhere.appendleft(entry)
+        else:
+            self.pinned.setdefault(entry.task.on, TaskQueue()).appendleft(entry)
+
+    def ended(self, entry: Entry) -> None:
+        """Handle the end of a task that waits in one of the queues."""
+        task = entry.task
+        if task.needs is not None:
+            self.line.ended(entry)
+        elif queue := self.anywhere if task.on is None else self.pinned.get(task.on):
+            queue.ended()
+
+    def missed(self, ranks: int) -> list[int]:
+        """Return the ranks >= ``ranks`` for which tasks wait. If ``ranks`` is 0, tasks for any node count as waiting
+        for rank 0.
+        """
+        if ranks and not self.pinned and not self.line:
+            return []
+        missed = {rank for rank in (*self.pinned, *self.line.ranks) if rank >= ranks}
+        return sorted(missed | {0} if (self.anywhere or self.line) and not ranks else missed)
+
+    def take(self, rank: int) -> list[Entry]:
+        """Remove and return the tasks that wait for ``rank``; for rank 0, also the tasks that wait for any node."""
+        waiting = [*self.pinned.pop(rank, ()), *self.line.drop(self.line.lanes({rank} if rank else {0, None}))]
+        if rank == 0:
+            waiting += self.anywhere
+            self.anywhere.clear()
+        return [entry for entry in waiting if entry.state == QUEUED]
+
+    def clear(self) -> None:
+        self.anywhere.clear()
+        self.pinned.clear()
+        self.line.drop(self.line.lanes())
+
+
+class Expiries:
+    """A heap of the times at which queued tasks time out. An entry is valid only if its time is the task's
+    ``expires_at``.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Entry]] = []
+        self._ties = count()
+        self._forgotten = 0  # upper limit of the number of obsolete heap entries
+
+    def add(self, entry: Entry, at: float) -> None:
+        entry.expires_at = at
+        heappush(self._heap, (at, next(self._ties), entry))
+
+    def ended(self, entry: Entry) -> None:
+        """Forget the time of ``entry``, whose wait in the queue is over. Many obsolete heap entries are removed in one
+        pass.
+        """
+        if entry.expires_at is None:
+            return
+        entry.expires_at = None
+        self._forgotten += 1
+        if self._forgotten > FEW and 2 * self._forgotten > len(self._heap):
+            self._heap = [each for each in self._heap if each[2].expires_at == each[0]]
+            heapify(self._heap)
+            self._forgotten = 0
+
+    def first_at(self) -> float | None:
+        heap = self._heap
+        while heap and heap[0][2].expires_at != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take(self, now: float) -> list[Entry]:
+        over = list[Entry]()
+        while self._heap and self._heap[0][0] <= now:
+            at, _, entry = heappop(self._heap)
+            if entry.expires_at == at:
+                over.append(entry)
+        return over
+
 
 CANCELLED = GaveUp(Reason.CANCELLED)
 

@@ -27,17 +27,15 @@ from ..providers.base import (
 )
 from ..providers.errors import NoCapacity, ProviderError
 from . import events as ev
-from .autoscaler import WORTH_S, Autoscaler, Demand, Working
 from .broadcasts import Broadcasts
-from .fleet_controller import FleetController, NodePhase
+from .fleet_controller import WORTH_S, Autoscaler, Demand, FleetController, NodePhase, Working
 from .interfaces import Dependencies
 from .kernel import Context
-from .launch_failures import LaunchFailures
+from .launches import LaunchFailures, ProviderCalls
 from .ledger import Ledger
 from .membership import Membership
 from .messages import PoolMessage
 from .node_lives import NodeLives
-from .provider_calls import ProviderCalls
 
 LATE_S = 0.1  # seconds; a shorter delay of a call of `tick` is normal
 EARLY_KEPT = 1024  # largest number of machines whose events are kept until the call that launches the machine returns

@@ -1,20 +1,63 @@
-"""The membership of a pool: its nodes, its ready nodes in the order of ranks (the roster), and ranks without a node.
-Pure.
+"""The members of a pool: its nodes, its ready nodes in the order of ranks (the roster), and their free ports. Pure.
+
+`OfferedPorts` counts the free ports that one node offers; on the node, `engine.node.port_book` counts them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Generic, TypeVar
 
 from ..lazy_dataclass import dataclass
 from ..providers.base import Machine, MachineId
 from .amounts import NOTHING, Amounts
 from .interfaces import AttemptId, Link, NodeFacts, NodeId, PortsFree, Unfit
-from .offered_ports import OfferedPorts
+
+PORTS_MOST = 64  # the pool remembers at most this number of free ports of a node; a node offers 32 at a time
+
+
+class OfferedPorts:
+    """The ports of one node that no generation has taken yet, in the order in which the node numbers them.
+
+    OFFER-1: a port is taken once; an offer that arrives twice, or after a later offer, changes nothing.
+    OFFER-2: after an offer, the pool has all ports of that offer except those that were already taken.
+    """
+
+    def __init__(self) -> None:
+        # number of ports taken so far; as ports are numbered from 0 and taken in order, also the number of the first
+        # free port
+        self.taken = 0
+        self._free: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def offer(self, first: int, ports: Sequence[int]) -> None:
+        """Add the ports of an offer that are new. ``first``: the node's number for the first port in ``ports``."""
+        end = self.taken + len(self._free)
+        # ignore the offer of a node with a defect: a correct node never names a port twice
+        if len(set(ports)) < len(ports):
+            return
+        # the node counts more ports as taken than the pool does: forget the free ports with lower numbers
+        if first > end:
+            self._free.clear()
+            self.taken = end = first
+        self._free.extend(islice(ports, end - first, max(end - first, self.taken + PORTS_MOST - first)))
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """Take the first ``count`` free ports; there must be as many."""
+        self.taken += count
+        return tuple(self._free.popleft() for _ in range(count))
+
+    def first(self, count: int) -> tuple[int, ...]:
+        """Return the first ``count`` free ports without taking them."""
+        return tuple(islice(self._free, count))
+
 
 K = TypeVar("K")
 SMALL = 32  # up to this number of nodes, each node is sent each change of the list of ready nodes at once

@@ -56,9 +56,8 @@ from .messages import (
     Submit,
     WhenReady,
 )
-from .stalled_jobs import StalledJobs
-from .stalls import StallWatch
-from .waiting_line import Lane
+from .placement import Lane
+from .stalls import StalledJobs, StallWatch
 
 MAILBOX = 1 << 20  # largest number of unread messages; the public calls limit the number of jobs that wait
 CLOSE_S = 10.0  # seconds for closing all connections together

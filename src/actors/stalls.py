@@ -1,10 +1,14 @@
-"""The detector of stalled jobs: jobs with a ``stall`` limit that give no sign of life. A decider; each event carries
-its time.
+"""Stalled jobs: jobs with a ``stall`` limit that give no sign of life. `StallWatch` decides, `StalledJobs` acts.
 
 Signs of life are a task's prints, log records and steps, and the end of another rank. Nodes record these signs, so the
-detector gets no messages while all is well. When a job's time is over, the detector asks the job's nodes once for the
-stack of each attempt and the time since its last sign. A broadcast has stalled only when none of its ranks gives a
-sign: many programs let only one rank print, and in a hung collective all ranks are silent.
+watch gets no messages while all is well. When a job's time is over, the watch asks the job's nodes once for the stack
+of each attempt and the time since its last sign. A broadcast has stalled only when none of its ranks gives a sign: many
+programs let only one rank print, and in a hung collective all ranks are silent.
+
+In a hung collective all but one rank wait in the collective: that one rank is the culprit, which `culprit` finds from
+the stacks and the last signs of life, as far as they show it. Stacks are texts from the nodes, in the format of
+`faulthandler`; the library frames before the first frame of the user's own code show in which function the thread
+waits.
 
 STALL-1: no job is reported as stalled while any of its attempts has given a sign within ``stall_s``.
 STALL-2: a stalled job is reported once, until it gives a sign again.
@@ -16,15 +20,127 @@ STALL-6: only the node to which an attempt was given can report that the attempt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from itertools import count
 from math import inf
+from typing import assert_never
 
 from ..lazy_dataclass import dataclass
 from ..lazy_named_tuple import NamedTuple
-from .interfaces import AttemptId, AttemptSeen, JobId, NodeId, Order, Stall
-from .stall_culprit import Culprit, Silent, culprit
+from . import events as ev
+from .events import Observe
+from .interfaces import (
+    AttemptId,
+    AttemptSeen,
+    Finished,
+    GaveUp,
+    JobId,
+    Looked,
+    NodeId,
+    Order,
+    Reason,
+    Report,
+    Returned,
+    Stall,
+)
+from .ledger import Ledger
+from .membership import Membership
+
+MARGIN = 0.2  # a rank counts as silent first only if its silence is longer than the next rank's by this fraction
+LEAST_S = 1.0
+_FRAME = r'  File "(.*)", line (\d+|\?\?\?) in (.*)'
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ")
+# patterns of library files in which ranks wait for each other; a function name follows where only some functions wait
+_COLLECTIVE = (
+    r"/torch/distributed/|/torch/nn/parallel/distributed\.py|/torch/autograd/graph\.py.*_engine_run_backward"
+    r"|/jax/experimental/multihost_utils\.py|/jax/_src/distributed\.py|/mpi4py/|/horovod/|/deepspeed/comm/"
+    r"|/cupyx/distributed/|/tensorflow/python/distribute/|/multiprocessing/.*\b(join|barrier)"
+)
+
+
+class Silent(NamedTuple):
+    """A running rank that gives no sign of life. ``quiet_s``: seconds since its last sign of life, or since its
+    start.
+    """
+
+    rank: int
+    text: str
+    quiet_s: float
+
+
+class Culprit(NamedTuple):
+    rank: int
+    why: str  # the reason as a clause for people
+
+
+def culprit(ranks: Sequence[Silent]) -> Culprit | None:
+    """Return the rank for which the other ranks wait; None: it is unknown, or the broadcast has only one rank."""
+    if len(ranks) < 2:
+        return None
+    frames = {each.rank: _frames(each.text) for each in ranks}
+    if all(frames.values()):
+        outside = [rank for rank, stack in frames.items() if not _waits(stack)]
+        if len(outside) == 1:
+            return Culprit(outside[0], f"it is in {_line(frames[outside[0]])}, and the others wait in a collective")
+        odd = _odd({rank: _line(stack) for rank, stack in frames.items()})
+        if odd is not None:
+            return Culprit(odd, f"it is in {_line(frames[odd])}, and all others in {_other(odd, frames)}")
+    return _first_silent(ranks)
+
+
+def _odd(lines: dict[int, str]) -> int | None:
+    """Return the only rank whose line of code differs from the line of all others (at least two); None: there is no
+    such rank.
+    """
+    if len(lines) < 3 or len(set(lines.values())) != 2:
+        return None
+    alone = [rank for rank, line in lines.items() if list(lines.values()).count(line) == 1]
+    return alone[0] if len(alone) == 1 else None
+
+
+def _other(odd: int, frames: dict[int, list[re.Match[str]]]) -> str:
+    return next(_line(stack) for rank, stack in frames.items() if rank != odd)
+
+
+def _first_silent(ranks: Sequence[Silent]) -> Culprit | None:
+    """Return the rank that fell silent clearly before all other ranks; None: there is no such rank."""
+    first, second, *_ = sorted(ranks, key=lambda each: -each.quiet_s)
+    if first.quiet_s - second.quiet_s <= max(LEAST_S, MARGIN * second.quiet_s):
+        return None
+    return Culprit(first.rank, f"it fell silent {first.quiet_s - second.quiet_s:.1f} s before the next one")
+
+
+def _frames(text: str) -> list[re.Match[str]]:
+    """Return the stack frames of the thread that runs the task, the innermost first. ``text``: the stacks of all
+    threads.
+    """
+    frames: list[re.Match[str]] = []
+    for line in text.split("\n"):
+        if (frame := re.fullmatch(_FRAME, line)) is None:
+            break
+        frames.append(frame)
+    return frames
+
+
+def _waits(frames: Sequence[re.Match[str]]) -> bool:
+    """Return whether the user's own code has called a function in which ranks wait for each other. ``frames``: the
+    thread's stack.
+    """
+    for frame in frames:
+        if re.search(_COLLECTIVE, f"{frame[1]} {frame[3]}"):
+            return True
+        if not any(each in frame[1] for each in _LIBRARIES):
+            return False
+    return False
+
+
+def _line(frames: Sequence[re.Match[str]]) -> str:
+    users = [frame for frame in frames if not any(each in frame[1] for each in _LIBRARIES)]
+    frame = (users or frames)[0]
+    return f"{frame[3]} ({frame[1].rpartition('/')[2]}:{frame[2]})"
+
 
 ANSWER_S = 10.0  # seconds for all nodes to answer a question; longer than the time in which a single node must answer
 AGAIN_S = 1.0  # seconds; shortest time between two questions to the nodes about a job
@@ -194,3 +310,82 @@ class StallWatch:
         places = tuple(sorted(job.places.values(), key=lambda place: place.rank))
         silent = [Silent(each.rank, seen[each.attempt].text, seen[each.attempt].quiet_s) for each in places]
         self.effects.append(HasStalled(name, job.stall, quiet_s, places, dict(seen), culprit(silent)))
+
+
+class StalledJobs:
+    def __init__(
+        self,
+        watch: StallWatch,
+        nodes: Membership,
+        ledger: Ledger,
+        observe: Observe,
+        *,
+        restart_broadcast: Callable[[JobId, str, float], bool],
+    ) -> None:
+        """``restart_broadcast``: `Broadcasts.stalled`, which returns whether the broadcast runs again."""
+        self._watch, self._nodes, self._ledger, self._observe = watch, nodes, ledger, observe
+        self._restart_broadcast = restart_broadcast
+
+    def received(self, node: NodeId, reports: Sequence[Report], now: float) -> bool:
+        """Handle a node's reports; return whether they may have changed more than the state of the `StallWatch`."""
+        for report in reports:
+            match report:
+                case Finished(attempt):
+                    self._watch.finished(node, attempt, now)
+                case Returned(attempts):
+                    for attempt in attempts:
+                        self._watch.finished(node, attempt, now)
+                case Looked(question, seen):
+                    self._watch.answered(node, question, seen, now)
+                case _:
+                    pass
+        return self._carry_out(now)
+
+    def tick(self, now: float) -> None:
+        self._watch.tick(now, self._heard)
+        self._carry_out(now)
+
+    def _heard(self, node: NodeId, attempt: AttemptId) -> float | None:
+        link = self._nodes.links.get(node)
+        return None if link is None else link.heard(attempt)
+
+    def _carry_out(self, now: float) -> bool:
+        effects, self._watch.effects = self._watch.effects, []
+        for effect in effects:
+            match effect:
+                case AskNode(node, question, quiet_s):
+                    # a node without a link cannot be asked; its loss will be handled as an event
+                    if (link := self._nodes.links.get(node)) is not None:
+                        link.look(question, quiet_s)
+                case HasStalled():
+                    self._has_stalled(effect, now)
+                case _:
+                    assert_never(effect)
+        return bool(effects)
+
+    def _has_stalled(self, effect: HasStalled, now: float) -> None:
+        job, places, culprit = effect.job, effect.places, effect.culprit
+        generation, name = max(place.generation for place in places), effect.stall.name
+        restart = effect.stall.restart and self._restart(effect, now)
+        rank, reason = (None, "") if culprit is None else culprit
+        ranks = tuple(place.rank for place in places)
+        self._observe(ev.Stalled(job, generation, ranks, effect.quiet_s, rank, reason, name, restart))
+        for place in places:
+            text = effect.seen[place.attempt].text
+            facts = {"ranks": place.ranks, "generation": place.generation}
+            self._observe(ev.StackTaken(job, place.node, place.rank, text, name, **facts))
+
+    def _restart(self, effect: HasStalled, now: float) -> bool:
+        """End the attempts of a stalled job; return whether other attempts follow."""
+        why, place = f"no sign of life for {effect.quiet_s:.0f} s", effect.places[0]
+        if place.generation:
+            return self._restart_broadcast(effect.job, why, now)
+        entry = self._ledger.entry(place.node, place.attempt)
+        if entry is None or entry.task.at_most_once:
+            return False
+        if not entry.may_restart():
+            self._ledger.cancel(effect.job, now, GaveUp(Reason.STALLED))
+            return False
+        entry.stalled = True
+        self._nodes.links[place.node].kill(place.attempt)
+        return True

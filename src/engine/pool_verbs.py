@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from .api.snapshot import PoolSnapshot
     from .api.task_stack import TaskStack
     from .client.budget import Cost
-    from .client.completed_calls import Calls, CompletedCalls
     from .client.jobs import BroadcastJob, SubmittedJob
-    from .client.mapping import ErrorsOption, MapItems, MapOptions, MapRun, OutcomesMapOptions
+    from .client.mapping import Calls, CompletedCalls, ErrorsOption, MapItems, MapOptions, MapRun, OutcomesMapOptions
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -309,7 +308,7 @@ class PoolVerbs(PoolLife, AsyncVerbs):
         core = self._here()
         check_limit(limit)
         one_of("errors", errors, ("raise", "return"))
-        from .client.completed_calls import CompletedCalls, checked_calls
+        from .client.mapping import CompletedCalls, checked_calls
 
         checked = checked_calls(calls, may_block=marked)
         return CompletedCalls(core, checked, limit=limit, returns_errors=errors == "return")
@@ -449,7 +448,7 @@ class PoolVerbs(PoolLife, AsyncVerbs):
         Taking stacks ends and delays nothing, and works while tasks hang, also in C code. The pool waits at most 5 s
         for a node that does not respond. The record of the run contains the stacks as files, too.
         """
-        from .client.stacks import stacks
+        from .client.running_tasks import stacks
 
         return await stacks(self._here())
 

@@ -19,10 +19,8 @@ from .api.errors import CleanupError, PoolClosed, SpecError
 from .api.misuse import ENDED, INHERITED, Runner
 from .api.refs import Ref, SyncRef
 from .api.tracebacks import cut, cutting
-from .client.dropped_pool import close_at_exit, end_dropped, kept
-from .client.loop_calls import END, Steps, called
+from .client.blocking_calls import END, MapResults, Steps, called, close_at_exit, end_dropped, kept
 from .client.loop_thread import DEAF_S, LoopThread, interrupts_held, wait_for
-from .client.map_results import MapResults
 from .client.signals import ThreadHold
 from .serialization.client_streams import marked_blocking
 
@@ -39,8 +37,7 @@ if TYPE_CHECKING:
     from .api.snapshot import PoolSnapshot
     from .api.task_stack import TaskStack
     from .client.budget import Cost
-    from .client.completed_calls import Calls
-    from .client.mapping import ErrorsOption, MapItems, MapOptions, OutcomesMapOptions
+    from .client.mapping import Calls, ErrorsOption, MapItems, MapOptions, OutcomesMapOptions
     from .pool_verbs import PoolVerbs
     from .serialization.stored_objects import StoredObject
 

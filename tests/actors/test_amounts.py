@@ -6,13 +6,13 @@ from itertools import count
 
 import pytest
 
-from outrider.actors import waiting_line as line_module
+from outrider.actors import placement as line_module
 from outrider.actors.amounts import Amounts, describe
+from outrider.actors.entries import Host
 from outrider.actors.interfaces import AttemptId, Finished, JobId, NodeId, Reason, Task, TaskId, Verdict
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Roster
 from outrider.actors.placement import Claim, Placement
-from outrider.actors.retries import Host
 
 ONE, TWO, ALL = Amounts(1000), Amounts(2000), Amounts(4000)
 

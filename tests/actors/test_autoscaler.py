@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.autoscaler import CHECK_S, WAIT_S, Autoscaler, Demand, Working
+from outrider.actors.fleet_controller import CHECK_S, WAIT_S, Autoscaler, Demand, Working
 from outrider.actors.interfaces import NodeId, ScaleByLoad
 
 QUICK = settings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from outrider.actors.broadcasts import Broadcasts
+from outrider.actors.broadcasts import LONG_S, Broadcasts
 from outrider.actors.interfaces import (
     AttemptId,
     BroadcastSpec,
@@ -21,7 +21,6 @@ from outrider.actors.interfaces import (
     Verdict,
 )
 from outrider.actors.ledger import Ledger
-from outrider.actors.long_waits import LONG_S
 from outrider.actors.membership import Membership
 from outrider.providers.base import Address, Machine, MachineId
 

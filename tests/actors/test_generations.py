@@ -18,9 +18,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.actors.broadcast_effects import EndAll, GenerationStarted, NeedPorts, RankEnded, RankFailed
 from outrider.actors.events import GenerationLost
-from outrider.actors.fencing import KillRank, RunRank
+from outrider.actors.fencing import EndAll, GenerationStarted, KillRank, NeedPorts, RankEnded, RankFailed, RunRank
 from outrider.actors.generations import GRACE_S, Gang
 from outrider.actors.generations import Phase as Where
 from outrider.actors.interfaces import (

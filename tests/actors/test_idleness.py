@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from outrider.actors.events import GpuSample, NodeSampled
-from outrider.actors.idleness import CPUS_BUSY, GPU_BUSY, SAMPLES_MISSED, Idle, Idleness
+from outrider.engine.client.budget import CPUS_BUSY, GPU_BUSY, SAMPLES_MISSED, Idle, Idleness
 
 EVERY_S, MAX_S = 5.0, 60.0
 FRESH_S = (SAMPLES_MISSED + 1) * EVERY_S

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from outrider.actors.interfaces import NodeId
-from outrider.actors.launch_queue import LaunchQueue
+from outrider.actors.stragglers import LaunchQueue
 
 QUICK = settings(max_examples=60, stateful_step_count=30, deadline=None)
 WITHOUT_GUARD = settings(QUICK, max_examples=20_000, database=None, derandomize=True, phases=[Phase.generate])

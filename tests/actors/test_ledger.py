@@ -18,10 +18,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from outrider.actors import entries as retries_module
+from outrider.actors import placement as line_module
 from outrider.actors import placement as placement_module
-from outrider.actors import retries as retries_module
-from outrider.actors import waiting_line as line_module
 from outrider.actors.amounts import NOTHING, Amounts
+from outrider.actors.entries import Entry
 from outrider.actors.interfaces import (
     AttemptId,
     Finished,
@@ -38,9 +39,7 @@ from outrider.actors.interfaces import (
 )
 from outrider.actors.ledger import Ledger
 from outrider.actors.membership import Roster
-from outrider.actors.placement import Claim, Placement
-from outrider.actors.retries import Entry
-from outrider.actors.waiting_line import WaitingLine
+from outrider.actors.placement import Claim, Placement, WaitingLine
 
 QUICK = settings(
     max_examples=60,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from outrider.actors.broadcasts import LONG_S, LongWaits
 from outrider.actors.interfaces import JobId
-from outrider.actors.long_waits import LONG_S, LongWaits
 
 JOB = JobId(1)
 

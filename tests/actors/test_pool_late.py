@@ -7,7 +7,7 @@ import pytest
 
 from outrider.actors import messages as m
 from outrider.actors.interfaces import ConnectFailed, NodeId, PoolSpec
-from outrider.actors.node import TRIES_AT_ONCE
+from outrider.actors.node_lives import TRIES_AT_ONCE
 from outrider.actors.stragglers import GRACE_S
 from outrider.providers.errors import NotAuthorized
 from outrider.providers.ssh import SSH

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from outrider.actors.entries import Entry
 from outrider.actors.interfaces import JobId, NodeId, Task, TaskId, Verdict
 from outrider.actors.placement import Functions
-from outrider.actors.retries import Entry
 
 STEPS = (
     "raises",

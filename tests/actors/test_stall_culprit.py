@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.actors.stall_culprit import Silent, culprit
+from outrider.actors.stalls import Silent, culprit
 
 PACKAGES = "/v/lib/python3.11/site-packages"
 REDUCE = f"""  File "{PACKAGES}/torch/distributed/distributed_c10d.py", line 2501 in all_reduce

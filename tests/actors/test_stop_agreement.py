@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from outrider.actors import stop_agreement as module
+from outrider.actors import broadcasts as module
+from outrider.actors.broadcasts import StopAgreement
 from outrider.actors.interfaces import JobId, NodeId, Peer, StopAt, StopChecks, World
-from outrider.actors.stop_agreement import StopAgreement
 from outrider.providers.base import MachineId, PreemptionNotice
 
 SIZE = 3

@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.actors.amounts import Amounts
+from outrider.actors.entries import FEW, OVER, QUEUED, Entry, Function, TaskQueue
 from outrider.actors.interfaces import JobId, NodeId, Task, TaskId
-from outrider.actors.ledger import Ledger
+from outrider.actors.ledger import Expiries, Ledger
 from outrider.actors.membership import Roster
-from outrider.actors.queue_timeouts import Expiries
-from outrider.actors.retries import OVER, QUEUED, Entry, Function
-from outrider.actors.task_queue import FEW, TaskQueue
 
 MANY = 10_000
 

@@ -219,7 +219,7 @@ async def offers_of(settings: Settings) -> list[SpecOffers]:
     """
     import anyio
 
-    from ..client.from_settings import launch_request
+    from ..client.opening import launch_request
 
     request = launch_request(settings, "")
     results: dict[int, SpecOffers] = {}

@@ -1,10 +1,9 @@
-"""The client's side of an open pool: jobs, maps, streams, kept objects, budgets and signals.
+"""The open pool in the user's program: it takes jobs, sends them to the pool's actor, and hands out their results.
 
-`open_pool` opens and closes a pool, `job_intake` accepts calls, `jobs` represents submitted calls, `objects` keeps
-large values on nodes, `remaking` computes lost values again, `limits` ends a pool at its limits, `file_transfer` moves
-files.
+`job_intake` takes calls, `jobs` waits for them, `open_pool` opens and closes the provider and the actors. Around them:
+verbs (`mapping`, `grouping`, `streaming`, `file_transfer`), limits (`budget`), signals and threads.
 
-Public names: `open_pool.OpenPool`, `jobs.SubmittedJob`, `mapping.MapRun`, `budget.Budget`, `loop_thread.LoopThread`,
-`provider_fallback.ProviderFallback`, `adoption`.
-Open first: `open_pool.py`.
+Public names: `open_pool.OpenPool`, `job_intake.JobIntake`, `jobs.SubmittedJob`, `jobs.BroadcastJob`, `opening.Opening`,
+`loop_thread.LoopThread`, `budget.Cost`, `adoption`, `provider_fallback`, `signals`.
+Open first: `job_intake.py`, then `open_pool.py`.
 """

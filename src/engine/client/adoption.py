@@ -34,7 +34,7 @@ from ...providers.shared.journal import Journal, Ownership, PoolOwned, PoolRecor
 from ...providers.shared.threads import in_thread
 from ..api.errors import SpecError
 from ..api.settings import Nodes, is_named
-from .from_settings import new_client_key
+from .opening import new_client_key
 
 if TYPE_CHECKING:
     from ...providers.shared.pool_lock import Owner

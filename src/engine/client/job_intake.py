@@ -20,13 +20,12 @@ from ...providers.shared.threads import in_thread
 from ..api.calls import Call, pending
 from ..api.errors import PoolClosed
 from ..api.settings import placement
+from ..objects.pool_objects import Objects
+from ..objects.remaking import Remaking
 from ..serialization.own_memory import AT_ONCE_BYTES
 from ..serialization.packer import Packer
 from ..wire.messages import RunFlag
-from .busy_polling import AnswerPolling
-from .jobs import BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
-from .objects import Objects
-from .remaking import Remaking
+from .jobs import AnswerPolling, BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
 
 if TYPE_CHECKING:
     from ...actors.kernel import Ref

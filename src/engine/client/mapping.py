@@ -1,4 +1,9 @@
-"""`Pool.map`: calls a function with each of many items. Cheap items share a task."""
+"""Many calls of which a bounded number is submitted at a time: `Pool.map` and `Pool.as_completed`.
+
+`Pool.map` calls a function with each of many items; cheap items share a task. `Pool.as_completed` runs any number of
+calls, and yields each result as soon as it is ready. Both pickle each item or call as soon as the caller's iterator
+yields it (`ItemFreezer`, `CallFreezer`): the iterator may change it when it is advanced.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from collections.abc import (
     Sequence,
     Sized,
 )
+from contextlib import aclosing
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Required, TypedDict, TypeVar, cast
@@ -24,26 +30,131 @@ from ...actors.events import MapProgress
 from ...actors.interfaces import Ending, GaveUp, JobId, Reason, Settled, Verdict
 from ...lazy_dataclass import dataclass
 from ...lazy_named_tuple import NamedTuple
-from ..api.calls import Call
+from ..api.calls import Call, pending
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..api.errors import ItemOutcome, NotACall, SerializationError, SetupFailed
 from ..api.misuse import no_option
 from ..api.pending_base import Pending, shown
 from ..api.shortened import short
 from ..api.tracebacks import cut
-from ..serialization.client_streams import Blocking, items_of
+from ..serialization.client_streams import Blocking, items_of, marked_blocking
 from ..serialization.error_notes import AttemptPlace
 from ..serialization.error_translation import failed_error
+from ..serialization.frozen_items import FrozenItem, is_fixed_value
 from ..serialization.payload import Received
 from ..serialization.program import AsyncChunk, Chunk, Raised
 from ..wire import values
-from .arriving import ItemFreezer, LoneItem, Refused, by_task
 from .jobs import SubmittedJob
 
 if TYPE_CHECKING:
     from ..api.task_options import Options
+    from ..serialization.frozen_items import ItemPickler
     from ..serialization.task_payload import Payload
     from .job_intake import JobIntake
+
+
+Arrival = tuple[Any, Callable[[], None] | None]  # the type `Arrival` of `client_streams.Freezer`
+
+
+@dataclass(frozen=True, slots=True)
+class LoneItem:
+    """A large item of a map, which gets a task of its own, already packed."""
+
+    kind: type
+    payload: Payload
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.__name__}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedCall:
+    """A packed call of `as_completed`."""
+
+    payload: Payload
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An item that cannot be pickled, or a value that was passed where a call is required."""
+
+    kind: type
+    error: Exception
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.__name__}>"
+
+
+class ItemFreezer:
+    """Implements `Freezer` for the items of a map."""
+
+    def __init__(self, core: JobIntake, call_of: Callable[[list[Any]], Call[Any]]) -> None:
+        """``call_of`` returns the call of a task that runs these items."""
+        self._core, self._call_of = core, call_of
+        self._pickler: ItemPickler | None = None
+
+    def freeze(self, item: Any) -> Any:
+        if is_fixed_value(item):
+            return item
+        return None if self._pickler is None else self._pickler(item)
+
+    def pack(self, item: Any) -> Arrival:
+        call, packer = self._call_of([item]), self._core.packer
+        if self._pickler is None:
+            self._pickler = packer.item_pickler(call.function)
+            if (frozen := self._pickler(item)) is not None:
+                return frozen, None
+        try:
+            payload = packer.pack(call)
+        except (SerializationError, NotACall) as error:
+            return Refused(type(item), error), None
+        return LoneItem(type(item), payload), _copying(payload)
+
+
+class CallFreezer:
+    """Implements `Freezer` for the calls of `as_completed`."""
+
+    def __init__(self, core: JobIntake) -> None:
+        self._core = core
+
+    def freeze(self, call: Any) -> Any:
+        if type(call) is not Call:
+            return None
+        is_fixed = all(map(is_fixed_value, call.args)) and all(map(is_fixed_value, call.kwargs.values()))
+        return call if is_fixed else None
+
+    def pack(self, call: Any) -> Arrival:
+        try:
+            packed = pending(call)
+            payload = self._core.packer.pack(packed)
+        except (SerializationError, NotACall) as error:
+            return Refused(type(call), error), None
+        return ArrivedCall(payload, packed.options), _copying(payload)
+
+
+def _copying(payload: Payload) -> Callable[[], None] | None:
+    return payload.own if payload.borrowed_bytes else None
+
+
+_APART = frozenset({LoneItem, Refused, FrozenItem})  # types of the items that may need a task of their own
+
+
+def by_task(items: Sequence[Any]) -> list[list[Any]]:
+    """Split items into one list for each task. A large item gets a task of its own."""
+    if _APART.isdisjoint(map(type, items)):
+        return [list(items)]
+    tasks: list[list[Any]] = []
+    joins = False  # True if the next item may be added to the last task
+    for item in items:
+        alone = type(item) in (LoneItem, Refused) or (type(item) is FrozenItem and item.is_large)
+        if joins and not alone:
+            tasks[-1].append(item)
+        else:
+            tasks.append([item])
+        joins = not alone
+    return tasks
+
 
 T = TypeVar("T")
 # aimed running time of a task: 20 times the cost of a round trip, and still 250 results per second from each slot
@@ -430,3 +541,147 @@ class ChunkSize:
         self._per_item_s = each if before is None or each > before else 0.7 * before + 0.3 * each
         wanted = int(TARGET_S / self._per_item_s)
         self.now = max(1, min(wanted, self.now * GROWTH, self.most))
+
+
+Calls = Iterable[Call[Any]] | AsyncIterable[Call[Any]]
+TURN = 32  # calls to submit before the event loop gets a turn for other work: about a millisecond
+LIMIT = 1_000  # most calls submitted at a time, if the caller gives no limit
+# calls submitted at a time for each slot of the pool, if that makes more than `LIMIT`: one call runs, one waits for the
+# slot, and two are in transit
+PER_SLOT = 4
+
+
+def checked_calls(calls: Calls, *, may_block: bool) -> Calls | Blocking:
+    """Check calls, and return them in the form that `CompletedCalls` takes.
+
+    ``may_block``: advance a plain iterator in a thread, because it may block.
+
+    Raises:
+        NotACall: the argument is not an iterable of calls.
+    """
+    if isinstance(calls, Pending):
+        raise NotACall(f"pool.as_completed takes the calls one by one: give it [{calls.code}], or an iterator of calls")
+    if not isinstance(calls, Iterable | AsyncIterable):
+        raise NotACall(f"pool.as_completed takes an iterable of calls, not {shown(calls)}")
+    return marked_blocking(calls) if may_block else calls
+
+
+class CompletedCalls:
+    """One run of `Pool.as_completed`."""
+
+    def __init__(self, core: JobIntake, calls: Calls | Blocking, *, limit: int | None, returns_errors: bool) -> None:
+        self._core, self._calls, self._freezer = core, calls, CallFreezer(core)
+        self._limit, self._returns_errors = limit, returns_errors
+        self._news = asyncio.Event()  # set when a call has ended, or a call can be submitted
+        self._landed: deque[_NumberedJob | _Unsent] = deque()
+        self._open: set[_NumberedJob] = set()  # submitted jobs whose results the caller does not have yet
+        self._taken = 0
+
+    async def results(self) -> AsyncGenerator[Any, None]:
+        async with aclosing(self.batches()) as batches:
+            try:
+                async for batch in batches:
+                    for result in batch:
+                        yield result
+            except Exception as error:
+                cut(error)
+                raise
+
+    async def batches(self) -> AsyncGenerator[list[Any], None]:
+        """Yield the available results, in lists of at least one result."""
+        source = items_of(self._calls, self._news, self._freezer)
+        try:
+            while True:
+                room = self._most() - len(self._open) - len(self._landed)
+                calls = source.take(min(room, TURN)) if room > 0 else []
+                for call in calls:
+                    await self._submit(call)
+                if self._landed:
+                    results, error = await self._take_landed()
+                    if results:
+                        yield results
+                    if error is not None:
+                        raise error
+                elif calls:
+                    await asyncio.sleep(0)
+                elif not self._open and source.is_exhausted():
+                    return
+                else:
+                    self._news.clear()
+                    await self._news.wait()
+        finally:
+            for job in self._open:
+                job.cancel()
+            await source.close()
+
+    def _most(self) -> int:
+        return self._limit or max(LIMIT, PER_SLOT * self._core.map_slots())
+
+    async def _submit(self, item: Any) -> None:
+        number, self._taken = self._taken, self._taken + 1
+        call = item if type(item) in (ArrivedCall, Refused) else self._freezer.pack(item)[0]
+        if type(call) is Refused:
+            self._landed.append(_Unsent(number, call.error))
+            return
+        await self._core.own(call.payload)
+        job = _NumberedJob(self._core, call.payload, call.options, number, self._ended)
+        self._open.add(job)
+        self._core.submit(job, None, job)
+
+    def _ended(self, job: _NumberedJob) -> None:
+        self._open.discard(job)
+        self._landed.append(job)
+        self._news.set()
+
+    async def _take_landed(self) -> tuple[list[Any], Exception | None]:
+        """Return the available results in the order of their arrival, up to the first error, and that error."""
+        results: list[Any] = []
+        for _ in range(len(self._landed)):
+            landed = self._landed.popleft()
+            await landed.load_if_long()
+            try:
+                value = landed.result()
+            except Exception as error:  # noqa: BLE001  whatever the call raised
+                error.add_note(f"call {landed.number} of pool.as_completed")
+                if not (self._returns_errors and landed.is_of_call):
+                    return results, error
+                results.append(ItemOutcome(landed.number, error=error))
+            else:
+                results.append(ItemOutcome(landed.number, value) if self._returns_errors else value)
+        return results, None
+
+
+class _NumberedJob(SubmittedJob[Any]):
+    """A submitted call. ``number``: the position of the call among the caller's calls, from 0."""
+
+    __slots__ = ("number", "over")
+
+    def __init__(
+        self, core: JobIntake, payload: Payload, options: Options, number: int, over: Callable[[_NumberedJob], None]
+    ) -> None:
+        super().__init__(core, payload, options)
+        self.number, self.over = number, over
+
+    def __call__(self, ending: Ending) -> None:
+        super().__call__(ending)
+        self.over(self)
+
+    @property
+    def is_of_call(self) -> bool:
+        """Return whether the call itself failed, as opposed to the pool."""
+        return not isinstance(self.ending, GaveUp) or self.ending.reason in OF_ITEMS
+
+
+class _Unsent:
+    """A call that could not be submitted; stands in the queue in place of its job."""
+
+    is_of_call = True
+
+    def __init__(self, number: int, error: Exception) -> None:
+        self.number, self._error = number, error
+
+    async def load_if_long(self) -> None:
+        return
+
+    def result(self) -> None:
+        raise self._error

@@ -2,16 +2,25 @@
 
 The task owns every cancel scope (provider, supervisor), so that the application may open the pool in one task and close
 it in another: in cells of a notebook, or in start-up hooks of a framework.
+
+Beside `OpenPool`: the context that a plugin gets (`PoolContext`); the handlers of requests that commands such as
+`outrider stop` send to the program that owns a run, through the socket in the run's record (`requests_to`); and the
+background import of modules that a pool may need only later (`load_rooms`). A pool that has been open for a while
+imports all of these modules, because the package on disk may be upgraded meanwhile: the import of a module of another
+version may fail, or the module may not work with those in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -21,6 +30,7 @@ from ...actors import events as ev
 from ...actors.interfaces import Dependencies, Ending, GaveUp, Reason
 from ...actors.messages import PoolState, Snapshot, WhenReady
 from ...actors.pool import supervise
+from ...lazy_dataclass import dataclass
 from ...providers.base import Fleet, Warned
 from ...providers.errors import NotGone
 from ..api.errors import BudgetExceeded, CleanupError, PoolClosed, PoolIdle, RunStopped
@@ -29,23 +39,21 @@ from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
 from ..serialization.pool_errors import BlockEnd, not_ready_error, pool_error
 from ..wire.importable import ImportableModules
-from . import preloading
-from .budget import BudgetWatch
+from .budget import BudgetWatch, IdleWatch, UsageIntake, ended_by
 from .cleanup import LastWord, add_cleanup, cleanup_result, collecting_failures, finished, uncancelled_exits
-from .from_settings import executor_setup, launch_request, new_client_key, plugin_packages, pool_spec, requirements
-from .idle_watch import IdleWatch
 from .job_intake import JobIntake, most_nodes
-from .limits import ended_by
 from .observer import Observer
-from .plugin_context import PoolContext
-from .usage import UsageIntake
+from .opening import executor_setup, launch_request, new_client_key, plugin_packages, pool_spec, requirements
 
 if TYPE_CHECKING:
+    from ...actors.interfaces import NodeId
     from ...actors.kernel import Ref
     from ..api.calls import AsyncVerbs
+    from ..api.plugin import News
     from ..api.settings import Settings
     from ..api.sink import Request
     from ..image.install_plan import Prepared
+    from ..transport.connection import Connector
     from ..transport.connection_settings import ConnectionSettings
     from ..transport.plugin_hosts import PluginHosts
     from ..transport.unix_route import Interpose
@@ -53,6 +61,115 @@ if TYPE_CHECKING:
     from .budget import Cost
     from .opening import Opening
 
+
+AFTER_S = 10.0  # seconds from the pool's start to the import, which takes 40 ms in a thread: shorter programs save it
+_PACKAGE = __name__.partition(".engine.")[0]
+ROOMS = (
+    "engine.api.html",
+    "engine.client.mapping",
+    "engine.client.file_transfer",
+    "engine.client.grouping",
+    "engine.client.running_tasks",
+    "engine.client.open_pool",
+    "engine.client.streaming",
+    "engine.node.stack_text",
+    "engine.observe.notebook_html",
+    "engine.serialization.pickling_errors",
+    "engine.wire.large_copy",
+)
+
+
+def load_rooms() -> None:
+    """Import the modules. Ignore errors: the first code that uses a broken module gets the error."""
+    for room in ROOMS:
+        with suppress(ImportError):
+            import_module(f"{_PACKAGE}.{room}")
+
+
+def load_in_background() -> None:
+    threading.Thread(target=load_rooms, name="outrider-preloading", daemon=True).start()
+
+
+@dataclass(slots=True)
+class PoolContext:
+    """Implements `api.plugin.PluginContext` for one plugin."""
+
+    pool: AsyncVerbs
+    core: JobIntake
+    _plugin: str
+    _hosts: PluginHosts
+    _connector: Connector
+
+    @property
+    def slots(self) -> int:
+        return self.core.observer.slots()
+
+    async def news(self) -> AsyncIterator[News]:
+        while True:
+            yield await self._hosts.inboxes[self._plugin].read()
+
+    def tell(self, node: NodeId, message: Any) -> None:
+        self._hosts.send(node, self._plugin, message)
+
+    async def forward(self, node: NodeId, port: int, *, loopback: bool = False) -> str:
+        return await self._connector.forward(node, port, loopback=loopback)
+
+
+PROFILE_S = 600.0  # most seconds of a profile
+STACKS_CHARS = 4 << 20  # most characters of all stacks in a reply; the run's record has the full texts
+
+
+def requests_to(core: JobIntake, stop: Callable[[], Awaitable[str | None]]) -> Mapping[str, Request]:
+    """Return the handler of each request, by the request's name. `runs/control.py` explains how to add a request.
+
+    ``stop``: ends the pool, and returns a text about resources that may be left.
+    """
+    return {"stop": partial(_stop, stop), "stacks": partial(_stacks, core), "profile": partial(_profile, core)}
+
+
+async def _stop(
+    stop: Callable[[], Awaitable[str | None]],
+    fields: Mapping[str, Any],  # noqa: ARG001  it has none
+) -> Mapping[str, Any]:
+    """End the pool, and reply when nothing of it is left.
+
+    ``left`` in the reply: a text about resources that may be left.
+    """
+    return {"left": await stop()}
+
+
+async def _stacks(core: JobIntake, fields: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG001
+    """Take the stacks of all running tasks. ``stacks`` in the reply: the fields of each `TaskStack`."""
+    from ..node.stack_text import bounded
+    from .running_tasks import stacks
+
+    taken = await stacks(core)
+    most = STACKS_CHARS // max(1, len(taken))
+    return {"stacks": [asdict(replace(each, text=bounded(each.text, max(200, most)))) for each in taken]}
+
+
+async def _profile(core: JobIntake, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Take a profile of running tasks that ends after ``steps`` steps or ``seconds``.
+
+    ``ranks``: an array of [first, last], to profile only these ranks; else all tasks are profiled. ``profiles`` in the
+    reply: the fields of each `ProfileTaken`.
+    """
+    from ..api.sink import Refused
+    from .running_tasks import Busy, take_profile
+
+    ranks = fields.get("ranks")
+    chosen = None if ranks is None else lambda rank: any(first <= rank <= last for first, last in ranks)
+    steps, seconds = int(fields.get("steps", 0)), float(fields["seconds"])
+    if steps < 0 or not 0 < seconds <= PROFILE_S:
+        raise Refused(f"a profile takes at most {PROFILE_S:g} seconds")
+    try:
+        taken = await take_profile(core, steps=steps, seconds=seconds, ranks=chosen)
+    except Busy as error:
+        raise Refused(str(error)) from None
+    return {"profiles": [asdict(each) for each in taken]}
+
+
+if TYPE_CHECKING:
     PreparedImage = Callable[[], Awaitable[Prepared]]
 
 SNAPSHOT_S = 10.0  # time limit for the actor's reply to a request for a snapshot
@@ -107,7 +224,7 @@ class OpenPool(JobIntake):
             await asyncio.shield(self._ready)
             if self._called_off:
                 raise PoolClosed(CALLED_OFF)
-            self._preloading = self.loop.call_later(preloading.AFTER_S, preloading.load_in_background)
+            self._preloading = self.loop.call_later(AFTER_S, load_in_background)
         except BaseException as error:
             # cancel the scope and not the task: cancelling the task would also cancel the clean-up, in spite of shields
             self._life.cancel()
@@ -277,7 +394,6 @@ class OpenPool(JobIntake):
                 self.observer(event)
 
     def _requests(self) -> Mapping[str, Request]:
-        from .run_requests import requests_to
 
         return requests_to(self, self._stop_from_outside)
 
@@ -302,9 +418,9 @@ class OpenPool(JobIntake):
         record: AdoptionRecord | None,
         image: Callable[[], Awaitable[Prepared]],
     ) -> ConnectionSettings:
+        from ..objects.peer_transfers import PeerTransfers
         from ..transport.connection_settings import ConnectionSettings
         from ..transport.instance_views import InstanceViews
-        from ..transport.peer_transfers import PeerTransfers
         from ..transport.uploads import Uploads
 
         settings = ConnectionSettings(

@@ -5,7 +5,7 @@ JSON, ``{"request": "stop"}``, with further fields for the request. The owner re
 {...}}`` or ``{"refused": "why"}``, and closes the connection. The owner handles requests on the event loop of its pool,
 so it does not reply while that loop is blocked.
 
-To add a request, write a coroutine function in `client/run_requests.py` that takes the open pool and the request's
+To add a request, write a coroutine function in `client/open_pool.py` that takes the open pool and the request's
 fields, and add it to the table in that file; the function raises `Refused` to refuse a request. A command then calls
 ``ask(run, "name", within_s=5.0, field=...)``. Answers are values of JSON. If a result is large, write it into the
 record, and return its path as the answer.

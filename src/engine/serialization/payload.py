@@ -56,7 +56,7 @@ class Blob:
     size_bytes: int
     filled: Filled | None = None  # how much of ``parts`` is filled; None: all
     _shared: int | None = field(default=None, init=False)
-    # the blob's content key on nodes: see `transport.content_keys`
+    # the blob's content key on nodes: see `objects.content_keys`
     known_key: str | None = field(default=None, init=False)
     _digest: str = field(default="", init=False)
     # while ``parts`` are being filled: the source of the copy

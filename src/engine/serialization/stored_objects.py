@@ -89,7 +89,7 @@ class StoredObject:
         packing.ever = True
         self.owner, self._at = owner, at
         self.name = at.name  # the name that stands for the object in pickles
-        self.origin: Any = None  # the call that produced the object, if the call may run again: see `client.lineage`
+        self.origin: Any = None  # the call that produced the object, if the call may run again: see `objects.lineage`
         self.not_again = ""  # the reason why that call may not run again
         self._successor: StoredObject | None = None
         weakref.finalize(self, free, at).atexit = False

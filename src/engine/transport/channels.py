@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from ..api.printable import plain
 from ..node.client_channels import ByteStream
+from ..objects.blob_transfers import TransferProgress
 from ..serialization.own_memory import Filled, Part
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError, Splitter, decode
-from .blob_transfers import TransferProgress
 from .memory_ahead import MemoryAhead
 from .send_ahead import SILENT_S, SendAhead
 

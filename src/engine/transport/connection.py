@@ -21,6 +21,7 @@ from ...actors.interfaces import ConnectFailed, Lost, NodeFacts, NodeId, Report
 from ...providers.base import Machine
 from ..api.errors import SpecError
 from ..node.notices import sources
+from ..objects.blob_transfers import TransferProgress
 from ..serialization import versions
 from ..serialization.own_memory import Part
 from ..serialization.payload import Blob
@@ -28,7 +29,6 @@ from ..wire import messages as wire
 from ..wire.codec import ProtocolError, encode
 from ..wire.session import KEPT_BYTES, Session
 from . import requirement_check
-from .blob_transfers import TransferProgress
 from .channels import Control, Farewell, Receiving, Sending, Transfer
 from .connection_settings import ConnectionSettings
 from .forward import LOOPBACK, Forwards

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ...actors.events import Event
 from ...lazy_dataclass import dataclass
 from ...providers.base import Machine
+from ..objects.content_keys import ContentKeys
+from ..objects.peer_transfers import PeerTransfers
 from . import requirement_check
-from .content_keys import ContentKeys
 from .heartbeat import Beats
 from .instance_views import InstanceViews
 from .memory_checkpoints import MemoryCheckpoints
-from .peer_transfers import PeerTransfers
 from .plugin_hosts import PluginHosts
 from .shared_logins import SharedLogins
 from .unix_route import Interpose

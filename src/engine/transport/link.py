@@ -26,6 +26,8 @@ from ...actors.interfaces import (
 )
 from ...providers.base import MachineId, PreemptionNotice
 from ..node import limits
+from ..objects.blob_transfers import BlobTransfers, Bulk, is_lost
+from ..objects.node_objects import NodeObjects, ObjectLost, size_of
 from ..serialization.client_streams import AHEAD
 from ..serialization.payload import Blob, Received
 from ..serialization.stored_objects import Whereabouts
@@ -36,9 +38,7 @@ from ..wire import values
 from ..wire.codec import ProtocolError
 from ..wire.log_records import ARTIFACT_BYTES
 from ..wire.session import ACK_EVERY
-from .blob_transfers import BlobTransfers, Bulk, is_lost
 from .memory_checkpoints import MemoryCheckpoints, NodeReplicas
-from .node_objects import NodeObjects, ObjectLost, size_of
 from .node_profiles import NodeProfiles
 from .node_stacks import NodeStacks
 from .plain_orders import PlainOrders
@@ -46,10 +46,10 @@ from .task_streams import TaskStreams
 from .verdicts import verdict
 
 if TYPE_CHECKING:
+    from ..objects.content_keys import ContentKeys
+    from ..objects.peer_transfers import PeerTransfers
     from ..wire.session import Session
-    from .content_keys import ContentKeys
     from .instance_views import InstanceViews
-    from .peer_transfers import PeerTransfers
     from .task_output import PrintedLines, TaskLogs
 
 # Plain integers: operators of an enumeration cost 1 us.

@@ -14,12 +14,12 @@ from typing import Any
 
 from ...actors.interfaces import JobId, NodeId, Order, World
 from ...lazy_named_tuple import NamedTuple
+from ..objects.blob_transfers import BlobTransfers
+from ..objects.node_objects import NodeObjects
 from ..serialization.payload import Blob, Received
 from ..wire import checkpoint_messages as parts
 from ..wire import messages as wire
-from .blob_transfers import BlobTransfers
 from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, PartId, Version, VersionId
-from .node_objects import NodeObjects
 
 WAIT_S = 600.0  # seconds for a node to fetch and verify a part: long, as the client may be suspended for minutes
 BYTES_PER_S = 10e6  # lowest accepted rate: the limit for a part is `WAIT_S` plus the part's size divided by this rate

@@ -12,8 +12,8 @@ from ..wire import values
 from ..wire.codec import ProtocolError
 
 if TYPE_CHECKING:
+    from ..objects.blob_transfers import BlobTransfers
     from ..wire.values import Dumped
-    from .blob_transfers import BlobTransfers
 
 
 class InputStream:

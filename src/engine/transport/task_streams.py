@@ -10,9 +10,9 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from ..api.errors import TaskFailed
+from ..objects.blob_transfers import BlobTransfers, is_lost
 from ..wire import messages as wire
 from ..wire.codec import ProtocolError
-from .blob_transfers import BlobTransfers, is_lost
 from .task_inputs import InputStream
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import field
 
 from ...actors.events import Event, UploadProgress
 from ...lazy_dataclass import dataclass
-from .blob_transfers import TransferProgress
+from ..objects.blob_transfers import TransferProgress
 
 LARGE_BYTES = 64 * 2**20
 REPORT_AFTER_S = 1.0

@@ -23,10 +23,10 @@ from ...actors.interfaces import (
     Started,
     Verdict,
 )
+from ...engine.objects.blob_transfers import TransferProgress
 from ...engine.serialization.own_memory import Part
 from ...engine.serialization.payload import Blob, Received
 from ...engine.serialization.task_payload import Payload
-from ...engine.transport.blob_transfers import TransferProgress
 from ...engine.transport.link import NodeLink
 from ...engine.transport.task_output import PrintedLines, TaskLogs
 from ...engine.wire import codec

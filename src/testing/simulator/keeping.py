@@ -22,8 +22,8 @@ from ...engine.api.errors import NodeLost, PoolClosed
 from ...engine.api.task_options import Options
 from ...engine.client.job_intake import JobIntake
 from ...engine.client.jobs import SubmittedJob
-from ...engine.client.objects import Objects
-from ...engine.client.remaking import Remaking
+from ...engine.objects.pool_objects import Objects
+from ...engine.objects.remaking import Remaking
 from ...engine.serialization.payload import Blob, Received
 from ...engine.serialization.stored_objects import StoredObject, Whereabouts
 from ...engine.serialization.task_payload import Payload

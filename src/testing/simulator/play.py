@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from ...actors.kernel import Ref
     from ...actors.messages import PoolMessage
 
-RECONNECT_S = 3.0  # seconds; a test checks that `engine.client.from_settings` has the same value
+RECONNECT_S = 3.0  # seconds; a test checks that `engine.client.opening` has the same value
 PATIENCE_S = 4 * 3600.0  # jobs that have not ended so many seconds after the last fault count as waiting for ever
 # seconds for which the idle pool must stay complete before the final checks; by then all leftovers are removed
 REST_S = 90.0

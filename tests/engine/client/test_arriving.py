@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.client.arriving import LoneItem, Refused, by_task
+from outrider.engine.client.mapping import LoneItem, Refused, by_task
 from outrider.engine.serialization.frozen_items import FrozenItem
 from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.wire.messages import Value

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from outrider.engine.client.busy_polling import GAIN, POLL_S, SHORT_S, TRIAL, TRIALS, AnswerPolling
+from outrider.engine.client.jobs import GAIN, POLL_S, SHORT_S, TRIAL, TRIALS, AnswerPolling
 
 PROMPT, SLOW = POLL_S / 2, SHORT_S * 20
 

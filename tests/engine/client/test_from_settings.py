@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from outrider import Image, Nodes, Plugin, Pool, Spec, Worker
 from outrider.engine.api.settings import Settings
 from outrider.engine.checkpoint.store import VARIABLE
-from outrider.engine.client.from_settings import (
+from outrider.engine.client.opening import (
     ENTRY_POINTS,
     entry_points,
     executor_setup,

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from outrider.actors import events as ev
-from outrider.engine.client import idle_watch
-from outrider.engine.client.budget import Cost
-from outrider.engine.client.idle_watch import IdleWatch
+from outrider.engine.client import budget
+from outrider.engine.client.budget import Cost, IdleWatch
 
 pytestmark = pytest.mark.anyio
 EVERY_S, MAX_S = 5.0, 60.0
@@ -32,7 +31,7 @@ def sampled(node: int) -> ev.NodeSampled:
 @pytest.fixture
 def idle_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[IdleWatch, float], bool]:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(idle_watch, "clock", lambda: clock.now)
+    monkeypatch.setattr(budget, "clock", lambda: clock.now)
 
     def idle_for(watch: IdleWatch, seconds: float) -> bool:
         """Let node 0 do nothing for so long; return whether that ends the pool."""

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import SpecError, TransferError
-from outrider.engine.client import incoming_files
-from outrider.engine.client.incoming_files import FetchLimits, IncomingFiles, objection, plain_value
+from outrider.engine.client import file_transfer
+from outrider.engine.client.file_transfer import FetchLimits, IncomingFiles, objection, plain_value
 from outrider.engine.runtime.work_files import FileWriter
 
 MOST_FILES, MOST_BYTES = 4, 40
@@ -90,7 +90,7 @@ GUARDS: dict[str, tuple[str, Any, list[list[Any]]]] = {
 def test_it_falls_without_its_guard(invariant: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     name, without, said = GUARDS[invariant]
     play(said, tmp_path)
-    monkeypatch.setattr(incoming_files if name == "objection" else IncomingFiles, name, without)
+    monkeypatch.setattr(file_transfer if name == "objection" else IncomingFiles, name, without)
     with pytest.raises(AssertionError, match=invariant):
         play(said, tmp_path)
 

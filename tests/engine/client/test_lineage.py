@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.engine.client.lineage import Lineage, Need, Origin, State
+from outrider.engine.objects.lineage import Lineage, Need, Origin, State
 
 AT = st.integers(0, 9)  # which of the calls, counted from the one that has ended last
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outrider.actors import events as ev
-from outrider.engine.client.usage import UsageIntake
+from outrider.engine.client.budget import UsageIntake
 from outrider.providers.base import MachineId, MachineUsage, UsageUnknown
 
 

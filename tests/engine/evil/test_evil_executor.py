@@ -21,8 +21,9 @@ import evil_home
 from evil_home import Order, packed
 
 from outrider import Local, NodeLost, OutriderError, Pool, TransferError, compute
-from outrider.engine.client import from_settings
-from outrider.engine.transport import blob_transfers, heartbeat
+from outrider.engine.client import opening
+from outrider.engine.objects import blob_transfers
+from outrider.engine.transport import heartbeat
 from outrider.engine.transport.channels import Receiving, Sending
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
@@ -43,9 +44,9 @@ def anyio_backend() -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OUTRIDER_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("OUTRIDER_EVIL", str(tmp_path))
-    usual = {field: getattr(from_settings.ENTRY_POINTS, field) for field in from_settings.ENTRY_POINTS.__slots__}
-    evil = from_settings.ENTRY_POINTS.__class__(**usual | {"executor": "evil_home:serve"})
-    monkeypatch.setattr(from_settings, "ENTRY_POINTS", evil)
+    usual = {field: getattr(opening.ENTRY_POINTS, field) for field in opening.ENTRY_POINTS.__slots__}
+    evil = opening.ENTRY_POINTS.__class__(**usual | {"executor": "evil_home:serve"})
+    monkeypatch.setattr(opening, "ENTRY_POINTS", evil)
     for name in ("QUIET_S", "SILENCE_S"):  # a busy computer keeps honest nodes from answering, too
         monkeypatch.setattr(heartbeat, name, PATIENCE_S)
     return tmp_path

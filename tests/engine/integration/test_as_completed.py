@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from outrider import Call, ItemOutcome, Local, Pool, SerializationError, SpecError, compute
-from outrider.engine.client.completed_calls import TURN
+from outrider.engine.client.mapping import TURN
 from outrider.errors import NotACall
 
 pytestmark = pytest.mark.anyio

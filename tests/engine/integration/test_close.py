@@ -19,7 +19,7 @@ from outrider import CleanupError, Local, Plugin, Pool, PoolClosed, SpecError, S
 from outrider.engine import sync
 from outrider.engine.api.plugin import PluginContext
 from outrider.engine.client import loop_thread
-from outrider.engine.client.loop_calls import called
+from outrider.engine.client.blocking_calls import called
 from outrider.engine.client.loop_thread import LoopThread
 from outrider.engine.client.open_pool import OpenPool
 from outrider.providers.shared.threads import in_thread

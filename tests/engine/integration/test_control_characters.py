@@ -34,6 +34,7 @@ from outrider.engine.api.printable import plainly
 from outrider.engine.client.observer import completed
 from outrider.engine.image.commands import CommandResult
 from outrider.engine.image.hints import bootstrap_error
+from outrider.engine.objects.blob_transfers import TransferProgress
 from outrider.engine.observe.descriptions import describe
 from outrider.engine.observe.pool_view import PoolView
 from outrider.engine.observe.prints import marked
@@ -43,7 +44,6 @@ from outrider.engine.serialization.payload import Received
 from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.serialization.versions import version_mismatch
 from outrider.engine.transport import host_key_rotation, requirement_check, ssh
-from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.channels import Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.instance_views import InstanceViews

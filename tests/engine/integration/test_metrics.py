@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from outrider import Local, Pool, Worker, compute, instance_info, log_artifact, log_metrics, log_params, log_text
-from outrider.engine.client import from_settings
+from outrider.engine.client import opening
+from outrider.engine.objects import blob_transfers
+from outrider.engine.objects.blob_transfers import BlobTransfers
 from outrider.engine.runs.metrics import Logged, Series, newest, read_metrics
 from outrider.engine.runs.names import runs_folder
-from outrider.engine.transport import blob_transfers, link
-from outrider.engine.transport.blob_transfers import BlobTransfers
+from outrider.engine.transport import link
 from outrider.engine.transport.link import NodeLink
 
 pytestmark = pytest.mark.anyio
@@ -166,7 +167,7 @@ def check_once(logged: list[Logged], calls: int) -> None:
 async def test_each_record_arrives_once_across_a_cut(
     named: str, provider: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(from_settings, "RECONNECT_S", AWAY_S)
+    monkeypatch.setattr(opening, "RECONNECT_S", AWAY_S)
     await logged_across_a_cut(named, provider, 150, 0.8)
     logged = read_metrics(record(named))
     check_once(logged, 150)
@@ -177,7 +178,7 @@ async def test_each_record_arrives_once_across_a_cut(
 async def test_24000_points_arrive_once_across_a_cut_of_ten_seconds(
     named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(from_settings, "RECONNECT_S", AWAY_S)
+    monkeypatch.setattr(opening, "RECONNECT_S", AWAY_S)
     took = await logged_across_a_cut(named, Local(as_remote=True), 3000, 10.0)
     check_once(read_metrics(record(named)), 3000)
     print([f"{each * 1e6:.1f} us" for each in took])

@@ -14,7 +14,8 @@ import anyio
 import pytest
 
 from outrider import Local, Pool, Worker, checkpoint, compute, instance_info
-from outrider.engine.transport import heartbeat, peer_transfers
+from outrider.engine.objects import peer_transfers
+from outrider.engine.transport import heartbeat
 from outrider.engine.wire import messages as m
 
 from .test_objects import FEW, first, reroutes, sent_here, traffic

@@ -19,7 +19,7 @@ import asyncssh
 import pytest
 
 from outrider import Local, OutriderError, Pool, compute, instance_info
-from outrider.engine.client import from_settings
+from outrider.engine.client import opening
 from outrider.engine.transport import heartbeat, ssh
 from outrider.engine.transport.channels import Channel
 from outrider.engine.transport.ssh import new_key
@@ -109,7 +109,7 @@ WAYS = {"local": Local(), "without shared memory": Local(shared_memory=False), "
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node is not lost while a busy computer keeps it from answering."""
-    monkeypatch.setattr(from_settings, "RECONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(opening, "RECONNECT_S", PATIENCE_S)
 
 
 @pytest.fixture(params=WAYS.values(), ids=WAYS)

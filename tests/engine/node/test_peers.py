@@ -18,7 +18,7 @@ from outrider.engine.node import peers
 from outrider.engine.node.blobs import BlobStore
 from outrider.engine.node.client_channels import Arrival, Arrivals
 from outrider.engine.node.peers import Peers
-from outrider.engine.transport.peer_keys import new_keys
+from outrider.engine.objects.peer_keys import new_keys
 from outrider.engine.wire import codec
 from outrider.engine.wire import messages as m
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from outrider.actors.offered_ports import PORTS_MOST, OfferedPorts
+from outrider.actors.membership import PORTS_MOST, OfferedPorts
 from outrider.engine.node.freeports import PortBook
 from outrider.engine.wire import messages as wire
 

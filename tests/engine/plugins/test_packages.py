@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from outrider import Plugin, Pool, plugins
-from outrider.engine.client.from_settings import plugin_packages
+from outrider.engine.client.opening import plugin_packages
 from outrider.engine.plugins import client_versions
 from outrider.engine.plugins.client_versions import installed, same_version
 from outrider.testing.fake_provider import Fake

@@ -13,10 +13,10 @@ import pytest
 
 from outrider.engine.node.bridge import BEGINS
 from outrider.engine.node.client_channels import ByteStream
+from outrider.engine.objects.blob_transfers import TransferProgress
 from outrider.engine.serialization.own_memory import Filled
 from outrider.engine.serialization.payload import Received
 from outrider.engine.transport import channels, memory_ahead
-from outrider.engine.transport.blob_transfers import TransferProgress
 from outrider.engine.transport.channels import STEP_BYTES, Channel, Control, Receiving, Sending
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.link import NodeLink

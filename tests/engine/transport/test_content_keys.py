@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from outrider.engine.objects.content_keys import LARGE_BYTES, ContentKeys
+from outrider.engine.objects.object_memory import ObjectMemory
+from outrider.engine.objects.peer_transfers import PeerTransfers
 from outrider.engine.serialization.payload import LOOKS, Blob
-from outrider.engine.transport.content_keys import LARGE_BYTES, ContentKeys
-from outrider.engine.transport.object_memory import ObjectMemory
-from outrider.engine.transport.peer_transfers import PeerTransfers
 
 pytestmark = pytest.mark.anyio
 
@@ -135,7 +135,7 @@ async def test_nodes_hand_an_object_on_by_its_new_key() -> None:
 
 
 def _object(peers: PeerTransfers, key: str, home: Any) -> Any:
-    from outrider.engine.transport.peer_transfers import _Object
+    from outrider.engine.objects.peer_transfers import _Object
 
     made = _Object(peers._reach, key)
     made.places[home.node] = home, "name"

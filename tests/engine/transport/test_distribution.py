@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 )
 
 from outrider.actors.interfaces import NodeId
-from outrider.engine.transport import distribution
-from outrider.engine.transport.distribution import APART, CHAIN_NODES, TRIES, Distribution, Reach
+from outrider.engine.objects import distribution
+from outrider.engine.objects.distribution import APART, CHAIN_NODES, TRIES, Distribution, Reach
 
 NODES = [NodeId(number) for number in range(24)]
 

@@ -19,10 +19,11 @@ from outrider.actors.interfaces import (
     Verdict,
 )
 from outrider.engine.node.notices.watcher import NAME_CHARS
+from outrider.engine.objects import blob_transfers
 from outrider.engine.serialization.own_memory import Part
 from outrider.engine.serialization.payload import Blob
 from outrider.engine.serialization.task_payload import Payload
-from outrider.engine.transport import blob_transfers, verdicts
+from outrider.engine.transport import verdicts
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, Splitter, decode
 from outrider.engine.wire.session import attempt_digest

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from outrider.actors.interfaces import JobId, NodeId, Order, World
+from outrider.engine.objects.blob_transfers import BlobTransfers
+from outrider.engine.objects.node_objects import NodeObjects
 from outrider.engine.serialization.payload import Blob, Received
 from outrider.engine.transport import memory_checkpoints
-from outrider.engine.transport.blob_transfers import BlobTransfers
 from outrider.engine.transport.memory_checkpoints import MemoryCheckpoints, NodeReplicas
 from outrider.engine.transport.memory_versions import Part, PartId
-from outrider.engine.transport.node_objects import NodeObjects
 from outrider.engine.wire import checkpoint_messages as parts
 from outrider.engine.wire import messages as wire
 

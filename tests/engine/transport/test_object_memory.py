@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outrider.engine.transport.object_memory import DropObject, HeldObject, MoveToDisk, ObjectMemory
+from outrider.engine.objects.object_memory import DropObject, HeldObject, MoveToDisk, ObjectMemory
 
 SIZES = st.integers(1, 40)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outrider.engine.transport.peer_transfers import SERVE_S, PeerEnd
+from outrider.engine.objects.peer_transfers import SERVE_S, PeerEnd
 from outrider.engine.wire import messages as m
 
 pytestmark = pytest.mark.anyio

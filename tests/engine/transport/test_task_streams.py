@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from outrider.engine.node.worker_streams import WINDOW
+from outrider.engine.objects import blob_transfers
 from outrider.engine.serialization.client_streams import AHEAD, Values
-from outrider.engine.transport import blob_transfers
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError
 

@@ -10,7 +10,8 @@ import pytest
 
 from outrider.engine.node import blobs, facts, freeports, output, peers, sampler, slots, worker_scheduler
 from outrider.engine.node.worker_streams import WINDOW
-from outrider.engine.transport import blob_transfers, channels, route
+from outrider.engine.objects import blob_transfers
+from outrider.engine.transport import channels, route
 from outrider.engine.wire import codec, messages, values
 from outrider.engine.wire.session import ACK_EVERY, FOR_CLIENTS, FOR_NODES, UNCOUNTED
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.engine.client.from_settings import ENTRY_POINTS
+from outrider.engine.client.opening import ENTRY_POINTS
 from outrider.engine.transport.ssh import new_key
 from outrider.providers.base import EntryPoints, LaunchRequest, Machine
 from outrider.providers.local import processes

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from outrider.engine.client.from_settings import ENTRY_POINTS
+from outrider.engine.client.opening import ENTRY_POINTS
 from outrider.providers.local.provider import Local
 from outrider.testing import provider_contract
 

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from outrider import Pool
-from outrider.engine.client.from_settings import ENTRY_POINTS
+from outrider.engine.client.opening import ENTRY_POINTS
 from outrider.providers.base import EntryPoints, MachineGone, MachineId
 from outrider.providers.errors import NoCapacity, ProviderError
 from outrider.providers.local import client, process_state
@@ -286,7 +286,7 @@ async def test_the_end_of_a_machine_is_not_waited_for_without_a_limit(request_, 
 
 CLIENT = """
 import anyio, os, sys
-from outrider.engine.client.from_settings import ENTRY_POINTS
+from outrider.engine.client.opening import ENTRY_POINTS
 from outrider.providers.base import LaunchRequest
 from outrider.providers.local.provider import Local
 

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from ....actors.interfaces import NodeId
-from ....actors.node import TRIES_AT_ONCE
+from ....actors.node_lives import TRIES_AT_ONCE
 from ....lazy_dataclass import dataclass
 from ....providers.base import Machine, MachineId
 

@@ -6,35 +6,31 @@ from collections.abc import Callable
 
 import pytest
 
-from outrider.actors import node
-from outrider.actors.autoscaler import Autoscaler
+from outrider.actors import node_lives
+from outrider.actors.entries import Entry
 from outrider.actors.failure_detector import FailureDetector
 from outrider.actors.fencing import Losses
-from outrider.actors.fleet_controller import STEPS, FleetController, NodePhase
+from outrider.actors.fleet_controller import STEPS, Autoscaler, FleetController, NodePhase
 from outrider.actors.generations import Gang
 from outrider.actors.generations import Phase as GangPhase
 from outrider.actors.interfaces import GaveUp, ScaleByLoad, Settled
-from outrider.actors.launch_queue import LaunchQueue
-from outrider.actors.ledger import Ledger
+from outrider.actors.ledger import Expiries, Ledger
 from outrider.actors.membership import Membership
 from outrider.actors.messages import NodeMessage, Queued
-from outrider.actors.node import NodeActor
-from outrider.actors.node_lives import NodeLives
+from outrider.actors.node_lives import NodeActor, NodeLives
 from outrider.actors.placement import Placement
 from outrider.actors.pool import PoolActor
-from outrider.actors.queue_timeouts import Expiries
-from outrider.actors.retries import Entry
 from outrider.actors.stalls import StallWatch
-from outrider.actors.stragglers import Stragglers
+from outrider.actors.stragglers import LaunchQueue, Stragglers
 from outrider.engine.client import budget
 from outrider.engine.client.budget import Budget
-from outrider.engine.client.lineage import Lineage, Need, State
-from outrider.engine.client.remaking import Run, Waiting
 from outrider.engine.node.freeports import PortBook
 from outrider.engine.node.slots import Attempt, StartFailures
 from outrider.engine.node.worker_scheduler import WorkerScheduler
+from outrider.engine.objects.lineage import Lineage, Need, State
+from outrider.engine.objects.node_objects import NodeObjects
+from outrider.engine.objects.remaking import Run, Waiting
 from outrider.engine.serialization.stored_objects import StoredObject
-from outrider.engine.transport.node_objects import NodeObjects
 from outrider.testing.simulator.machines import Daemon
 
 Patch = pytest.MonkeyPatch
@@ -317,7 +313,7 @@ def tells_nobody_who_left(patch: Patch) -> None:
 
 
 def leaves_connections_open(patch: Patch) -> None:
-    patch.setattr(node, "CLOSE_S", 0.0)
+    patch.setattr(node_lives, "CLOSE_S", 0.0)
 
 
 def leaves_seats_to_tasks(patch: Patch) -> None:

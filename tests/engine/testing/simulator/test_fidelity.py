@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.client import from_settings
+from outrider.engine.client import opening
 from outrider.engine.node import freeports
 from outrider.engine.transport import connection, heartbeat
 from outrider.providers.base import EntryPoints, LaunchRequest
@@ -26,7 +26,7 @@ def test_connections_have_the_same_patience(real, name):
 
 
 def test_so_have_pools():
-    assert play.RECONNECT_S == from_settings.RECONNECT_S
+    assert play.RECONNECT_S == opening.RECONNECT_S
     assert (machines.PORTS_KEPT, machines.PORTS_FEW) == (freeports.KEPT, freeports.FEW)
 
 

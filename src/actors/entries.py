@@ -1,10 +1,14 @@
-"""The records of tasks that have not ended, and of the nodes that run them. Pure.
+"""What the ledger keeps of each task, of each function, and of each node that takes tasks. Pure.
 
-An `Entry` decides whether its task runs again after the loss of its node (at-least-once delivery) or after a failure.
+`Entry` is a task: its state, its attempts (tries to run it), and whether it runs again. A task runs again after the
+loss of its node (at-least-once delivery), after a failure of its own, or after a stall, as its options allow.
+`TaskQueue` is a queue of entries in which ended tasks stay in place until there are many of them. `Function` has the
+average time of a function's attempts. `Host` has the attempts of a node, and what is reserved there.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import field
 
 from ..lazy_dataclass import dataclass
@@ -134,3 +138,24 @@ class Entry:
         self.failures += 1
         self.blamed = 0
         return True
+
+
+FEW = 64  # number of ended entries that may always stay in the queue
+
+
+class TaskQueue(deque[Entry]):
+    """A queue whose reader skips tasks that are no longer queued.
+
+    The owner calls ``ended`` for each task that ends. When half of the entries may have ended, all ended ones are
+    removed in one pass.
+    """
+
+    over = 0  # number of entries that may have ended
+
+    def ended(self) -> None:
+        self.over += 1
+        if self.over > FEW and 2 * self.over > len(self):
+            waiting = [entry for entry in self if entry.state == QUEUED]
+            self.clear()
+            self.extend(waiting)
+            self.over = 0

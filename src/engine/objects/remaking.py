@@ -27,7 +27,7 @@ from .lineage import Lineage, Need, Origin
 
 if TYPE_CHECKING:
     from ..api.task_options import Options
-    from .jobs import JobOwner, SubmittedJob
+    from ..client.jobs import JobOwner, SubmittedJob
 
 # sends a job to the pool's actor, with the callback for the job's end
 Send = Callable[[Callable[[Ending], None]], None]

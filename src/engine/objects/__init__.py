@@ -1,0 +1,10 @@
+"""Large values: results that stay on nodes, large arguments, and how their bytes travel.
+
+`api.refs` is the user's reference, `serialization.stored_objects` the record of where the bytes are. `pool_objects`
+puts, gets and frees values; `lineage` and `remaking` compute lost ones again. `node_objects` holds what one node has,
+with `object_memory` (limits) and `content_keys`. `blob_transfers` sends from here, `peer_transfers` between nodes.
+
+Public names: `pool_objects.Objects`, `remaking.Remaking`, `node_objects.NodeObjects`, `content_keys.ContentKeys`,
+`peer_transfers.PeerTransfers`, `blob_transfers.BlobTransfers`.
+Open first: `pool_objects.py`, then `node_objects.py`.
+"""
