@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     )
     from .engine.api.compute import Compute as Compute, StreamCompute as StreamCompute, compute as compute
     from .engine.api.errors import *  # noqa: F403
-    from .engine.api.gathering import gather as gather
+    from .engine.api.calls import gather as gather
     from .engine.api.image import Image as Image
     from .engine.api.instance import InstanceInfo as InstanceInfo, Peer as Peer
-    from .engine.api.job import Job as Job
+    from .engine.api.calls import Job as Job
     from .engine.api.plugin import Plugin as Plugin
     from .engine.api.secrets import Secret as Secret
     from .engine.api.settings import Nodes as Nodes, Spec as Spec, Worker as Worker
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         wait_preemption as wait_preemption,
     )
     from .engine.runtime.profile import profile as profile
-    from .engine.runtime.shards import shard as shard
+    from .engine.runtime.instance_info import shard as shard
     from .engine.sync import SyncPool as SyncPool
     from .engine.trackers import trackers as trackers
     from .providers.aws.provider import AWS as AWS
@@ -75,9 +75,7 @@ if TYPE_CHECKING:
 # fast. Public names that are not in this table are the classes of `outrider.errors`.
 _HOMES = {
     "engine.api.accelerators": ("Accelerator",),
-    "engine.api.calls": ("Call", "Group", "GroupStream", "StreamCall"),
-    "engine.api.gathering": ("gather",),
-    "engine.api.job": ("Job",),
+    "engine.api.calls": ("Call", "Group", "GroupStream", "StreamCall", "gather", "Job"),
     "engine.checkpoint.checkpoint": ("Checkpoint", "checkpoint"),
     "engine.api.image": ("Image",),
     "engine.runtime.output_filter": ("silent", "stderr", "stdout"),
@@ -87,9 +85,11 @@ _HOMES = {
     "engine.pool": ("Pool", "ComputePool"),
     "engine.runtime.preemption": ("Preemption", "on_preemption", "preemption", "should_stop", "wait_preemption"),
     "engine.api.instance": ("InstanceInfo", "Peer"),
-    "engine.runtime.instance_info": ("instance_info",),
+    "engine.runtime.instance_info": (
+        "instance_info",
+        "shard",
+    ),
     "engine.runtime.profile": ("profile",),
-    "engine.runtime.shards": ("shard",),
     "engine.api.secrets": ("Secret",),
     "engine.api.settings": ("Nodes", "Spec", "Worker"),
     "engine.api.refs": ("Ref", "SyncRef"),
@@ -153,7 +153,7 @@ def _errors() -> dict[str, type]:
 
 
 def _hint(name: str) -> str:
-    from .engine.api.foreign_names import MEANING
+    from .engine.api.misuse import MEANING
     from .providers.shared.option_names import closest
 
     if name in MEANING:

@@ -11,6 +11,7 @@ from .api.calls import (
     Call,
     Group,
     GroupStream,
+    Job,
     MixedGroup,
     StreamCall,
     for_every_rank,
@@ -20,7 +21,6 @@ from .api.calls import (
 from .api.checks import check_limit, one_of
 from .api.compute import Compute, for_items
 from .api.errors import ItemOutcome, SpecError
-from .api.job import Job
 from .api.misuse import surplus
 from .api.pending_base import awaited_as
 from .pool_life import PoolLife

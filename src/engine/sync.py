@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..actors.events import Event
+    from .api.calls import Job
     from .api.chaos import ChaosReport
     from .api.compute import Compute
     from .api.errors import ItemOutcome
-    from .api.job import Job
     from .api.plugin import Attaching
     from .api.snapshot import PoolSnapshot
     from .api.task_stack import TaskStack

@@ -14,7 +14,7 @@ import pytest
 from netlab import PLAIN_USER, Lab
 
 from outrider.engine.transport import command_stream
-from outrider.engine.transport.shared_logins import SharedLogins
+from outrider.engine.transport.connection_settings import SharedLogins
 from outrider.engine.transport.ssh import Connected, RemoteShell
 from outrider.providers.base import Address, Login, Machine, MachineId
 from outrider.providers.slurm.step import programs

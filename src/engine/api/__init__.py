@@ -1,10 +1,9 @@
 """The classes and functions with which users declare their work, and the types of the values that they get. No I/O.
 
 `compute` makes functions that pools can run, `calls` has pending calls, `settings` checks the options of a pool,
-`errors` has all public errors, `refs` the references to kept values. `misuse` detects wrong uses of a pool, `printable`
-makes text from hosts safe to print.
+`errors` has all public errors. `misuse` detects wrong uses of a pool, `printable` makes text from hosts safe to print.
 
-Public names: `compute.compute`, `calls.Call`, `refs.Ref`, `errors`, `image.Image`, `plugin.Plugin`, `secrets.Secret`,
-`volume.Volume`, `settings.Settings`, `checks.refuse`.
+Public names: `compute.compute`, `calls.Call`, `calls.gather`, `errors`, `image.Image`, `plugin.Plugin`, `refs.Ref`,
+`secrets.Secret`, `volume.Volume`, `settings.Settings`, `instance.InstanceInfo`, `checks.refuse`, `printable.plain`.
 Open first: `compute.py`.
 """

@@ -1,21 +1,19 @@
-"""Pending calls: immutable objects with a function, its arguments and its options, which a pool can run."""
+"""Pending calls: immutable objects with a function, its arguments and its options, which a pool can run.
+
+`gather` groups calls, whose results are returned as a tuple, or one by one as they become ready. A `Job` is the
+caller's handle of a submitted call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterator,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
     Literal,
     NoReturn,
+    Protocol,
     Self,
     TypeVar,
     TypeVarTuple,
@@ -24,22 +22,68 @@ from typing import (
 )
 
 from ...lazy_dataclass import dataclass
-from .detached import Detached, detached
 from .errors import NotACall, PoolClosed, SpecError
-from .pending_base import Pending, called_with, shown
-from .shortened import short
+from .pending_base import Pending, called_with, short, shown
+from .signatures import Detached, detached
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from .job import Job
     from .refs import Ref, SyncRef
     from .signatures import Streamed
     from .task_options import Options, TaskOptions
 
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Job(Protocol[R_co]):
+    """A submitted call. Awaiting it returns the result. The call runs even if nothing awaits the job.
+
+    `asyncio.wait` accepts a job like an `asyncio.Future`.
+    """
+
+    def __await__(self) -> Generator[Any, None, R_co]: ...
+
+    def cancel(self) -> bool:
+        """End the task on its node, with its whole process tree. Return False if the job was over already."""
+        ...
+
+    def done(self) -> bool:
+        """Return whether the job is over."""
+        ...
+
+    def result(self) -> R_co:
+        """Return the result of a job that is done.
+
+        Raises:
+            asyncio.InvalidStateError: The job is not done.
+        """
+        ...
+
+    def exception(self) -> BaseException | None:
+        """Return the error of a job that is done; None if it returned."""
+        ...
+
+    def cancelled(self) -> bool:
+        """Return whether the job was stopped before its end.
+
+        For a stopped job, `result` raises `TaskStopped`, and `exception` returns it. If the job was stopped because the
+        task that awaited it was cancelled, both raise `asyncio.CancelledError`, as for a future.
+        """
+        ...
+
+    def add_done_callback(self, function: Callable[[Any], object], /) -> None:
+        """Call ``function`` with the job, on the pool's event loop, once the job is done."""
+        ...
+
+    def remove_done_callback(self, function: Callable[[Any], object], /) -> int:
+        """Remove a function that `add_done_callback` has added. Return how many times it was registered."""
+        ...
+
+
 R = TypeVar("R")
 T = TypeVar("T")
-R_co = TypeVar("R_co", covariant=True)
 Ts = TypeVarTuple("Ts")
 As = TypeVarTuple("As")
 Ss = TypeVarTuple("Ss")
@@ -443,3 +487,64 @@ def _members(first: Pending, other: object) -> tuple[AnyCall, ...]:
         f"{first.code} & ... takes a pending call on the right, not {shown(other)}. "
         "Python binds >> and @ tighter than &: write (f(1) & g(2)) >> pool"
     )
+
+
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+
+
+@overload
+def gather(a: Call[A], /, *, stream: Literal[False] = False) -> Group[A]: ...
+@overload
+def gather(a: Call[A], b: Call[B], /, *, stream: Literal[False] = False) -> Group[A, B]: ...
+@overload
+def gather(a: Call[A], b: Call[B], c: Call[C], /, *, stream: Literal[False] = False) -> Group[A, B, C]: ...
+@overload
+def gather(
+    a: Call[A], b: Call[B], c: Call[C], d: Call[D], /, *, stream: Literal[False] = False
+) -> Group[A, B, C, D]: ...
+@overload
+def gather(
+    a: Call[A], b: Call[B], c: Call[C], d: Call[D], e: Call[E], /, *, stream: Literal[False] = False
+) -> Group[A, B, C, D, E]: ...
+@overload
+def gather(*calls: Call[T], stream: Literal[False] = False) -> Group[*tuple[T, ...]]: ...
+@overload
+def gather(*calls: Call[T], stream: Literal[True]) -> GroupStream[T]: ...
+@overload
+def gather(
+    a: StreamCall[A], b: Call[B], /, *, stream: Literal[False] = False
+) -> MixedGroup[tuple[AsyncGenerator[A, None], B], tuple[Iterator[A], B]]: ...
+@overload
+def gather(
+    a: Call[A], b: StreamCall[B], /, *, stream: Literal[False] = False
+) -> MixedGroup[tuple[A, AsyncGenerator[B, None]], tuple[A, Iterator[B]]]: ...
+@overload
+def gather(
+    a: StreamCall[A], b: StreamCall[B], /, *, stream: Literal[False] = False
+) -> MixedGroup[tuple[AsyncGenerator[A, None], AsyncGenerator[B, None]], tuple[Iterator[A], Iterator[B]]]: ...
+@overload
+def gather(
+    *calls: StreamCall[T], stream: Literal[False] = False
+) -> MixedGroup[tuple[AsyncGenerator[T, None], ...], tuple[Iterator[T], ...]]: ...
+@overload
+def gather(*calls: AnyCall, stream: Literal[False] = False) -> Group[*tuple[Any, ...]] | MixedGroup[Any, Any]: ...
+def gather(*calls: AnyCall, stream: bool = False) -> Any:
+    """Group calls to run together: ``gather(f(1), g(2)) >> pool``.
+
+    Args:
+        calls: Pending calls.
+        stream: False: the result is a tuple in the order of the calls, with an iterator for each generator. True: the
+            result is an iteration over the results as they become ready; generators are not allowed.
+    """
+    if not calls:
+        raise NotACall("gather() takes at least one pending call: gather(f(1), g(2))")
+    for each in calls:
+        if stream and isinstance(each, StreamCall):
+            raise NotACall(
+                f"gather(..., stream=True) gives each call's one result when it is ready, and {each.code} has many: "
+                "leave out stream=True, and its place has an iterator"
+            )
+        any_pending(each)
+    return GroupStream(calls) if stream else grouped(calls)

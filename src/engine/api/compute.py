@@ -30,8 +30,8 @@ from ..wire import importable
 from .calls import Call, Callee, StreamCall
 from .checks import refuse, shown
 from .errors import NotACall, SpecError
-from .foreign_names import meant_of_function
-from .shortened import short
+from .misuse import meant_of_function
+from .pending_base import short
 from .signatures import Streamed, argument_check, called_of, streamed, streamed_parameters
 from .task_options import Options, TaskOptions
 

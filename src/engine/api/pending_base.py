@@ -1,7 +1,11 @@
-"""The base of pending calls and of groups: they are not results, and they can be printed as code."""
+"""The base of pending calls and of groups: they are not results, and they can be printed as code.
+
+`short` formats values for messages as Python code, at most a line long.
+"""
 
 from __future__ import annotations
 
+import reprlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +13,20 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .errors import NotACall
-from .shortened import short
+
+
+class _Short(reprlib.Repr):
+    """A `reprlib.Repr` that truncates bytes before it formats them; Python's own takes seconds for a gigabyte."""
+
+    def repr_bytes(self, value: bytes, level: int) -> str:  # noqa: ARG002
+        return repr(value) if len(value) <= self.maxstring else f"{bytes(value[: self.maxstring // 2])!r}..."
+
+    repr_bytearray = repr_bytes
+
+
+short = _Short()
+short.maxstring = short.maxother = 60
+
 
 C = TypeVar("C", bound=Callable[..., Any])
 

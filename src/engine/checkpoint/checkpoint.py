@@ -19,7 +19,7 @@ from ..api.language import is_python
 from ..node import context
 from ..runtime.preemption import stopping
 from ..wire import log_records
-from ..wire.checkpoint_messages import Joined
+from ..wire.messages import Joined
 from .agreement import Announcements, Loaded, ResumeVote, SaveInterval, lead_s, participant_of, spread_s, this_world
 from .background_saves import BackgroundSaves
 from .memory_saves import opened

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from ..node import blobs, context
 from ..node.facts import memory_bytes
 from ..runtime.instance_info import instance_info
-from ..wire.checkpoint_messages import Kept, Stored
+from ..wire.messages import Kept, Stored
 from .agreement import Loaded
 from .records import Damaged
 from .slot import KeptSnapshot, Slot, restored

@@ -160,7 +160,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # without types
 
 def _explained(state: object, error: Exception) -> Exception:
     """Convert ``error`` to an error that names the path of the object that cannot be pickled, if a path is found."""
-    from ..serialization.pickling_errors import pickling_error
+    from ..serialization.error_notes import pickling_error
     from ..wire import values
 
     if isinstance(error, SerializationError):

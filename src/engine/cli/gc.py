@@ -95,7 +95,7 @@ async def _remove(journal: Journal, pools: Sequence[FoundPool], verdicts: Sequen
 
 async def _removed(journal: Journal, pool: FoundPool) -> Removal:
     from ..client.adoption import lease_kept
-    from ..serialization.pool_errors import by_lease
+    from ..serialization.error_translation import by_lease
 
     surveyor = surveys.SURVEYORS[pool.provider] if pool.place else None
     note: str | None = None

@@ -15,7 +15,7 @@ import anyio
 from ...providers.base import Fleet, MachineUsage, UsageUnknown, Warned
 from ...providers.errors import NotGone, ProviderError
 from ..api.errors import CleanupError
-from ..serialization.pool_errors import BlockEnd, cleanup_error
+from ..serialization.error_translation import BlockEnd, cleanup_error
 
 F = TypeVar("F", bound=Fleet)
 Warn = Callable[[str], object]

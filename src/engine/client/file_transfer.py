@@ -31,7 +31,7 @@ from ..runtime.work_files import FileWriter, Part, below, grouped, parts_of, sen
 from ..serialization import program
 from ..serialization.client_streams import Values
 from ..serialization.payload import Received
-from ..transport.internal_tasks import internal_payload
+from ..transport.link import internal_payload
 from ..wire.codec import ProtocolError
 from ..wire.messages import Ended, Failed
 

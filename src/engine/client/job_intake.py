@@ -22,8 +22,8 @@ from ..api.errors import PoolClosed
 from ..api.settings import placement
 from ..objects.pool_objects import Objects
 from ..objects.remaking import Remaking
-from ..serialization.own_memory import AT_ONCE_BYTES
 from ..serialization.packer import Packer
+from ..serialization.payload import AT_ONCE_BYTES
 from ..wire.messages import RunFlag
 from .jobs import AnswerPolling, BroadcastJob, SubmittedJob, as_settled, broadcast_of, task_of
 

@@ -34,8 +34,7 @@ from ..api.calls import Call, pending
 from ..api.compute import PLUGINS, AsyncCompute, Compute, SyncCompute
 from ..api.errors import ItemOutcome, NotACall, SerializationError, SetupFailed
 from ..api.misuse import no_option
-from ..api.pending_base import Pending, shown
-from ..api.shortened import short
+from ..api.pending_base import Pending, short, shown
 from ..api.tracebacks import cut
 from ..serialization.client_streams import Blocking, items_of, marked_blocking
 from ..serialization.error_notes import AttemptPlace

@@ -37,7 +37,7 @@ from ..api.errors import BudgetExceeded, CleanupError, PoolClosed, PoolIdle, Run
 from ..api.misuse import CALLED_OFF
 from ..api.plugin import Plugin, merged
 from ..api.settings import outlives
-from ..serialization.pool_errors import BlockEnd, not_ready_error, pool_error
+from ..serialization.error_translation import BlockEnd, not_ready_error, pool_error
 from ..wire.importable import ImportableModules
 from .budget import BudgetWatch, IdleWatch, UsageIntake, ended_by
 from .cleanup import LastWord, add_cleanup, cleanup_result, collecting_failures, finished, uncancelled_exits
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ..transport.connection import Connector
     from ..transport.connection_settings import ConnectionSettings
     from ..transport.plugin_hosts import PluginHosts
-    from ..transport.unix_route import Interpose
+    from ..transport.route import Interpose
     from .adoption import AdoptionRecord
     from .budget import Cost
     from .opening import Opening
@@ -74,7 +74,7 @@ ROOMS = (
     "engine.client.streaming",
     "engine.node.stack_text",
     "engine.observe.notebook_html",
-    "engine.serialization.pickling_errors",
+    "engine.serialization.error_notes",
     "engine.wire.large_copy",
 )
 
@@ -419,9 +419,8 @@ class OpenPool(JobIntake):
         image: Callable[[], Awaitable[Prepared]],
     ) -> ConnectionSettings:
         from ..objects.peer_transfers import PeerTransfers
-        from ..transport.connection_settings import ConnectionSettings
+        from ..transport.connection_settings import ConnectionSettings, Uploads
         from ..transport.instance_views import InstanceViews
-        from ..transport.uploads import Uploads
 
         settings = ConnectionSettings(
             pool=self.id,

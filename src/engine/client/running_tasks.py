@@ -12,8 +12,8 @@ from ...actors.interfaces import AttemptId
 from ..api.printable import one_line, plain
 from ..api.quantities import compact_time
 from ..api.task_stack import TaskStack
+from ..transport.diagnostics import STACKS_WITHIN_S
 from ..transport.link import FIRST_BESIDE
-from ..transport.node_stacks import WITHIN_S
 
 if TYPE_CHECKING:
     from ...actors.interfaces import AttemptSeen, Order
@@ -69,7 +69,7 @@ async def _stacks_of(link: NodeLink) -> list[TaskStack]:
 def _unseen(runs: bool, seen: Mapping[AttemptId, AttemptSeen]) -> str:
     if seen or not runs:
         return "no stack: it waits for a slot of the node"
-    return f"no stack: the node has not answered within {WITHIN_S:g} s"
+    return f"no stack: the node has not answered within {STACKS_WITHIN_S:g} s"
 
 
 def stack_of(node: int, order: Order, text: str) -> TaskStack:

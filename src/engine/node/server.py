@@ -20,9 +20,8 @@ from typing import Any
 
 from ..wire import codec
 from ..wire import messages as wire
-from ..wire.checkpoint_messages import Replicate, Safe
 from ..wire.codec import ProtocolError
-from ..wire.messages import Hello, Message
+from ..wire.messages import Hello, Message, Replicate, Safe
 from ..wire.session import FOR_NODES, FramesLost, Session, attempt_digest
 from . import limits, rank_signals
 from .blobs import BlobStore

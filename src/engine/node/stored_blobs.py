@@ -19,8 +19,7 @@ from threading import Thread
 from typing import Any, cast
 from zlib import crc32
 
-from ..wire.checkpoint_messages import Kept, Replicate, Replicated
-from ..wire.messages import LOST, Done, Failed, Logged, Message, NotMoved, Value, Yield
+from ..wire.messages import LOST, Done, Failed, Kept, Logged, Message, NotMoved, Replicate, Replicated, Value, Yield
 from . import blobs, limits
 from .blobs import BlobStore
 

@@ -23,8 +23,8 @@ import msgpack
 
 from ..wire import codec
 from ..wire import messages as wire
-from ..wire.checkpoint_messages import Joined, Kept, Stored
 from ..wire.codec import ProtocolError
+from ..wire.messages import Joined, Kept, Stored
 from . import after_call, limits, pipe
 from . import pipe as pipes
 from .blobs import BlobStore

@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...providers.shared.threads import in_thread
 from ..api.printable import plain
-from ..serialization.own_memory import Part
-from ..serialization.payload import Blob, Received, check_size, map_shared
+from ..serialization.payload import Blob, Part, Received, check_size, map_shared
 from ..wire import messages as wire
 
 T = TypeVar("T")

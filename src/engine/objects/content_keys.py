@@ -15,8 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ...providers.shared.threads import in_thread
-from ..serialization.own_memory import AT_ONCE_BYTES
-from ..serialization.payload import KEYED_BYTES, Blob
+from ..serialization.payload import AT_ONCE_BYTES, KEYED_BYTES, Blob
 
 if TYPE_CHECKING:
     from .peer_transfers import PeerTransfers

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..api.settings import Settings
-    from ..serialization.own_memory import Part
+    from ..serialization.payload import Part
 
 _ITEM = r"^item \d+ of "  # `JobFailed` names a map's item "item 3 of f", where f is the function
 PROGRESS_S = 1.0  # minimum seconds between two recorded states of a map

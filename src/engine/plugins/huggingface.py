@@ -10,7 +10,7 @@ from ...lazy_dataclass import dataclass
 from ..api.errors import SpecError
 from ..api.plugin import Plugin
 from ..api.secrets import Secret
-from ..runtime.rank_scheduling import sharing
+from ..runtime.instance_info import sharing
 from .client_versions import installed
 from .rank_layout import unless_set
 from .torch import Torch, set_accelerate_device

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lazy_dataclass import dataclass
 from ..api.plugin import Plugin, Ports
-from ..runtime.rank_scheduling import sharing
+from ..runtime.instance_info import sharing
 from .client_versions import installed, same_version
 from .rank_layout import Ranks, checked_ranks, devices, endpoint, ranks_on, unless_set
 

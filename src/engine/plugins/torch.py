@@ -15,7 +15,7 @@ from ..api import checks
 from ..api.errors import SpecError
 from ..api.plugin import Plugin, Ports
 from ..node.holdings import OWN
-from ..runtime.rank_scheduling import sharing
+from ..runtime.instance_info import sharing
 from .client_versions import same_version
 from .initialized_group import reused_group
 from .rank_layout import Ranks, checked_ranks, interface, own_address, ranks_on, unless_set

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...lazy_dataclass import dataclass
 from ..api.plugin import Plugin
 from ..plugins.rank_layout import Ranks, interface, own_address, ranks_on, unless_set
-from ..runtime.rank_scheduling import sharing
+from ..runtime.instance_info import sharing
 
 if TYPE_CHECKING:
     from ...actors.interfaces import NodeFacts

@@ -1,4 +1,6 @@
-"""The client's side of streams: reading the inputs of calls, and receiving the values of generators.
+"""The client's side of streams: reading the inputs of calls, sending their items to the running tasks, and receiving
+the
+values of generators.
 
 Reading an input never blocks the event loop.
 
@@ -11,6 +13,7 @@ INPUT-3: no error of an input ends an event loop or the thread that reads the in
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import time
 from collections import defaultdict, deque
@@ -25,7 +28,7 @@ from collections.abc import (
     Iterator,
 )
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import islice
@@ -33,6 +36,9 @@ from typing import Any, Protocol, TypeVar
 
 from ...lazy_dataclass import dataclass
 from ...providers.shared.threads import in_thread
+from ..node import exception_pickle
+from ..node.failure import text_of
+from ..wire import values
 from .frozen_items import FIXED
 from .payload import Received
 
@@ -445,3 +451,93 @@ def _retrieve(fetched: asyncio.Future[Received]) -> None:
     """Retrieve the error of a future, because asyncio logs errors that nobody retrieves."""
     if not fetched.cancelled():
         fetched.exception()
+
+
+_TEXT_CHARACTERS = 8 * 1024  # maximum length of an error that is sent as text
+
+# A function that sends one item of a stream to its task. If the first argument is None, the stream ends there: with the
+# pickled error in the second argument, or without an error.
+Give = Callable[[values.Dumped | None, bytes | None], Awaitable[None]]
+
+# Returns a context manager; pickles inside it are for a pool's nodes. It yields True if classes may have to be copied.
+ForNodes = Callable[[], AbstractContextManager[bool | None]]
+
+
+class Source:
+    """An iterable argument on the client, whose items are sent to a running task.
+
+    A separate thread advances a plain iterator, because its ``next`` may block. The order of the items is kept.
+    """
+
+    def __init__(self, items: Iterable[Any] | AsyncIterable[Any], for_nodes: ForNodes = nullcontext) -> None:
+        self._items, self._for_nodes = items, for_nodes
+        self._wanted: asyncio.Queue[int] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        # an error of the iterable that is not an `Exception`; it is raised in the caller
+        self.fatal: BaseException | None = None
+
+    def wanted(self, count: int, give: Give) -> None:
+        """Send the task ``count`` more items and, at the end of the items, None."""
+        self._wanted.put_nowait(count)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve(give))
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _serve(self, give: Give) -> None:
+        """Send the items. Report any failure to the task, which would otherwise wait forever."""
+        try:
+            await self._give_all(give)
+        except BaseException as error:  # the user's iterator failed, or an item could not be pickled or stored
+            if self._stopped:
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                return
+            if not isinstance(error, Exception | asyncio.CancelledError):
+                self.fatal = error
+            with suppress(ConnectionError):  # raised if the node is lost, for which the caller gets another error
+                await give(None, self._error(as_input_error(error)))
+
+    async def _give_all(self, give: Give) -> None:
+        news = asyncio.Event()
+        items = items_of(marked_blocking(self._items, closes=True), news)
+        try:
+            while True:
+                for _ in range(await self._wanted.get()):
+                    while not (taken := items.take(1)):
+                        if items.is_exhausted():
+                            await give(None, None)
+                            return
+                        await news.wait()
+                        news.clear()
+                    await give(self._item(taken[0]), None)
+        finally:
+            await items.close()
+
+    def _item(self, item: object) -> values.Dumped:
+        with self._for_nodes() as copies:
+            return values.dump(item, "item", by_reference=not copies)
+
+    def _error(self, error: BaseException) -> bytes:
+        with self._for_nodes():
+            return _pickled(error)
+
+
+def _pickled(error: BaseException) -> bytes:
+    """Pickle an error of the input, which the task then raises.
+
+    If the error cannot be pickled or unpickled, or is too large for a frame, it is replaced by a RuntimeError with its
+    text.
+    """
+    text = pickle.dumps(RuntimeError(f"{type(error).__name__}: {text_of(error)[:_TEXT_CHARACTERS]}"))
+    try:
+        pickled = exception_pickle.either(exception_pickle.dumps(error, most_bytes=values.INLINE_BYTES // 2), text)
+        if len(pickled) <= values.INLINE_BYTES:
+            return pickled
+    except BaseException:  # noqa: BLE001, S110  pickling its class may fail, or call exit()
+        pass
+    return text

@@ -1,31 +1,262 @@
-"""Translation of the ends of attempts, as nodes and actors report them, into the values and errors that users get.
+"""Translation of the ends of attempts and of pools, as nodes, actors and providers report them, into the values and
+errors
+that users get.
 
-A value is unpickled when the user asks for it. The end of every attempt passes through this module; `pool_errors`
-translates the ends of pools.
+An attempt is one try to run a task. A value is unpickled when the user asks for it. The end of every attempt passes
+through this module.
+
+Of a broadcast, the rank that failed first is the cause: the other ranks fail as a consequence, and may be reported
+earlier. The time of the reports is not enough to find that rank: a failing process closes its connections before its
+node can report the failure. So the errors of other ranks about a lost peer can arrive some milliseconds earlier.
 """
 
 from __future__ import annotations
 
 import copy
+import math
+import re
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from enum import IntEnum
 from functools import partial
-from typing import Any, assert_never, cast
+from typing import Any, Literal, assert_never, cast
 
 from ...actors.amounts import GB, Amounts
-from ...actors.interfaces import Ending, GaveUp, NoWorkers, Reason, Settled, Verdict
+from ...actors.interfaces import ConnectFailed, Ending, GaveUp, NoWorkers, QueuedTooLong, Reason, Settled, Verdict
+from ...actors.kernel import ActorFailed
+from ...lazy_named_tuple import NamedTuple
+from ...providers import errors as provider
 from ..api import errors
-from ..api.printable import sentence
+from ..api.printable import plainly, sentence
 from ..wire import values
 from ..wire.messages import Cause, Ended, Failed
-from .error_notes import AttemptPlace, located, tell_equal_ones_once
-from .first_failure import Failure, first_of, sign_of, summary
+from .error_notes import (
+    AttemptPlace,
+    how_to_import,
+    located,
+    ranks_of,
+    task_pickling_error,
+    tell_equal_ones_once,
+    unloadable_error,
+)
 from .payload import Received
-from .pickling_errors import how_to_import, task_pickling_error, unloadable_error
-from .pool_errors import no_node_error
 from .task_payload import Payload
 from .versions import package_versions
+
+# Failures within this time after the first report may be consequences of the same failure. The kernel may take 5 s to
+# end a process that has tens of gigabytes of memory or several GPUs.
+FOLLOWS_S = 5.0
+ERROR_CHARS = 300
+_PEER_GONE = (
+    r"(?i)connection (was )?(likely )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe"
+    r"|socket closed|remote process exited|ncclRemoteError|peer (is )?(down|gone|lost)|recv, got 0 bytes"
+    r"|heartbeat timeout|coordination service"
+)
+
+
+class Sign(IntEnum):
+    """The kind of a failure.
+
+    The smaller the number, the more likely this failure caused the failures of the other ranks.
+    """
+
+    OWN = 0  # the failure does not point to another rank
+    ABORTED = 1  # the process aborted: libraries do so when they lose a peer, but also for errors of their own
+    PEER_GONE = 2  # the failure is that another rank could not be reached
+
+
+class Failure(NamedTuple):
+    rank: int
+    at: float  # time of the failure in seconds on the pool's clock
+    sign: Sign
+
+
+def first_of(failures: Sequence[Failure]) -> Failure:
+    """Return the failure that most likely caused the others. ``failures`` must not be empty.
+
+    Of the earliest failure and the failures within `FOLLOWS_S` after it, choose the one with the smallest `Sign`; of
+    several such failures, choose the earliest.
+    """
+    earliest = min(failure.at for failure in failures)
+    near = [failure for failure in failures if failure.at <= earliest + FOLLOWS_S]
+    return min(near, key=lambda failure: (failure.sign, failure.at, failure.rank))
+
+
+def sign_of(error: Exception) -> Sign:
+    if isinstance(error, errors.TaskKilled):
+        return Sign.ABORTED if error.signal == signal.SIGABRT else Sign.OWN
+    if isinstance(error, ConnectionError) or re.search(_PEER_GONE, _text(error)):
+        return Sign.PEER_GONE
+    return Sign.OWN
+
+
+def summary(task: str, first: errors.Outcome, others: Sequence[errors.Outcome], size: int, within_s: float) -> str:
+    """Return the error message for a broadcast.
+
+    The ranks in ``others`` failed at most ``within_s`` seconds before or after the first rank.
+    """
+    sentence = f"{task} failed on rank {first.rank} of {size}: {_described(first)}"
+    if not others:
+        return sentence
+    ranks = "1 rank" if len(others) == 1 else f"{len(others)} ranks"
+    rounded = math.ceil(within_s * 10) / 10 if within_s < 10 else math.ceil(within_s)
+    return f"{sentence}; {ranks} followed within {max(0.1, rounded):g} s ({ranks_of(others)})"
+
+
+def _described(first: errors.Outcome) -> str:
+    error = first.error
+    if not isinstance(error, errors.TaskError):
+        line = " ".join(_text(error).split())
+        return _shortened(f"{type(error).__name__}: {line}" if line else type(error).__name__)
+    # remove the place from the text, because the message already names it
+    place = re.compile(r"^.*? on node \d+ \(rank \d+, attempt \d+\) ")
+    return _shortened(" ".join(place.sub("it ", str(error)).split()).rstrip("."))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= ERROR_CHARS else f"{text[:ERROR_CHARS]}..."
+
+
+def _text(error: object) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  its __str__ is the user's code
+        return ""
+
+
+# how the pool's `with` block ended: it never began, it ended with an error, or it ended without an error
+BlockEnd = Literal["unstarted", "failed", "finished"]
+UNCONFIRMED: dict[BlockEnd, str] = {
+    "unstarted": "The pool did not start, and it is not confirmed that the machines that it asked for have ended",
+    "failed": "The pool has ended, and it is not confirmed that its machines have ended",
+    "finished": (
+        "The pool has ended, and what it returned is whole; but it is not confirmed that its machines have ended"
+    ),
+}
+
+
+def pool_error(error: BaseException, block_end: BlockEnd) -> BaseException:
+    """Return the error that a user gets for the error that ended a pool. A public error is returned unchanged."""
+    failure = _only(error)
+    match failure:
+        case provider.NotGone():
+            return cleanup_error(failure, block_end)
+        case ActorFailed():
+            story = f"{type(failure.__cause__).__name__}: {failure.__cause__}"
+            closed = errors.PoolClosed(f"The pool ended by a defect of Outrider's own ({story}).")
+            closed.__cause__ = plainly(error)
+            return closed
+        case provider.ProviderError() | ConnectFailed() | NoWorkers() | QueuedTooLong():
+            translated = (
+                provider_error(failure) if isinstance(failure, provider.ProviderError) else no_node_error(failure)
+            )
+            for note in getattr(failure, "__notes__", ()):  # the notes are about failures of other nodes
+                translated.add_note(note)
+            return translated
+        case _:
+            return failure
+
+
+def not_ready_error(failed: Exception | None, ready: int, least: int, within_s: float) -> errors.OutriderError:
+    """Return the error for a pool that has too few ready nodes. ``failed``: the error of the last node that failed."""
+    counts = f"{ready} of the {least} nodes that the pool needs were ready within {within_s:g} s"
+    if failed is None:
+        story = f"{counts}, and none has failed: give them longer, by boot_timeout."
+        return errors.CapacityError(story, wanted=least, got=ready)
+    reason = pool_error(failed, "unstarted")
+    if not isinstance(reason, errors.OutriderError):
+        reason = errors.CapacityError(str(failed), wanted=least, got=ready)
+    reason.add_note(f"Only {counts}.")
+    return reason
+
+
+def no_node_error(failure: Exception) -> Exception:  # noqa: PLR0911  a table
+    match failure:
+        case provider.NoCapacity(__cause__=ConnectFailed() as refused):
+            return no_node_error(refused)
+        case provider.ProviderError():
+            return provider_error(failure)
+        case ConnectFailed(__cause__=errors.OutriderError() as cause):
+            return cause
+        case ConnectFailed(step=str(step)) if step:
+            story = f"{sentence(failure)}. Give nodes longer by Pool(boot_timeout=...), or less to install."
+            return errors.BootstrapError(story, phase=step)
+        case ConnectFailed():
+            return errors.ConnectionLost(f"{sentence(failure)}. So a node could not be reached.")
+        case QueuedTooLong():
+            return _start_timeout(failure)
+        case NoWorkers():
+            return errors.CapacityError(
+                f"{sentence(failure)}. So none of several nodes in a row could start a worker: look for the cause in "
+                "their image and plugins, and in the memory and disk that they have."
+            )
+        case _:
+            return failure
+
+
+def _start_timeout(failure: QueuedTooLong) -> errors.StartTimeout:
+    at, expected = failure.starts_at, ""
+    if at is not None:
+        expected = f", expected to start at {time.strftime('%Y-%m-%d %H:%M', time.localtime(at))}"
+    story = (
+        f"A machine waited for {failure.limit_s:g} s, the pool's start_timeout, and has not started: "
+        f"{sentence(failure.reason)}{expected}. It was given back. Allow it more by Pool(start_timeout=...), ask for "
+        "fewer or smaller machines, or ask elsewhere."
+    )
+    return errors.StartTimeout(story, reason=failure.reason, limit_s=failure.limit_s, starts_at=at)
+
+
+def provider_error(error: provider.ProviderError) -> errors.OutriderError:  # noqa: PLR0911  a table
+    text, advice = sentence(error), error.advice
+    match error:
+        case provider.NotAuthorized():
+            return errors.AuthError(f"{text}. {advice or 'The provider does not let you in: check its credentials.'}")
+        case provider.QuotaExceeded():
+            limit = "This is your account's limit: ask for more quota, or for fewer nodes."
+            return errors.QuotaError(f"{text}. {advice or limit}")
+        case provider.BadRequest():
+            return errors.SpecError(f"{text}. {advice or 'The provider can never give what was asked for.'}")
+        case provider.JournalError():
+            return errors.OutriderError(f"{text}. Nothing was created.")
+        case provider.Unreachable():
+            return errors.NetworkError(f"{text}. {advice or 'Nothing was started: try again when the network is up.'}")
+        case provider.NoCapacity():
+            nothing = "The provider has no machines to give: try again, or elsewhere."
+            return errors.CapacityError(f"{text}. {advice or nothing}")
+        case _:
+            failed = errors.CapacityError(f"{text}. {advice or 'The provider failed: try again, or elsewhere.'}")
+            failed.__cause__ = None if error.__cause__ is None else plainly(error.__cause__)
+            return failed
+
+
+def cleanup_error(trouble: provider.NotGone, block_end: BlockEnd) -> errors.CleanupError:
+    which = ", ".join(trouble.machines) or "machines of which nobody was told"
+    ends = "" if trouble.by is None else f" They end themselves {by_lease(trouble.by)}."
+    others = f" Left at no cost: {', '.join(trouble.left)}." if trouble.left else ""
+    error = errors.CleanupError(
+        f"{UNCONFIRMED[block_end]} ({sentence(trouble.why)}): {which} may still be running.{ends}{others} "
+        "`outrider gc` shows what is left, and `outrider gc --apply` ends it.",
+        machines=trouble.machines,
+        left=trouble.left,
+        by=trouble.by,
+    )
+    cause = trouble.__cause__
+    error.__cause__ = provider_error(cause) if isinstance(cause, provider.NotAuthorized) else cause
+    return error
+
+
+def by_lease(by: float) -> str:
+    """Return a text that says when the machines end by themselves. ``by``: that time in unix seconds."""
+    return f"by {time.strftime('%H:%M', time.localtime(by + 59))} at the latest, by their lease"
+
+
+def _only(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
 
 # verdicts for which a rank failed by itself, and was not only stopped or lost
 _FAILURES = {Verdict.RAISED, Verdict.DIED, Verdict.TERMINATED, Verdict.TIMED_OUT}

@@ -13,7 +13,7 @@ from ..wire import importable
 
 if TYPE_CHECKING:
     from ..api.calls import Callee
-    from ..wire.captured import Watch
+    from ..wire.copies import Watch
     from ..wire.importable import ImportableModules
 
 _by_value = RLock()  # guards the list of modules that cloudpickle copies, which is global

@@ -20,16 +20,16 @@ from ..api.pending_base import Pickled, refused_as_arguments
 from ..api.plugin import merged
 from ..api.secrets import SECRET, allow_secrets, secrets_allowed
 from ..wire import importable, values
-from ..wire.captured import Watch
+from ..wire.copies import Watch
 from ..wire.messages import RunFlag, Value
 from . import function_pickling, program
+from .client_streams import ForNodes, Source
+from .error_notes import cause_of, pickling_error
 from .frozen_items import ItemPickler
 from .payload import Blob, Shared, pending_references, referred
-from .pickling_errors import cause_of, pickling_error
 from .script import Scripts
 from .stored_objects import packing
 from .task_payload import Payload
-from .task_sources import ForNodes, Source
 
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts

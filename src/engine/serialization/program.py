@@ -26,7 +26,7 @@ from ..node import context, limits
 from ..node.context import LoadError, SetupError, current
 from ..node.failure import failed
 from ..wire import random_streams, script_modules
-from ..wire.captured import Watch
+from ..wire.copies import Watch
 from ..wire.messages import Failed
 from ..wire.spawned_main import SpawningSpec
 from ..wire.values import INLINE_BYTES
@@ -64,7 +64,7 @@ def build(
     """
     from ..api.compute import StreamCompute
     from ..api.plugin import merged
-    from .pickling_errors import cause_of, pickling_error
+    from .error_notes import cause_of, pickling_error
 
     chosen = merged(plugins, function.plugins)
     watch = watch or Watch()
@@ -192,7 +192,7 @@ class Program:
             task.has_sessions = True
         with ExitStack() as stack:
             if any(plugin.collective for plugin in plugins):
-                from ..runtime.rank_scheduling import fill_cores, without_preemption
+                from ..runtime.instance_info import fill_cores, without_preemption
 
                 if fill_cores(info):
                     stack.enter_context(without_preemption())

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ..wire import captured, pickler
+from ..wire import copies, pickler
 from ..wire.importable import importable
 from ..wire.script_modules import MAIN, Script
 
@@ -73,7 +73,7 @@ class Scripts:
             self._reloads[name] = self._reloads.get(name, 0) + 1
         return reloaded if reloaded or has_path_changed or self._rest.has_changed() else None
 
-    def of_function(self, watch: captured.Watch, *, shares_files: bool) -> Script:
+    def of_function(self, watch: copies.Watch, *, shares_files: bool) -> Script:
         """Return the description of this process's script that is sent with a function.
 
         Args:
@@ -104,7 +104,7 @@ class _Rest:
         self.data = b""
         # in a notebook or an interactive session, which have no file, definitions may change
         self.may_change = "__file__" not in vars(sys.modules[MAIN])
-        self._of: dict[str, tuple[object, captured.Watch, bytes | None]] = {}
+        self._of: dict[str, tuple[object, copies.Watch, bytes | None]] = {}
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ class _Rest:
         for name, value in defined.items():
             known = before.get(name)
             if known is None or known[0] is not value or known[1].may_change or not known[1].is_unchanged():
-                watch = captured.Watch()
+                watch = copies.Watch()
                 known = (
                     value,
                     watch,
@@ -148,7 +148,7 @@ class _Rest:
         pickles = {name: data for name, (_, _, data) in self._of.items()}
         for name, value in list(main.items()):
             if type(value) in _PLAIN and not name.startswith("_"):
-                pickles[name] = _pickled(value, captured.Watch(), {})
+                pickles[name] = _pickled(value, copies.Watch(), {})
         return zlib.compress(pickle.dumps(dict(_chosen(pickles)), 5), 1)
 
 
@@ -201,7 +201,7 @@ class _Limited:
         self.parts, self._left = [], EACH_BYTES
 
 
-def _pickled(value: object, watch: captured.Watch, others: dict[int, str]) -> bytes | None:
+def _pickled(value: object, watch: copies.Watch, others: dict[int, str]) -> bytes | None:
     file = _Limited()
     try:
         pickler.write(

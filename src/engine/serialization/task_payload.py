@@ -9,10 +9,9 @@ from ...lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from ...actors.amounts import Amounts
     from ..wire.messages import Value
-    from .client_streams import RankValues, Values
+    from .client_streams import RankValues, Source, Values
     from .payload import Blob, Shared
     from .stored_objects import Keeps, StoredObject
-    from .task_sources import Source
 
 
 @dataclass(slots=True, eq=False)

@@ -23,9 +23,10 @@ from ...providers.base import Login, Machine
 from ...providers.shared.local_command import SAID_BYTES, LocalCommand
 from ..api.printable import one_line
 from . import login
+from .connection_settings import SharedLogin, SharedLogins
+from .flow_control import ReceiveWindow
 from .login import CONNECT_S
-from .receive_window import ReceiveWindow
-from .shared_logins import SharedLogin, SharedLogins
+from .route import Interpose
 from .ssh import (
     PACKET_BYTES,
     WINDOW_BYTES,
@@ -38,7 +39,6 @@ from .ssh import (
     through,
     with_key,
 )
-from .unix_route import Interpose
 
 ENDS_S = 1.0  # seconds for a command to exit after its connection is lost, so that the error can name the exit status
 REUSE_S = 1.0  # seconds for a shared connection to open a session; a dead connection never does

@@ -1,7 +1,8 @@
 """The route into a container: each program and each channel to the executor is a command on the container's host.
 
 All data passes through the streams of ``docker exec -i`` or ``podman exec -i``: the container needs no network, no port
-and no SSH server. The host is this computer, or a host that the user's login reaches by SSH.
+and no SSH server. The host is this computer, or a host that the user's login reaches by SSH. `LocalShell` runs commands
+through such a command.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,86 @@ from . import ssh
 from .bootstrapped_route import BootstrappedRoute, BridgeOutput
 from .channels import Channel
 from .connection_settings import ConnectionSettings
-from .local_shell import LocalShell
 from .route import Route
 from .ssh import RemoteShell
 from .ssh_route import BRIDGES, SSHRoute
 
 if TYPE_CHECKING:
     import asyncssh
+
+
+PIECE_BYTES = 256 << 10
+LAST_BYTES = 64 << 10  # last bytes of stdout that are returned if the caller gives no ``output``
+ENDS_S = 30.0  # seconds for the command to exit after the end of its output
+
+
+class LocalShell:
+    """An `engine.image.commands.CommandRunner` that runs each command through the local command ``inside``."""
+
+    def __init__(self, inside: Sequence[str]) -> None:
+        self._inside = tuple(inside)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | AsyncIterable[bytes] = b"",
+        output: Callable[[bytes], None] | None = None,
+    ) -> CommandResult:
+        """See `CommandRunner.run`. The status of a command that was ended by a signal is 128 + the signal's number."""
+        try:
+            command = LocalCommand([*self._inside, *argv])
+        except OSError as error:
+            raise ConnectionRefusedError(f"{self._inside[0]} cannot be started: {error.strerror}") from error
+        try:
+            reader, writer = await asyncio.open_connection(sock=command.socket)
+        except BaseException:
+            command.socket.close()
+            command.end()
+            raise
+        kept = bytearray()
+
+        def keep(data: bytes) -> None:
+            kept.extend(data)
+            del kept[:-LAST_BYTES]
+
+        feeding = asyncio.ensure_future(_feed(writer, stdin))
+        reading = asyncio.ensure_future(_read(reader, output or keep))
+        try:
+            await asyncio.wait([feeding, reading], return_when=asyncio.FIRST_COMPLETED)
+            if feeding.done():
+                feeding.result()
+            await reading
+            status = await command.status(ENDS_S)
+        finally:
+            for task in (feeding, reading):
+                task.cancel()
+            await asyncio.wait([feeding, reading])
+            writer.close()
+            command.end()
+        if status is None or status < 0:
+            raise ConnectionResetError(f"{self._inside[0]} was ended from outside, or does not end")
+        return CommandResult(status, None, bytes(kept), command.said)
+
+
+async def _feed(writer: asyncio.StreamWriter, stdin: bytes | AsyncIterable[bytes]) -> None:
+    """Write all of ``stdin`` and close it. If the command closes its input, drop the rest."""
+    with suppress(OSError):
+        if isinstance(stdin, bytes):
+            writer.write(stdin)
+        else:
+            async for part in stdin:
+                writer.write(part)
+                await writer.drain()
+        await writer.drain()
+        writer.write_eof()
+
+
+async def _read(reader: asyncio.StreamReader, output: Callable[[bytes], None]) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(PIECE_BYTES):
+            output(data)
+
 
 # Error texts of Docker and Podman for a container that can run no more commands.
 GONE = re.compile(r"no such container|no container with name|is not running|container state improper", re.IGNORECASE)

@@ -1,9 +1,15 @@
-"""A node as the pool sees it: turns requests into frames, and frames into reports. The connection carries the bytes."""
+"""A node as the pool sees it: the link turns orders of the pool into frames, and frames of the node into reports.
+
+An order is a request of the pool's actor, such as "run this attempt". A report is a fact for the actor, such as "this
+attempt has ended". The connection carries the bytes. Internal tasks are Outrider's own tasks, such as plugin hosts and
+file transfers: they take no task slot of the node, and the actor does not know them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard, cast
 
@@ -12,12 +18,16 @@ from ...actors.interfaces import (
     Finished,
     JobId,
     Joined,
+    Looked,
+    NodeFacts,
     NodeId,
     Order,
+    Peer,
     PortsFree,
     Report,
     Returned,
     Started,
+    StopAt,
     StopChecks,
     Task,
     TaskId,
@@ -28,29 +38,139 @@ from ...providers.base import MachineId, PreemptionNotice
 from ..node import limits
 from ..objects.blob_transfers import BlobTransfers, Bulk, is_lost
 from ..objects.node_objects import NodeObjects, ObjectLost, size_of
-from ..serialization.client_streams import AHEAD
+from ..serialization.client_streams import AHEAD, Source
 from ..serialization.payload import Blob, Received
 from ..serialization.stored_objects import Whereabouts
 from ..serialization.task_payload import Payload
-from ..wire import checkpoint_messages as parts
+from ..wire import messages as parts
 from ..wire import messages as wire
 from ..wire import values
-from ..wire.codec import ProtocolError
+from ..wire.codec import ProtocolError, SharedFrame
 from ..wire.log_records import ARTIFACT_BYTES
-from ..wire.session import ACK_EVERY
+from ..wire.messages import RunFlag
+from ..wire.session import ACK_EVERY, attempt_digest
+from .diagnostics import NodeProfiles, NodeStacks
 from .memory_checkpoints import MemoryCheckpoints, NodeReplicas
-from .node_profiles import NodeProfiles
-from .node_stacks import NodeStacks
-from .plain_orders import PlainOrders
+from .node_reports import verdict
 from .task_streams import TaskStreams
-from .verdicts import verdict
 
 if TYPE_CHECKING:
+    from ..api.calls import PendingCall
     from ..objects.content_keys import ContentKeys
     from ..objects.peer_transfers import PeerTransfers
+    from ..serialization.client_streams import Values
     from ..wire.session import Session
     from .instance_views import InstanceViews
     from .task_output import PrintedLines, TaskLogs
+
+
+def internal_payload(call: PendingCall, code: bytes, *, name: str, output: Values | None = None) -> Payload:
+    """Return the payload of an internal task.
+
+    ``code``: the `serialization.program` of the task's function. ``output``: receives the values that the task yields.
+    """
+    args, kwargs, inputs = call.detach()
+    flags = RunFlag.ALONE | RunFlag.FRESH | RunFlag.BESIDE | (RunFlag.STREAM if output is not None else 0)
+    return Payload(
+        name=name,
+        function=hashlib.blake2b(code, digest_size=16).digest(),
+        code=code,
+        args=values.inline(values.dump((args, kwargs), ("args", "kwargs"))),
+        flags=int(flags),
+        output=output,
+        inputs=tuple(Source(each) for each in inputs),
+    )
+
+
+class PlainOrders:
+    """The base class of `NodeLink` with the requests that become exactly one message each."""
+
+    node: NodeId
+    stacks: NodeStacks
+    profiles: NodeProfiles
+    _views: InstanceViews
+    orders: dict[int, Order]
+    _held_back: dict[int, asyncio.Task[None]]
+    _fetching: dict[int, None]
+    # number of a ping -> the attempts that were on the node when the ping was sent
+    _pinged: dict[int, tuple[int, ...]]
+    _named = False  # whether the node's last view listed its peers
+    _pool_reports: Callable[[Sequence[Report]], None]
+
+    session: Session
+
+    def send(self, message: wire.Message) -> None:
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        raise NotImplementedError
+
+    def _schedule(self) -> None:
+        raise NotImplementedError
+
+    def _runs(self, attempt: int) -> bool:
+        raise NotImplementedError
+
+    def view(self, members: Sequence[tuple[NodeId, NodeFacts]]) -> None:
+        view = self._views.view(self.node, members)
+        if view is not None:
+            self._named = self._views.names_peers
+            self.session.send_shared(SharedFrame(*view))
+            self._schedule()
+
+    def place(self, rank: int, facts: NodeFacts, *, nodes: int, accelerators: int) -> None:
+        self._named = False
+        self.send(wire.View(self._views.place(rank, facts, nodes=nodes, accelerators=accelerators)))
+
+    def notify(self, notice: PreemptionNotice, peer: Peer | None = None) -> None:
+        from ..node.notices.watcher import NAME_CHARS, bounded  # imported here: few pools get a notice
+
+        seconds = None if notice.seconds is None else bounded(notice.seconds)
+        about = None if peer is None else wire.Peer(*peer)
+        self.send(wire.PreemptionNotice(notice.source[:NAME_CHARS], seconds, about))
+
+    def stop_at(self, stop: StopAt) -> None:
+        self.send(wire.StopAt(*stop))
+
+    def is_sent(self, attempt: AttemptId) -> bool:
+        return attempt not in self._held_back
+
+    def compare_ports(self, taken: int) -> None:
+        unsent = (order for order in map(self.orders.get, self._held_back) if order is not None)
+        ports = (order.world.port_of(order.rank) for order in unsent if order.world is not None)
+        self.send(wire.PortsTaken(taken, tuple(port for port in ports if port)))
+
+    def ping(self, number: int | None = None) -> None:
+        """Send a ping. ``number``: a unique number; None: the next number of the measurement of the clock's offset."""
+        number = self.profiles.ping().sent_ms if number is None else number
+        self._pinged[number] = tuple(self._sent_attempts())
+        self.session.send(wire.Ping(number, self.session.sent))
+        self.flush()
+
+    def ponged(self, pong: wire.Pong) -> None:
+        """Compare the attempts that the node has with those that it should have. If they differ, send it the list.
+
+        Both sides compare a digest of the attempts that were sent before the ping and have not ended. Reports of ended
+        attempts arrive before the pong.
+        """
+        self.profiles.ponged(pong)
+        sent = self._pinged.pop(pong.sent_ms, None)
+        if sent is None or not pong.attempts:
+            return
+        for earlier in [number for number in self._pinged if number < pong.sent_ms]:
+            del self._pinged[earlier]
+        if attempt_digest(each for each in sent if self._runs(each)) != pong.attempts:
+            self.send(wire.Compare(tuple(self._sent_attempts())))
+
+    def _sent_attempts(self) -> Iterator[int]:
+        return (attempt for attempt in self.orders if self._runs(attempt))
+
+    def heard(self, attempt: AttemptId) -> float | None:
+        return self.stacks.quiet_s(attempt)
+
+    def look(self, question: int, quiet_s: float) -> None:
+        self.stacks.ask(lambda seen: self._pool_reports([Looked(question, seen)]), quiet_s=quiet_s)
+
 
 # Plain integers: operators of an enumeration cost 1 us.
 _LISTENS, _ANNOUNCE, _STREAM = int(wire.RunFlag.LISTENS), int(wire.RunFlag.ANNOUNCE), int(wire.RunFlag.STREAM)

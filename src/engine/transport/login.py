@@ -1,14 +1,19 @@
 """The user's own SSH access to a host: keys, known hosts and configuration, resolved as ``ssh`` does, and always
 checked.
 
-This module also builds the errors for machines that SSH could not reach, with advice.
+This module also builds the errors, with advice, for machines that SSH could not reach: because of a host's name, the
+network, a missing or rejected key, or another service that responds at the port.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import shlex
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 
 import asyncssh
 
@@ -19,9 +24,81 @@ from ...providers.shared.login_options import passphrase_advice
 from ...providers.shared.ssh_config import ConfigMistake
 from ...providers.shared.ssh_stops import JumpFailed, ProxyCommandFailed, Stop
 from ..api.errors import AuthError, HostKeyError, SpecError
-from ..api.printable import plainly
-from . import unreached
+from ..api.printable import plain, plainly
 from .route import because, refusal
+
+SAY_S = 1.0  # seconds for a server to send its greeting
+GREETING_CHARS = 60  # characters of the greeting to show
+NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+_NO_WAY = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT}
+_OURS = b"SSH-%b-Outrider\r\n" % b"2.0"
+
+
+def no_such_name(error: BaseException) -> bool:
+    """Return whether the host's name does not exist, according to this computer's resolver."""
+    return isinstance(error, socket.gaierror) and error.errno in NO_SUCH_NAME
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether the host is up, and nothing listens at the port."""
+    return isinstance(error, OSError) and _code(error) == errno.ECONNREFUSED
+
+
+def network_story(error: BaseException, place: str, host: str, port: int) -> str:
+    """Return why ``place`` could not be reached, and what to check; empty: only the error is known."""
+    code = _code(error) if isinstance(error, OSError) else None
+    match error:
+        case socket.gaierror():
+            return f"the name {host} could not be looked up ({error.strerror}): see that this computer's network is up"
+        case OSError() if code == errno.ECONNREFUSED:
+            return (
+                f"{place} refuses the connection, as nothing listens at its port {port}: see that its SSH server runs, "
+                "and at that port"
+            )
+        case OSError() if code in _NO_WAY:
+            why = error.strerror or error
+            return f"there is no way to {place} ({why}): see that it is on, and in a network that this computer reaches"
+        case _:
+            return ""
+
+
+def _code(error: OSError) -> int | None:
+    """Return the error's number. If several addresses were tried, return the number that all their errors share."""
+    if error.errno is not None:
+        return error.errno
+    codes = {int(each) for each in re.findall(r"\[Errno (\d+)\]", str(error))}
+    return codes.pop() if len(codes) == 1 else None
+
+
+async def read_greeting(host: str, port: int) -> str | None:
+    """Return the first line that the server at a port sends; the port should belong to an SSH server. Cancel-safe.
+
+    Empty: the server sends no greeting. None: the server is an SSH server, or nothing listens at the port.
+    """
+    received, writer = b"", None
+    try:
+        async with asyncio.timeout(SAY_S):
+            reader, writer = await asyncio.open_connection(host, port)
+        async with asyncio.timeout(SAY_S):
+            writer.write(_OURS)
+            while (
+                len(received) < GREETING_CHARS and b"\n" not in received and (data := await reader.read(GREETING_CHARS))
+            ):
+                received += data
+    except (OSError, TimeoutError):
+        pass
+    finally:
+        if writer is not None:
+            writer.close()
+            with suppress(OSError):
+                writer.transport.abort()
+    return None if writer is None or received.startswith(b"SSH-") else first_line(received)
+
+
+def first_line(received: bytes) -> str:
+    lines = plain(received[:GREETING_CHARS].decode(errors="replace")).splitlines()
+    return lines[0].strip() if lines else ""
+
 
 CONNECT_S = 10.0  # seconds to connect to each host on the way, if the machine has no ``patience_s``
 ASK_METHODS_S = 5.0
@@ -126,12 +203,12 @@ async def _unreached(  # noqa: PLR0911  a table
     except (OSError, ValueError, asyncssh.Error):  # a file of the SSH configuration can no longer be read
         return refusal(machine, error, place)
     at = stop or way[-1]
-    if unreached.no_such_name(error):
+    if no_such_name(error):
         return _futile(_name_story(at.host, machine.login))
     if isinstance(error, asyncssh.ChannelOpenError) and len(way) > 1:
         return ConnectFailed(f"{place} is not reached from the jump host before it: {error.reason}")
-    if reason := unreached.story(error, place, at.host, at.port):
-        return ConnectFailed(reason, refused=unreached.is_refused(error))
+    if reason := network_story(error, place, at.host, at.port):
+        return ConnectFailed(reason, refused=is_refused(error))
     direct = at.place == way[0].place and not at.proxy_command
     if direct and (other := await _no_server(at, error, place)) is not None:
         return other
@@ -148,7 +225,7 @@ async def _no_server(at: Stop, error: BaseException, place: str) -> ConnectFaile
     """Connect to the port once more, to find out what listens there. Return None if it may be an SSH server."""
     if not isinstance(error, ConnectionError | TimeoutError | asyncssh.ConnectionLost):
         return None
-    greeting = await unreached.read_greeting(at.host, at.port)
+    greeting = await read_greeting(at.host, at.port)
     if greeting:
         how = f"give the port of that host's, as in Host({at.host!r}, port=22)"
         return _futile(f"{place} is no SSH server, as what listens there says {greeting!r}: {how}.")

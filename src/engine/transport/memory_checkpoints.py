@@ -17,7 +17,7 @@ from ...lazy_named_tuple import NamedTuple
 from ..objects.blob_transfers import BlobTransfers
 from ..objects.node_objects import NodeObjects
 from ..serialization.payload import Blob, Received
-from ..wire import checkpoint_messages as parts
+from ..wire import messages as parts
 from ..wire import messages as wire
 from .memory_versions import CopyPart, DropCopy, Left, MemoryVersions, Part, PartId, Version, VersionId
 

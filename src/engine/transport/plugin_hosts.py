@@ -28,11 +28,10 @@ from ..api.printable import plainly
 from ..runtime.plugin_host import READY, STARTING, plugin_host
 from ..serialization import function_pickling, program
 from ..serialization.client_streams import Values
+from ..serialization.error_notes import cause_of, pickling_error
 from ..serialization.error_translation import error_of
-from ..serialization.pickling_errors import cause_of, pickling_error
 from ..wire import values
-from .internal_tasks import internal_payload
-from .link import FIRST_BESIDE
+from .link import FIRST_BESIDE, internal_payload
 
 if TYPE_CHECKING:
     from ..wire.importable import ImportableModules

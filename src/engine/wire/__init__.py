@@ -4,6 +4,7 @@ Nodes run this code too: it imports only the standard library, msgpack and cloud
 message, `codec` encodes messages as frames, `values` and `pickler` convert objects to bytes, `copies` pickles code that
 nodes cannot import, and `session` is the state that survives a reconnect.
 
-Public names: `messages`, `codec`, `values`, `pickler`, `session.Session`.
+Public names: `messages`, `codec`, `values`, `pickler`, `copies`, `script_modules`, `importable`, `log_records`,
+`random_streams`, `session.Session`.
 Open first: `messages.py`, then `session.py`.
 """

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgpack
 
 from ...lazy_named_tuple import NamedTuple
-from . import checkpoint_messages
+from . import messages
 from . import messages as m
 from .ranges import Range
 
@@ -52,8 +52,8 @@ TAGS: dict[type[m.Message], int] = {
     m.Profile: 24,
     m.Refer: 25,
     m.MoveToDisk: 26,
-    checkpoint_messages.Replicate: 27,
-    checkpoint_messages.Safe: 28,
+    messages.Replicate: 27,
+    messages.Safe: 28,
     m.PortsTaken: 29,
     m.Compare: 71,
     m.Keys: 60,
@@ -81,10 +81,10 @@ TAGS: dict[type[m.Message], int] = {
     m.Stacks: 44,
     m.Profiled: 45,
     m.NotMoved: 46,
-    checkpoint_messages.Kept: 47,
-    checkpoint_messages.Stored: 48,
-    checkpoint_messages.Replicated: 49,
-    checkpoint_messages.Joined: 70,
+    messages.Kept: 47,
+    messages.Stored: 48,
+    messages.Replicated: 49,
+    messages.Joined: 70,
     m.Put: 50,
     m.Get: 51,
     m.Have: 52,

@@ -12,9 +12,201 @@ from enum import IntFlag, StrEnum
 from typing import Any
 
 from ...lazy_named_tuple import NamedTuple
-from .checkpoint_messages import Joined, Kept, Replicate, Replicated, Safe, Stored
-from .peer_messages import Arrived, Copy, Digest, GetRest, Keys, Pull, PutRest, Serve, Serving, Unserve
 from .ranges import Name, Number, Port, Quantity, Seconds, Share, Size, Stream, Text
+
+# --- client -> node --------------------------------------------------------------------------------------------------
+
+
+class Keys(NamedTuple):
+    """The certificate and the key (PEM) with which the pool's nodes authenticate each other.
+
+    Nodes keep them in memory only.
+    """
+
+    certificate: bytes
+    key: bytes
+
+
+class Serve(NamedTuple):
+    """A permission: nodes that send the text ``ticket`` may get a blob, even while the blob is still arriving here.
+
+    The answer is `Serving`.
+    """
+
+    ticket: Name
+    blob: str
+    size_bytes: Size
+
+
+class Unserve(NamedTuple):
+    """The withdrawal of the permission that `Serve` gave for ``ticket``."""
+
+    ticket: Name
+
+
+class Pull(NamedTuple):
+    """A request to copy a blob, or its missing bytes, from another node, which serves the blob under ``ticket``.
+
+    The answer is `Arrived`.
+    """
+
+    blob: str
+    size_bytes: Size
+    ticket: Name
+    address: Name
+    port: Port
+
+
+class Copy(NamedTuple):
+    """A request like `Pull`, for a blob that is verified in another way: `Arrived.digest` is empty."""
+
+    blob: str
+    size_bytes: Size
+    ticket: Name
+    address: Name
+    port: Port
+
+
+class Digest(NamedTuple):
+    """A request for the digest of a blob that is on the node. The answer is `Arrived`."""
+
+    blob: str
+
+
+class PutRest(NamedTuple):
+    """client -> node: like `Put`, but only the bytes of the blob from ``offset`` to the end follow.
+
+    The node has already received the bytes before ``offset`` from another node, by `Pull`.
+    """
+
+    blob: str
+    size_bytes: Size
+    offset: Size
+
+
+# --- node -> client --------------------------------------------------------------------------------------------------
+
+
+class Serving(NamedTuple):
+    """The answer to `Serve`. ``port``: the port on which the node listens for other nodes.
+
+    ``port`` None: the node cannot listen; ``reason`` is the cause.
+    """
+
+    ticket: Name
+    port: Port | None
+    reason: Text = ""
+
+
+class Arrived(NamedTuple):
+    """A report on the bytes of a blob that this node has.
+
+    If the blob is complete, ``digest`` is its SHA-256 in hex. If it is not, the `Pull` has failed. ``connected`` False:
+    the node could not connect to the other node.
+    """
+
+    blob: str
+    have_bytes: Size
+    digest: Name
+    connected: bool
+    reason: Text = ""
+
+
+# --- node -> node ----------------------------------------------------------------------------------------------------
+
+
+class GetRest(NamedTuple):
+    """A request for a blob, sent from node to node.
+
+    The answer is frames with the blob's bytes from ``offset`` to the end.
+
+    An empty frame means that no new bytes have arrived at the sender yet. After the last byte, the connection can be
+    used for the next request.
+    """
+
+    ticket: Name
+    offset: Size
+
+
+# --- client -> node --------------------------------------------------------------------------------------------------
+
+
+class Replicate(NamedTuple):
+    """A request that a node store a copy of a checkpoint part as blob ``blob``, and verify the copy.
+
+    If the node does not have the blob yet, it copies the file ``path`` of the computer that has the original. The first
+    ``size_bytes`` bytes of the blob are the part. ``digest`` None: the node does not verify the copy. The answer is
+    `Replicated`.
+    """
+
+    blob: str
+    path: str
+    size_bytes: Size
+    digest: Number | None
+
+
+class Safe(NamedTuple):
+    """A report that a checkpoint is safe: each of its parts has been copied to the requested number of nodes.
+
+    ``blobs``: the names of the parts that this node keeps (see `Kept`).
+    """
+
+    blobs: tuple[str, ...]
+
+
+# --- node -> client --------------------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    """A report that a rank has stored its part of a checkpoint in the node's memory, as ``blob``.
+
+    The part contains the rank's state after ``step`` steps of the named run. ``again``: how often the rank had already
+    returned to an earlier step. ``copies``: the number of nodes that must have the part. ``sharded``: whether other
+    ranks store the remaining pieces of some tensors. ``digest``: a checksum of the part without its first 64 bytes. To
+    compute it, take a checksum of each complete block of 256 KiB; the digest is the CRC-32 of these checksums, followed
+    by the bytes after the last complete block.
+    """
+
+    attempt: Number
+    run: Name
+    again: Number
+    step: Number
+    copies: Number
+    sharded: bool
+    size_bytes: Size
+    digest: Number
+    blob: str
+
+
+class Stored(NamedTuple):
+    """A report that a checkpoint is complete in the storage. The fields have the same meaning as in `Kept`."""
+
+    attempt: Number
+    run: Name
+    again: Number
+    step: Number
+
+
+class Joined(NamedTuple):
+    """A report that from now on the ranks of a broadcast wait for each other, because they save checkpoints together.
+
+    ``attempt``: the attempt of one rank of that broadcast.
+    """
+
+    attempt: Number
+
+
+class Replicated(NamedTuple):
+    """The answer to `Replicate`.
+
+    ``path``: the file path by which other processes of the node's computer can open the blob. ``problem``: the reason,
+    for people, why the node could not store or verify the blob; empty if it succeeded.
+    """
+
+    blob: str
+    path: str
+    problem: Text
+
 
 PROTOCOL_VERSION = 4
 LOST = "lost: "  # a blob name that begins with this prefix is an error text: the node could not store the blob

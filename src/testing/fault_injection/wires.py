@@ -15,7 +15,7 @@ FULL_BYTES = 1 << 20  # once so many bytes are queued in one direction, the rela
 
 
 class Wires:
-    """The wires of all nodes, one per node. An implementation of `transport.unix_route.Interpose`."""
+    """The wires of all nodes, one per node. An implementation of `transport.route.Interpose`."""
 
     def __init__(self) -> None:
         self._wires: dict[str, Wire] = {}

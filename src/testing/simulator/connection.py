@@ -24,8 +24,7 @@ from ...actors.interfaces import (
     Verdict,
 )
 from ...engine.objects.blob_transfers import TransferProgress
-from ...engine.serialization.own_memory import Part
-from ...engine.serialization.payload import Blob, Received
+from ...engine.serialization.payload import Blob, Part, Received
 from ...engine.serialization.task_payload import Payload
 from ...engine.transport.link import NodeLink
 from ...engine.transport.task_output import PrintedLines, TaskLogs

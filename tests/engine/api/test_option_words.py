@@ -135,7 +135,7 @@ def test_the_option_without_a_name_is_the_first_of_its_class(kind: str, first: s
 SOURCE = Path(outrider.__file__).parent
 FOR_PYTHON = (  # messages about what only programs do
     "engine/api/option_words.py",
-    "engine/api/foreign_names.py",
+    "engine/api/misuse.py",
     "engine/plugins/joblib_backend.py",
     "testing/",
     "testing/__init__.py",

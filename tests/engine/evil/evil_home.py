@@ -18,7 +18,7 @@ import msgpack
 from outrider.engine.node import client_channels
 from outrider.engine.node import server as node_server
 from outrider.engine.node.server import ExecutorServer
-from outrider.engine.wire import checkpoint_messages, codec
+from outrider.engine.wire import codec, messages
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.session import FOR_NODES, UNCOUNTED, Session
 
@@ -54,14 +54,12 @@ WORDS: dict[type[Any], Callable[[int], m.Message]] = {
     m.Stacks: lambda attempt: m.Stacks(attempt % 7, attempt if attempt % 3 else None, "forged\x1b[2J" * 9, 2**63 - 1),
     m.Profiled: lambda attempt: m.Profiled(attempt, "forged\x1b[2J", f"forged {attempt}", "forged\x1b[2J" * 9),
     m.NotMoved: lambda attempt: m.NotMoved(f"forged {attempt}", "forged\x1b[2J" * 9),
-    checkpoint_messages.Kept: lambda attempt: checkpoint_messages.Kept(
+    messages.Kept: lambda attempt: messages.Kept(
         attempt, f"forged {attempt}", 2**63 - 1, attempt % 3, 2**63 - 1, True, 2**47, 0, f"forged {attempt}"
     ),
-    checkpoint_messages.Joined: checkpoint_messages.Joined,
-    checkpoint_messages.Stored: lambda attempt: checkpoint_messages.Stored(
-        attempt, f"forged {attempt}", 2**63 - 1, 2**63 - 1
-    ),
-    checkpoint_messages.Replicated: lambda attempt: checkpoint_messages.Replicated(
+    messages.Joined: messages.Joined,
+    messages.Stored: lambda attempt: messages.Stored(attempt, f"forged {attempt}", 2**63 - 1, 2**63 - 1),
+    messages.Replicated: lambda attempt: messages.Replicated(
         f"forged {attempt}", "/dev/zero", "forged\x1b[2J" * (attempt % 2)
     ),
     m.Serving: lambda attempt: m.Serving(f"forged {attempt}", None, "forged\x1b[2J" * 9),

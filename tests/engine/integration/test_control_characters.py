@@ -39,11 +39,11 @@ from outrider.engine.observe.descriptions import describe
 from outrider.engine.observe.pool_view import PoolView
 from outrider.engine.observe.prints import marked
 from outrider.engine.observe.table import View, summary
-from outrider.engine.serialization import error_translation, pickling_errors, pool_errors
+from outrider.engine.serialization import error_notes, error_translation
 from outrider.engine.serialization.payload import Received
 from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.serialization.versions import version_mismatch
-from outrider.engine.transport import host_key_rotation, requirement_check, ssh
+from outrider.engine.transport import requirement_check, ssh, ssh_route
 from outrider.engine.transport.channels import Control, Receiving
 from outrider.engine.transport.connection import NodeConnection
 from outrider.engine.transport.instance_views import InstanceViews
@@ -210,20 +210,18 @@ def failures(text: str) -> Iterator[BaseException]:
         yield error_translation.gave_up_error(GaveUp(reason, ((0, text),), 0), text)  # type: ignore[arg-type]
     for kind in kinds_of(providers.ProviderError):
         if kind.__module__ == providers.__name__:
-            yield pool_errors.provider_error(kind(text))
-    yield pickling_errors.pickling_error(ValueError(text), "train", "it")
-    yield pickling_errors.unloadable_error(ValueError(text), f"The result of {PLACE}", PLACE.task)
+            yield error_translation.provider_error(kind(text))
+    yield error_notes.pickling_error(ValueError(text), "train", "it")
+    yield error_notes.unloadable_error(ValueError(text), f"The result of {PLACE}", PLACE.task)
     yield bootstrap_error("apt", text, command=text, log=[text], hint=text)
     yield bootstrap_error("apt", text, command=text, log=[text]).at(text, 0)
-    yield host_key_rotation._failed(
-        "it", CommandResult(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, "")
-    )
+    yield ssh_route._failed("it", CommandResult(1, None, b"", text.encode("utf-8", "replace")), Machine(text, None, ""))
     yield version_mismatch(text, {"Python": "3.11"}, {"Python": text})
     facts = NodeFacts(text, text, (), ((text, 1.0),))
     yield requirement_check.too_small(facts, {"cpus": 0}, requirement_check.Wanted(vcpus=1)) or ValueError(text)
     wanted = requirement_check.Wanted(AcceleratorRequest("A100", 1))
     yield requirement_check.too_small(facts, {}, wanted) or ValueError(text)
-    yield pool_errors.pool_error(ConnectFailed(text), "unstarted")
+    yield error_translation.pool_error(ConnectFailed(text), "unstarted")
 
 
 @settings(max_examples=25, deadline=None)
@@ -320,7 +318,7 @@ async def raised(text: str) -> list[BaseException]:
         await caught(connection._transfer(transfer, Get("name"))),
         await caught(channel.first),
         await caught(transfer.done),
-        *[await caught(thrown(pool_errors.pool_error(failed, "unstarted"))) for failed in completed],
+        *[await caught(thrown(error_translation.pool_error(failed, "unstarted"))) for failed in completed],
         *[error for failed in completed if (error := failed.__cause__) is not None],
         await caught(of(lambda: error_translation.load_value(unpickled(wrong), payload.name))),
     ]

@@ -19,8 +19,7 @@ from outrider.actors.interfaces import NodeId
 from outrider.engine.api.plugin import Heard, Joined, Left, News, NodeSide, PluginContext, Setup
 from outrider.engine.integrations import using
 from outrider.engine.transport import plugin_hosts
-from outrider.engine.transport.connection import NodeConnection
-from outrider.engine.transport.forward import Forwards
+from outrider.engine.transport.connection import Forwards, NodeConnection
 from outrider.engine.transport.plugin_hosts import AHEAD, PluginInbox
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from outrider import Local, Plugin, Pool, compute
 from outrider.engine.api.plugin import NodeSide, Setup
 from outrider.engine.transport.channels import Channel
 from outrider.engine.transport.connection import NodeConnection
-from outrider.engine.transport.unix_route import UnixRoute
+from outrider.engine.transport.route import UnixRoute
 
 pytestmark = pytest.mark.anyio
 

@@ -22,8 +22,8 @@ from outrider import Local, OutriderError, Pool, compute, instance_info
 from outrider.engine.client import opening
 from outrider.engine.transport import heartbeat, ssh
 from outrider.engine.transport.channels import Channel
+from outrider.engine.transport.route import UnixRoute
 from outrider.engine.transport.ssh import new_key
-from outrider.engine.transport.unix_route import UnixRoute
 from outrider.providers.base import EntryPoints, Fleet, LaunchRequest, Machine
 
 pytestmark = pytest.mark.anyio

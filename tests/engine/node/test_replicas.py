@@ -15,8 +15,7 @@ from outrider.engine.checkpoint.slot import Slot
 from outrider.engine.checkpoint.snapshot import Snapshot
 from outrider.engine.node.blobs import FREE, BlobStore
 from outrider.engine.node.stored_blobs import HEAD_BYTES, NamedBlobs, Replicas, part_digest
-from outrider.engine.wire.checkpoint_messages import Kept, Replicate, Replicated
-from outrider.engine.wire.messages import LOST
+from outrider.engine.wire.messages import LOST, Kept, Replicate, Replicated
 
 pytestmark = pytest.mark.anyio
 SIZE = HEAD_BYTES + 100_000

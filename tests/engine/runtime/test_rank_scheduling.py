@@ -13,7 +13,7 @@ import pytest
 
 from outrider import InstanceInfo
 from outrider.engine.api.instance import Peer
-from outrider.engine.runtime import rank_scheduling
+from outrider.engine.runtime import instance_info
 
 
 def info(*hostnames: str, local: int = 1) -> InstanceInfo:
@@ -37,13 +37,13 @@ def test_policy_depends_on_ranks_and_cores_of_the_host(
     monkeypatch: pytest.MonkeyPatch, place: InstanceInfo, cores: int, expected: bool
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    assert rank_scheduling.fill_cores(place) is expected
+    assert instance_info.fill_cores(place) is expected
 
 
 def test_sharing_counts_ranks_of_a_host_whatever_their_node() -> None:
-    assert rank_scheduling.sharing(info("a", "b")) == 1
-    assert rank_scheduling.sharing(info("a", "b", local=2)) == 2
-    assert rank_scheduling.sharing(info("a", "a", "b", "a")) == 3
+    assert instance_info.sharing(info("a", "b")) == 1
+    assert instance_info.sharing(info("a", "b", local=2)) == 2
+    assert instance_info.sharing(info("a", "a", "b", "a")) == 3
 
 
 @contextmanager
@@ -70,13 +70,13 @@ def thread() -> Iterator[int]:
 def test_all_threads_change_policy_and_return() -> None:
     own = get_native_id()
     with thread() as before:
-        with rank_scheduling.without_preemption(), thread() as during:
+        with instance_info.without_preemption(), thread() as during:
             assert {os.sched_getscheduler(each) for each in (own, before, during)} == {os.SCHED_BATCH}
         assert {os.sched_getscheduler(each) for each in (own, before)} == {os.SCHED_OTHER}
 
 
 def test_policy_returns_in_a_thread_that_outlives_the_ranks() -> None:
-    ranks = rank_scheduling.without_preemption()
+    ranks = instance_info.without_preemption()
     ranks.__enter__()
     with thread() as during:
         ranks.__exit__(None, None, None)
@@ -88,7 +88,7 @@ def test_policy_of_the_user_stays() -> None:
 
     def chosen() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        with rank_scheduling.without_preemption():
+        with instance_info.without_preemption():
             policies.append(os.sched_getscheduler(0))
         policies.append(os.sched_getscheduler(0))
 
@@ -104,5 +104,5 @@ def test_sandbox_with_a_single_policy_is_no_obstacle(monkeypatch: pytest.MonkeyP
         raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(os, refused, refuse)
-    with rank_scheduling.without_preemption():
+    with instance_info.without_preemption():
         pass

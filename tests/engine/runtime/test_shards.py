@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider import instance_info, shard
-from outrider.engine.runtime import shards
+from outrider.engine.runtime import instance_info as shards
 
 
 class World:

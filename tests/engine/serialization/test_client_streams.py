@@ -20,13 +20,13 @@ from outrider.engine.serialization.client_streams import (
     Blocking,
     Items,
     PlainItems,
+    Source,
     ThreadItems,
     Values,
     items_of,
     marked_blocking,
 )
 from outrider.engine.serialization.payload import Received
-from outrider.engine.serialization.task_sources import Source
 from outrider.engine.wire import values
 from outrider.engine.wire.values import Dumped
 

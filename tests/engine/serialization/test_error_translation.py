@@ -19,17 +19,18 @@ from outrider.engine.api.errors import (
     TaskFailed,
 )
 from outrider.engine.api.tracebacks import remote_traceback
-from outrider.engine.serialization.error_notes import AttemptPlace
+from outrider.engine.serialization.error_notes import AttemptPlace, pickling_error, unloadable_error
 from outrider.engine.serialization.error_translation import (
     broadcast_error,
     ended_error,
     failed_error,
     gave_up_error,
+    not_ready_error,
+    pool_error,
+    provider_error,
     unpack_all,
 )
 from outrider.engine.serialization.payload import Received
-from outrider.engine.serialization.pickling_errors import pickling_error, unloadable_error
-from outrider.engine.serialization.pool_errors import not_ready_error, pool_error, provider_error
 from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.wire import values
 from outrider.engine.wire.messages import Cause, Ended, Failed, Value

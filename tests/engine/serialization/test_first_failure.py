@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.engine.api import errors
-from outrider.engine.serialization.first_failure import FOLLOWS_S, Failure, Sign, first_of, sign_of
+from outrider.engine.serialization.error_translation import FOLLOWS_S, Failure, Sign, first_of, sign_of
 
 _times = st.integers(0, 80).map(lambda tenths: tenths / 8)  # exact, also when moved
 _failures = st.lists(

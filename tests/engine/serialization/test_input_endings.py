@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.serialization.client_streams import AsyncItems, Blocking, BufferedItems, items_of
-from outrider.engine.serialization.task_sources import Source
+from outrider.engine.serialization.client_streams import AsyncItems, Blocking, BufferedItems, Source, items_of
 from outrider.engine.wire import values
 
 from .input_kinds import ENDINGS, KINDS, made

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from outrider.engine.serialization.own_memory import OwnMemory, Part, is_fixed
+from outrider.engine.serialization.payload import OwnMemory, Part, is_fixed
 
 
 def read_only_array() -> memoryview:

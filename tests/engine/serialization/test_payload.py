@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from outrider.engine.node import blobs
-from outrider.engine.serialization import own_memory, payload
-from outrider.engine.serialization.own_memory import huge_buffer
-from outrider.engine.serialization.payload import Blob, Received, map_shared
+from outrider.engine.serialization import payload
+from outrider.engine.serialization.payload import Blob, Received, huge_buffer, map_shared
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_large_buffers_are_private_memory_which_alone_is_in_huge_pages() -> None
 def test_a_blob_is_copied_whole_from_memory_that_can_be_written_to_and_that_cannot(
     as_part: Callable[[bytearray], memoryview],
 ) -> None:
-    parts = [as_part(bytearray(os.urandom(size))) for size in (3, own_memory.COPY_BYTES + 5, 1)]
+    parts = [as_part(bytearray(os.urandom(size))) for size in (3, payload.COPY_BYTES + 5, 1)]
     blob = Blob("b", parts, sum(map(len, parts)))
     blob.begin_copy()
     assert blob.filled is not None

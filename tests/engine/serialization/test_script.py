@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.serialization.script import REST_BYTES, Scripts
-from outrider.engine.wire.captured import Watch
+from outrider.engine.wire.copies import Watch
 from outrider.engine.wire.script_modules import MAIN, Script
 
 

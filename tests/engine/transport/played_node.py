@@ -10,8 +10,7 @@ from typing import Any
 
 from outrider.actors.interfaces import AttemptId, Finished, JobId, NodeId, Order, Report, Task, TaskId
 from outrider.engine.objects.blob_transfers import TransferProgress
-from outrider.engine.serialization.own_memory import Part
-from outrider.engine.serialization.payload import Blob
+from outrider.engine.serialization.payload import Blob, Part
 from outrider.engine.serialization.task_payload import Payload
 from outrider.engine.transport.instance_views import InstanceViews
 from outrider.engine.transport.link import NodeLink

@@ -14,14 +14,13 @@ import pytest
 from outrider.engine.node.bridge import BEGINS
 from outrider.engine.node.client_channels import ByteStream
 from outrider.engine.objects.blob_transfers import TransferProgress
-from outrider.engine.serialization.own_memory import Filled
-from outrider.engine.serialization.payload import Received
-from outrider.engine.transport import channels, memory_ahead
+from outrider.engine.serialization.payload import Filled, Received
+from outrider.engine.transport import channels
 from outrider.engine.transport.channels import STEP_BYTES, Channel, Control, Receiving, Sending
 from outrider.engine.transport.connection import NodeConnection
+from outrider.engine.transport.flow_control import MOST_BYTES, SendAhead
 from outrider.engine.transport.link import NodeLink
 from outrider.engine.transport.route import TRANSFERS, Route
-from outrider.engine.transport.send_ahead import MOST_BYTES, SendAhead
 from outrider.engine.transport.ssh_route import _SSHChannel
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, encode
@@ -157,7 +156,7 @@ async def test_a_blob_comes_whole_and_its_course_is_told(piece: int) -> None:
     assert bytes(transfer.buffer[:256]) == bytes(range(256))
 
 
-@pytest.mark.parametrize("size_bytes", [SIZE, 3 * memory_ahead.STEP_BYTES])
+@pytest.mark.parametrize("size_bytes", [SIZE, 3 * channels.ALLOCATED_BYTES])
 async def test_the_memory_of_a_blob_that_came_can_be_given_back_at_once(size_bytes: int) -> None:
     """Whoever has the transfer yet: its view of the memory once made `Received.drop` fail, unseen."""
     transfer, _ = receiving()

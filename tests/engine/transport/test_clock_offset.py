@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from outrider.engine.transport import clock_offset
-from outrider.engine.transport.clock_offset import DRIFT, KEPT, UNANSWERED, ClockOffset
+from outrider.engine.transport import diagnostics
+from outrider.engine.transport.diagnostics import DRIFT, KEPT_PINGS, UNANSWERED_PINGS, ClockOffset
 
 SLACK_S = 1e-5  # of floats as large as unix times
 delays = st.floats(1e-5, 3.0)
@@ -55,14 +55,14 @@ def test_a_step_of_the_clock_is_followed(
 
 def test_the_first_invariant_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """CLOCK-1: an error that does not grow with time."""
-    monkeypatch.setattr(clock_offset, "DRIFT", 0.0)
+    monkeypatch.setattr(diagnostics, "DRIFT", 0.0)
     with pytest.raises(AssertionError):
         test_the_true_offset_lies_within_the_error.hypothesis.inner_test([(0, 1e-3, 1e-3)], 0.0, DRIFT, 600.0)  # type: ignore[attr-defined]
 
 
 def test_the_second_invariant_falls_without_its_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """CLOCK-2: pings from before a step count on, and had a shorter way."""
-    monkeypatch.setattr(clock_offset, "_agree", lambda *_: True)
+    monkeypatch.setattr(diagnostics, "_agree", lambda *_: True)
     with pytest.raises(AssertionError):
         test_a_step_of_the_clock_is_followed.hypothesis.inner_test([(0, 1e-3, 1e-3)], 0.0, 20.0)  # type: ignore[attr-defined]
 
@@ -91,13 +91,15 @@ def test_an_answer_to_nothing_and_one_without_a_time_say_nothing() -> None:
 
 def test_it_keeps_no_more_than_it_needs() -> None:
     clock = ClockOffset()
-    for at in range(2 * UNANSWERED):
+    for at in range(2 * UNANSWERED_PINGS):
         clock.ping(float(at))
-    assert len(clock._sent) == UNANSWERED
-    for at in range(1000, 1000 + 2 * KEPT):  # each takes longer than the one before, which so may be the best for long
+    assert len(clock._sent) == UNANSWERED_PINGS
+    for at in range(
+        1000, 1000 + 2 * KEPT_PINGS
+    ):  # each takes longer than the one before, which so may be the best for long
         took_s = (at - 999) * 0.001
         clock.pong(clock.ping(float(at)), at + took_s / 2, at + took_s)
-    assert len(clock._seen) == KEPT
+    assert len(clock._seen) == KEPT_PINGS
     assert not clock._sent, "those before a ping that was answered are lost"
 
 

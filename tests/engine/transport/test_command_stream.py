@@ -21,8 +21,8 @@ import pytest
 from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.api.errors import AuthError, HostKeyError
 from outrider.engine.transport import command_stream, reachability, ssh
+from outrider.engine.transport.connection_settings import SharedLogin, SharedLogins
 from outrider.engine.transport.login import ssh_refusal
-from outrider.engine.transport.shared_logins import SharedLogin, SharedLogins
 from outrider.engine.transport.ssh import Connected, RemoteShell
 from outrider.providers.base import Address, Login, Machine, MachineId
 from outrider.providers.shared import local_command

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from outrider.engine.transport.forward import Forwards
+from outrider.engine.transport.connection import Forwards
 
 pytestmark = pytest.mark.anyio
 

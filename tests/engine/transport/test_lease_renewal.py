@@ -14,8 +14,8 @@ import pytest
 
 from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.image.commands import CommandResult, CommandRunner
-from outrider.engine.transport import lease_renewal
-from outrider.engine.transport.lease_renewal import RENEWALS, LeaseRenewal
+from outrider.engine.transport import bootstrapped_route
+from outrider.engine.transport.bootstrapped_route import RENEWALS, LeaseRenewal
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 60.0
@@ -115,7 +115,7 @@ async def test_a_failure_is_silent_and_tried_again(tmp_path: Path) -> None:
 async def test_a_long_lease_is_renewed_as_often_as_a_shorter_one_of_an_adopted_machine_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_renewal, "MOST_S", 0.01)
+    monkeypatch.setattr(bootstrapped_route, "MOST_S", 0.01)
     (file := tmp_path / "lease").touch()
     async with renewing(Here(), file, 3600.0):
         await touched(file)
@@ -196,7 +196,7 @@ async def test_work_that_fails_before_the_lease_was_seen_says_why(tmp_path: Path
 
 async def test_the_invariant_falls_without_its_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-1"""
-    monkeypatch.setattr(lease_renewal, "CHECK_LEASE", "exit 0")
+    monkeypatch.setattr(bootstrapped_route, "CHECK_LEASE", "exit 0")
     monkeypatch.setitem(globals(), "PATIENCE_S", 0.2)
     with pytest.raises(TimeoutError):
         await test_a_machine_without_an_armed_lease_is_refused_at_once(tmp_path, there=True)

@@ -20,10 +20,9 @@ from outrider.actors.interfaces import (
 )
 from outrider.engine.node.notices.watcher import NAME_CHARS
 from outrider.engine.objects import blob_transfers
-from outrider.engine.serialization.own_memory import Part
-from outrider.engine.serialization.payload import Blob
+from outrider.engine.serialization.payload import Blob, Part
 from outrider.engine.serialization.task_payload import Payload
-from outrider.engine.transport import verdicts
+from outrider.engine.transport import node_reports
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import ProtocolError, Splitter, decode
 from outrider.engine.wire.session import attempt_digest
@@ -51,7 +50,7 @@ pytestmark = pytest.mark.anyio
 def test_how_an_attempt_ended_without_a_word_is_told_by_its_cause(
     cause: wire.Cause, code: int, verdict: Verdict
 ) -> None:
-    assert verdicts.verdict(wire.Ended(1, cause, code, "")) is verdict
+    assert node_reports.verdict(wire.Ended(1, cause, code, "")) is verdict
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import pytest
 
 from outrider.actors.interfaces import ConnectFailed
 from outrider.engine.api.errors import AuthError, HostKeyError, SpecError
-from outrider.engine.transport import login, ssh, unreached
+from outrider.engine.transport import login, ssh
 from outrider.engine.transport.login import ssh_refusal
 from outrider.engine.transport.ssh import RemoteShell
 from outrider.providers.base import Address, Login, Machine, MachineId
@@ -192,7 +192,7 @@ async def test_what_is_no_ssh_server_is_told_by_what_it_says(monkeypatch: pytest
     for says, within_s in ((b"HTTP/1.1 400 \x1b[2JBad Request\r\n\r\n", 60.0), (b"", 2.0), (b"", 20.0)):
         if silent in str(stories.get(says)):
             break  # a busy computer may not even connect within the 2 s
-        monkeypatch.setattr(unreached, "SAY_S", within_s)
+        monkeypatch.setattr(login, "SAY_S", within_s)
         monkeypatch.setattr("outrider.engine.transport.ssh.CONNECT_S", 60.0 if says else 0.5)
         async with await asyncio.start_server(partial(talk, says=says), "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]

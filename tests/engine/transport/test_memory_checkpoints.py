@@ -15,7 +15,7 @@ from outrider.engine.serialization.payload import Blob, Received
 from outrider.engine.transport import memory_checkpoints
 from outrider.engine.transport.memory_checkpoints import MemoryCheckpoints, NodeReplicas
 from outrider.engine.transport.memory_versions import Part, PartId
-from outrider.engine.wire import checkpoint_messages as parts
+from outrider.engine.wire import messages as parts
 from outrider.engine.wire import messages as wire
 
 pytestmark = pytest.mark.anyio

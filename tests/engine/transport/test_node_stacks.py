@@ -10,8 +10,8 @@ import pytest
 
 from outrider.actors.interfaces import AttemptId, AttemptSeen
 from outrider.engine.node import stack_text
-from outrider.engine.transport import node_stacks
-from outrider.engine.transport.node_stacks import NodeStacks
+from outrider.engine.transport import diagnostics
+from outrider.engine.transport.diagnostics import NodeStacks
 from outrider.engine.wire import messages as wire
 
 pytestmark = pytest.mark.anyio
@@ -64,13 +64,13 @@ async def test_the_newest_sign_of_life_counts() -> None:
 
 
 async def test_a_node_that_does_not_answer_or_is_lost_ends_the_wait(monkeypatch: Any) -> None:
-    monkeypatch.setattr(node_stacks, "WITHIN_S", 0.0)
+    monkeypatch.setattr(diagnostics, "STACKS_WITHIN_S", 0.0)
     asked = Asked(1)
     asked.stacks.ask(asked.answers.append)
     async with asyncio.timeout(60):
         while not asked.answers:
             await asyncio.sleep(0.001)
-    monkeypatch.setattr(node_stacks, "WITHIN_S", 60.0)
+    monkeypatch.setattr(diagnostics, "STACKS_WITHIN_S", 60.0)
     asked.stacks.ask(asked.answers.append)
     asked.stacks.close()
     asked.stacks.ask(asked.answers.append)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.transport.packet_ends import TAG_BYTES, PacketEnds, handshake_end
+from outrider.engine.transport.ssh import TAG_BYTES, PacketEnds, handshake_end
 
 GCM = "aes128-gcm@openssh.com"
 HELLO = b"a line before it\r\nSSH-2.0-server\r\n"

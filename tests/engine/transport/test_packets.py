@@ -9,8 +9,8 @@ import asyncssh
 import pytest
 
 from outrider.engine.transport import ssh
-from outrider.engine.transport.packet_ends import TAG_BYTES
-from outrider.engine.transport.receive_window import ReceiveWindow
+from outrider.engine.transport.flow_control import ReceiveWindow
+from outrider.engine.transport.ssh import TAG_BYTES
 from outrider.providers.base import Address, Machine, MachineId
 
 from .conftest import Serve, Site

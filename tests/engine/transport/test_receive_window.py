@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.engine.transport.receive_window import MOST_BYTES, QUEUED_S, ReceiveWindow
+from outrider.engine.transport.flow_control import MOST_WINDOW_BYTES, QUEUED_S, ReceiveWindow
 
 FIRST_BYTES = 768 << 10
 PACKET_BYTES = 32 << 10
@@ -45,7 +45,7 @@ def test_the_network_is_kept_busy_and_little_waits(rate: float, round_trip_s: fl
 def test_it_grows_with_a_fast_network_as_far_as_it_may() -> None:
     """AHEAD-4"""
     assert carried(600e6, 0.0001)[1] > 2 * FIRST_BYTES
-    assert carried(5e9, 0.0001)[1] == MOST_BYTES
+    assert carried(5e9, 0.0001)[1] == MOST_WINDOW_BYTES
 
 
 def test_it_stays_as_it_is_where_no_round_trip_is_known() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from outrider.actors.events import GpuSample, NodeSampled
 from outrider.actors.interfaces import NodeId
 from outrider.engine.node.sampler import MOST_GPUS
-from outrider.engine.transport.sample_intake import BURST, SampleIntake
+from outrider.engine.transport.diagnostics import SAMPLE_BURST, SampleIntake
 from outrider.engine.wire import messages as wire
 
 GPU = wire.GpuSample(1, None, 2, 3, 4.0)
@@ -36,11 +36,11 @@ def test_a_node_that_sends_many_is_heard_as_often_as_twice_what_was_asked() -> N
     heard = Intake()
     for _ in range(1000):
         heard.intake.received(SAMPLE)
-    assert len(heard.seen) == BURST
+    assert len(heard.seen) == SAMPLE_BURST
     for _ in range(1000):
         heard.now += 0.5  # ten times as often
         heard.intake.received(SAMPLE)
-    assert len(heard.seen) <= BURST + 200 + 1
+    assert len(heard.seen) <= SAMPLE_BURST + 200 + 1
 
 
 def test_a_node_that_was_not_asked_is_not_heard_nor_one_with_absurdly_many_gpus() -> None:

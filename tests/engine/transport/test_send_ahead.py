@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.transport.send_ahead import (
+from outrider.engine.transport.flow_control import (
     LEAST_BYTES,
     MOST_BYTES,
-    QUEUED_S,
+    SENT_S,
     SendAhead,
     least_round_trip_s,
     window,
@@ -49,7 +49,7 @@ def test_the_network_is_kept_busy_and_little_waits(rate: float, round_trip_s: fl
     """AHEAD-1"""
     reached, waited = carried(rate, round_trip_s, 3.0 if rate > 2e6 else 8.0)
     assert reached > 0.95 * min(rate, WINDOW_BYTES / (round_trip_s + CONSUMED_BYTES / rate))
-    bound = max(LEAST_BYTES, min(MOST_BYTES, QUEUED_S * rate)) + 2.2 * rate * round_trip_s + 2 * SLICE_BYTES
+    bound = max(LEAST_BYTES, min(MOST_BYTES, SENT_S * rate)) + 2.2 * rate * round_trip_s + 2 * SLICE_BYTES
     assert waited < bound
 
 

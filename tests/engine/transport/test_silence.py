@@ -6,8 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.transport.heartbeat import HEARTBEAT_S, SILENCE_S
-from outrider.engine.transport.silence import BACKLOG_BYTES, LATE_S, MUCH_BYTES, SilenceClock
+from outrider.engine.transport.heartbeat import BACKLOG_BYTES, HEARTBEAT_S, LATE_S, MUCH_BYTES, SILENCE_S, SilenceClock
 
 QUICK = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 WITHOUT_GUARD = settings(QUICK, max_examples=5000, database=None, derandomize=True, phases=[Phase.generate])

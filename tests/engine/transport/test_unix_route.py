@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from outrider.engine.node import client_channels
-from outrider.engine.transport import unix_route
+from outrider.engine.transport import route as unix_route
 from outrider.engine.transport.channels import Control
-from outrider.engine.transport.unix_route import UnixRoute
+from outrider.engine.transport.route import UnixRoute
 from outrider.engine.wire import messages as wire
 from outrider.engine.wire.codec import encode
 from outrider.providers.base import Address, Machine, MachineId

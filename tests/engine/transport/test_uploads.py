@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from outrider.actors.events import UploadProgress
 from outrider.engine.objects.blob_transfers import TransferProgress
-from outrider.engine.transport import uploads as module
-from outrider.engine.transport.uploads import LARGE_BYTES, REPORT_AFTER_S, Upload, Uploads, Wave
+from outrider.engine.transport import connection_settings as module
+from outrider.engine.transport.connection_settings import LARGE_BYTES, REPORT_AFTER_S, Upload, Uploads, Wave
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outrider.engine.wire import pickler
-from outrider.engine.wire.captured import Watch, names_of
+from outrider.engine.wire.copies import Watch, names_of
 
 SCRIPT = """
 import os, logging

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.engine.wire import checkpoint_messages, codec
+from outrider.engine.wire import codec
+from outrider.engine.wire import messages as checkpoint_messages
 from outrider.engine.wire import messages as m
 from outrider.engine.wire.codec import ProtocolError, Splitter, decode, encode
 from outrider.engine.wire.ranges import LONGEST_S

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.engine.wire import class_copies, pickler, random_streams, script_modules
+from outrider.engine.wire import copies, pickler, random_streams, script_modules
 from outrider.engine.wire.script_modules import MAIN, Namespace, Script
 
 
@@ -79,8 +79,8 @@ def test_functions_of_a_script_share_its_names() -> None:
 def test_a_class_is_found_under_its_name_in_the_task() -> None:
     names = program("class Outer:\n    class Inner: pass\n")
     data = pickler.dumps(names["Outer"].Inner, code=True)
-    class_copies.known_classes.clear()
-    class_copies.received_classes.clear()
+    copies.known_classes.clear()
+    copies.received_classes.clear()
     worker()
     arrived = pickle.loads(data)
     assert pickle.loads(pickle.dumps(arrived)) is arrived
@@ -138,8 +138,8 @@ def test_a_class_that_was_edited_in_place_arrives_edited() -> None:
     first = pickler.dumps(names["Crate"])
     names["Crate"].size = lambda _: 2
     second = pickler.dumps(names["Crate"])
-    class_copies.known_classes.clear()
-    class_copies.received_classes.clear()
+    copies.known_classes.clear()
+    copies.received_classes.clear()
     worker()
     box = pickle.loads(first)()
     assert box.size() == 1

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.actors.interfaces import GaveUp, NodeId, Reason
-from outrider.engine.serialization.error_translation import gave_up_error
-from outrider.engine.serialization.pool_errors import provider_error
+from outrider.engine.serialization.error_translation import gave_up_error, provider_error
 from outrider.providers.aws import errors
 from outrider.providers.aws.errors import Failure, translate
 from outrider.providers.cloud.calls import CallRefused, most_telling

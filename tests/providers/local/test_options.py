@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from outrider import OutriderError
-from outrider.engine.serialization import pool_errors
+from outrider.engine.serialization import error_translation
 from outrider.providers.base import LaunchRequest
 from outrider.providers.errors import BadRequest, JournalError
 from outrider.providers.local import computer, state
@@ -76,8 +76,8 @@ async def test_a_full_disk_is_no_fault_of_the_specification(tmp_path, monkeypatc
         with pytest.raises(JournalError, match=r"No space left on device.*make room there") as caught:
             async with Local(state=tmp_path).open("p", entry_points):
                 pytest.fail("opened")
-    assert type(pool_errors.provider_error(caught.value)) is OutriderError
-    assert "Nothing was created" in str(pool_errors.provider_error(caught.value))
+    assert type(error_translation.provider_error(caught.value)) is OutriderError
+    assert "Nothing was created" in str(error_translation.provider_error(caught.value))
     async with Local(state=tmp_path).open("p", entry_points):
         pass
 

@@ -1,23 +1,24 @@
-"""The bytes of a blob that are in flight to a host: enough for the network, but few enough as a queue.
+"""Flow control of blobs over SSH: how many bytes may be in flight to a host, and from it. No I/O, no clock.
 
-No I/O, no clock.
-
-Other data on the connection, such as the start of a short task, waits behind data that was sent before it. An SSH
-server extends a channel's window when it has passed data on, which shows how much data it has passed on. The window
-alone is no useful limit: sshd's window of 2 MiB takes 4 ms at 500 MB/s, but 160 ms at 100 Mbit/s.
+The bytes in flight must be enough for the network, but few enough as a queue: other data on the connection, such as the
+start of a short task or its result, waits behind data that was sent before it. An SSH server extends a channel's window
+when it has passed data on, which shows how much data it has passed on. The window alone is no useful limit: sshd's
+window of 2 MiB takes 4 ms at 500 MB/s, but 160 ms at 100 Mbit/s.
 
 AHEAD-1: once the rate is known, the limit of the bytes in flight is the sum of two numbers: the bytes that pass in
-    `QUEUED_S`, at least `LEAST_BYTES` (a server may report nothing for less) and at most `MOST_BYTES`; and the bytes
-    that pass in two round trips.
+    `SENT_S`, at least `LEAST_BYTES` (a server may report nothing for less) and at most `MOST_BYTES`; and the bytes that
+    pass in two round trips.
 AHEAD-2: if a server reports nothing for `SILENT_S`, the limit doubles, again and again, so that the transfer never
     stops.
+AHEAD-4: once the rate is known, the window is the number of bytes that arrive in `QUEUED_S` and two round trips, at
+    least the initial window, and at most `MOST_WINDOW_BYTES` unless the initial window is larger.
 """
 
 from __future__ import annotations
 
 import struct
 
-QUEUED_S = 0.002
+SENT_S = 0.002
 LEAST_BYTES, MOST_BYTES = 128 << 10, 512 << 10  # least and most bytes in flight, without those of the round trips
 FASTEST = 600e6  # rate in bytes per second that is assumed until it is measured
 MEASURED_S = 0.02
@@ -71,7 +72,7 @@ class SendAhead:
         self.under_way -= count
         rate = self._rate.taken(count, now)
         if rate is not None:
-            queued = min(max(rate * QUEUED_S, LEAST_BYTES), MOST_BYTES)
+            queued = min(max(rate * SENT_S, LEAST_BYTES), MOST_BYTES)
             self.most_bytes = int(queued + 2 * rate * self._round_trip_s)
 
     def silent(self) -> None:
@@ -91,3 +92,35 @@ def least_round_trip_s(tcp_info: bytes) -> float | None:
         return None
     (microseconds,) = struct.unpack_from("I", tcp_info, _MIN_RTT_AT)
     return None if microseconds in {0, 0xFFFFFFFF} else float(microseconds) / 1e6
+
+
+QUEUED_S = 0.004
+MOST_WINDOW_BYTES = (
+    4 << 20
+)  # equal to `ssh.WINDOW_BYTES`, for the same reason: sshd copies its buffer whenever it grows
+
+
+class ReceiveWindow:
+    def __init__(self, window_bytes: int, round_trip_s: float | None) -> None:
+        """Begin with ``window_bytes``, which the host may send at first. ``round_trip_s`` None: unknown."""
+        self.bytes = self._least = window_bytes
+        self._left = window_bytes  # bytes of the window that the host may still send
+        self._round_trip_s = round_trip_s
+        self._rate = Rate()
+
+    def taken(self, count: int, now: float) -> int:
+        """Handle that ``count`` bytes were read. Return the number of bytes to grant the host now; 0: none yet."""
+        self._left -= count
+        self._follow_rate(count, now)
+        if 2 * self._left >= self.bytes:
+            return 0
+        more, self._left = self.bytes - self._left, self.bytes
+        return more
+
+    def _follow_rate(self, count: int, now: float) -> None:
+        if self._round_trip_s is None:
+            return
+        rate = self._rate.taken(count, now)
+        if rate is not None:
+            wanted = int(rate * (QUEUED_S + 2 * self._round_trip_s))
+            self.bytes = max(self._least, min(wanted, MOST_WINDOW_BYTES))
